@@ -1,0 +1,27 @@
+# One line a target; the first lists them.
+.PHONY: help dev test race build generate lint ci
+
+help: ## print this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+dev: ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
+	go run ./cmd/march dev $(ARGS)
+
+test: ## run all tests; needs nothing but Go
+	go test -timeout 5m ./...
+
+race: ## run all tests under the race detector; needs a C compiler too
+	go test -race -timeout 10m ./...
+
+# Go fails where there is a .git that git cannot read; then it builds unstamped.
+build: ## build bin/march
+	go build -buildvcs=$$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false) -o bin/march ./cmd/march
+
+generate: ## write api/march/v1/*.pb.go again; needs protoc
+	.ci/generate
+
+lint: ## run golangci-lint, after building it (a minute or two the first time)
+	go tool -modfile=.ci/lint/go.mod golangci-lint run
+
+ci: ## run everything that a change must pass
+	bash .ci/run
