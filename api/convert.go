@@ -1,0 +1,93 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// LayoutToProto returns l as a message.
+func LayoutToProto(l allocator.Layout) *marchv1.Layout {
+	p := &marchv1.Layout{Version: l.Version, Boundary: l.Boundary, Rooms: make(map[string]*marchv1.Range, len(l.Ranges))}
+	for room, r := range l.Ranges {
+		p.Rooms[string(room)] = rangeToProto(r)
+	}
+	return p
+}
+
+// LayoutFromProto checks p. Its error is a *allocator.LayoutError, whose Kind
+// is Invalid.
+func LayoutFromProto(p *marchv1.Layout) (allocator.Layout, error) {
+	if p == nil {
+		return allocator.Layout{}, &allocator.LayoutError{Problems: []string{"no layout is given"}}
+	}
+	// Validate compares each room with each other: not with the hundreds of
+	// thousands that a message can name.
+	if n := len(p.GetRooms()); n > allocator.MaxRooms {
+		return allocator.Layout{}, &allocator.LayoutError{Problems: []string{
+			fmt.Sprintf("%d rooms; allowed: 1 to %d", n, allocator.MaxRooms),
+		}}
+	}
+	l := allocator.Layout{
+		Version:  p.GetVersion(),
+		Boundary: p.GetBoundary(),
+		Ranges:   make(map[allocator.Room]allocator.Range, len(p.GetRooms())),
+	}
+	for name, r := range p.GetRooms() {
+		l.Ranges[allocator.Room(name)] = rangeFromProto(r)
+	}
+	if err := l.Validate(); err != nil { // names and absent ranges too
+		return allocator.Layout{}, err
+	}
+	return l, nil
+}
+
+// SegmentToProto returns s as a message.
+func SegmentToProto(s allocator.Segment) *marchv1.Segment {
+	return &marchv1.Segment{
+		Version:  s.Version,
+		Boundary: s.Boundary,
+		Range:    rangeToProto(s.Range),
+		First:    s.First,
+		Count:    s.Count,
+	}
+}
+
+// SegmentFromProto checks p. Its error's Kind is Invalid.
+func SegmentFromProto(p *marchv1.Segment) (allocator.Segment, error) {
+	if p == nil {
+		return allocator.Segment{}, allocator.Errorf(allocator.Invalid, "no segment is given")
+	}
+	s := allocator.Segment{
+		Version:  p.GetVersion(),
+		Boundary: p.GetBoundary(),
+		Range:    rangeFromProto(p.GetRange()),
+		First:    p.GetFirst(),
+		Count:    p.GetCount(),
+	}
+	if err := s.Validate(); err != nil {
+		return allocator.Segment{}, err
+	}
+	return s, nil
+}
+
+// RunsToProto returns runs as messages.
+func RunsToProto(runs []allocator.Run) []*marchv1.Run {
+	messages := make([]*marchv1.Run, len(runs))
+	values := make([]marchv1.Run, len(runs)) // two allocations, however many runs a batch crosses
+	for i, run := range runs {
+		values[i].First, values[i].Count = run.First, run.Count
+		messages[i] = &values[i]
+	}
+	return messages
+}
+
+func rangeToProto(r allocator.Range) *marchv1.Range {
+	return &marchv1.Range{Lower: r.Lower, Upper: r.Upper}
+}
+
+// rangeFromProto returns [0, 0), which no layout takes, for an absent range.
+func rangeFromProto(p *marchv1.Range) allocator.Range {
+	return allocator.Range{Lower: p.GetLower(), Upper: p.GetUpper()}
+}

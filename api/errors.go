@@ -1,0 +1,190 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Domain is the domain of the ErrorInfo in every status made from a Kind. Its
+// reason is the Kind's name.
+const Domain = "march"
+
+// The ErrorInfo's metadata when it is made from an *allocator.AwayError.
+const (
+	// MetadataTag is the tag that has no IDs left in memory.
+	MetadataTag = "tag"
+	// MetadataSince is since when the store has not answered, in RFC 3339.
+	MetadataSince = "since"
+)
+
+// maxMessage is how many bytes of a message are sent. It travels twice in the
+// trailers, once in base64, and some clients take no more than 8 KiB of those.
+const maxMessage = 2048
+
+// table is the one table of Kinds and gRPC codes.
+var table = [...]struct {
+	code codes.Code
+	// back: a status with this code but without our reason (it is from a proxy
+	// or from gRPC itself) means this Kind. Not so for codes that several Kinds
+	// share, nor for RESOURCE_EXHAUSTED, gRPC's own code for a message that is
+	// too large: a client may give up a tag for good on Exhausted.
+	back bool
+}{
+	allocator.Internal:        {codes.Internal, true},
+	allocator.Invalid:         {codes.InvalidArgument, true},
+	allocator.NotFound:        {codes.NotFound, true},
+	allocator.Exists:          {codes.AlreadyExists, true},
+	allocator.Exhausted:       {codes.ResourceExhausted, false},
+	allocator.Unavailable:     {codes.Unavailable, true},
+	allocator.NoRange:         {codes.FailedPrecondition, false},
+	allocator.Refused:         {codes.FailedPrecondition, false},
+	allocator.WentBack:        {codes.FailedPrecondition, false},
+	allocator.Conflict:        {codes.Aborted, true},
+	allocator.Denied:          {codes.PermissionDenied, true},
+	allocator.Unauthenticated: {codes.Unauthenticated, true},
+}
+
+// ToStatus returns err as a gRPC status error; nil for nil. What classifies
+// err first, from the outside in, decides:
+//
+//   - a Kind: its code, and an ErrorInfo with the Kind as its reason;
+//   - a gRPC status: that status;
+//   - the end of a context: CANCELLED or DEADLINE_EXCEEDED;
+//   - nothing: INTERNAL, as the Kind Internal.
+func ToStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	kind := allocator.KindOf(err)
+	// KindOf says Internal of an error without a Kind too.
+	if kind == allocator.Internal && !errors.Is(err, allocator.Internal) {
+		if s, ok := status.FromError(err); ok {
+			return s.Err()
+		}
+		switch {
+		case errors.Is(err, context.Canceled):
+			return status.Error(codes.Canceled, message(err))
+		case errors.Is(err, context.DeadlineExceeded):
+			return status.Error(codes.DeadlineExceeded, message(err))
+		}
+	}
+	if int(kind) >= len(table) {
+		kind = allocator.Internal
+	}
+	info := &errdetails.ErrorInfo{Reason: kind.Error(), Domain: Domain}
+	var away *allocator.AwayError
+	if kind == allocator.Unavailable && errors.As(err, &away) {
+		info.Metadata = map[string]string{
+			MetadataTag:   string(away.Tag),
+			MetadataSince: away.Since.UTC().Format(time.RFC3339),
+		}
+	}
+	s := &spb.Status{Code: int32(table[kind].code), Message: message(err)}
+	if detail, err := anypb.New(info); err == nil {
+		s.Details = append(s.Details, detail)
+	}
+	return status.ErrorProto(s)
+}
+
+// message returns err's message in a form that a status can carry: gRPC drops
+// all details of one that is not UTF-8, and with them the Kind.
+func message(err error) string {
+	msg := strings.ToValidUTF8(err.Error(), string(utf8.RuneError))
+	if len(msg) <= maxMessage {
+		return msg
+	}
+	n := maxMessage
+	for !utf8.RuneStart(msg[n]) {
+		n--
+	}
+	return fmt.Sprintf("%s... (%d bytes more)", msg[:n], len(msg)-n)
+}
+
+// FromStatus is the way back: it returns a gRPC status error as an
+// *allocator.Error with the Kind that its ErrorInfo names, or, when it has
+// none of ours, with the Kind that its code means, or Internal. The message is
+// the status's, the cause is err.
+//
+// CANCELLED and DEADLINE_EXCEEDED are no Kind: they come back as an error that
+// is context.Canceled or context.DeadlineExceeded. Errors that are not from
+// gRPC (io.EOF, the end of a stream) and those that have a Kind pass.
+func FromStatus(err error) error {
+	s, ok := status.FromError(err)
+	if !ok || s.Code() == codes.OK || classified(err) {
+		return err
+	}
+	kind, ok := reason(s)
+	if !ok {
+		switch s.Code() {
+		case codes.Canceled:
+			return contextError{s, context.Canceled, err}
+		case codes.DeadlineExceeded:
+			return contextError{s, context.DeadlineExceeded, err}
+		}
+		kind = kindOf(s.Code())
+	}
+	return &allocator.Error{Kind: kind, Msg: s.Message(), Err: err}
+}
+
+// classified reports whether err has a Kind, be it Internal.
+func classified(err error) bool {
+	return allocator.KindOf(err) != allocator.Internal || errors.Is(err, allocator.Internal)
+}
+
+// reason returns the Kind that s's ErrorInfo names.
+func reason(s *status.Status) (allocator.Kind, bool) {
+	for _, detail := range s.Details() {
+		info, ok := detail.(*errdetails.ErrorInfo)
+		if !ok || info.GetDomain() != Domain {
+			continue
+		}
+		for kind := range table {
+			if k := allocator.Kind(kind); k.Error() == info.GetReason() {
+				return k, true
+			}
+		}
+	}
+	return allocator.Internal, false
+}
+
+// kindOf returns what a code without a reason means.
+func kindOf(code codes.Code) allocator.Kind {
+	for kind, row := range table {
+		if row.code == code && row.back {
+			return allocator.Kind(kind)
+		}
+	}
+	return allocator.Internal
+}
+
+// contextError is a call that ended with its context, here or at the server.
+type contextError struct {
+	status *status.Status
+	end    error // context.Canceled or context.DeadlineExceeded
+	cause  error
+}
+
+func (e contextError) Error() string {
+	if msg := e.status.Message(); msg != "" {
+		return msg
+	}
+	return e.end.Error()
+}
+
+// Unwrap returns both causes.
+func (e contextError) Unwrap() []error { return []error{e.end, e.cause} }
+
+// GRPCStatus keeps the status as it was for a server that returns the error.
+func (e contextError) GRPCStatus() *status.Status { return e.status }

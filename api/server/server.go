@@ -1,0 +1,100 @@
+// Package server serves gRPC and its HTTP side the same way in rooms and
+// consoles: bounded sizes and times, errors as package api has them, health,
+// reflection, /livez and /readyz, and a stop that lets calls finish.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/march-id/march/api"
+)
+
+// Config says what is served.
+type Config struct {
+	// GRPC and HTTP are where to listen; Run closes them. HTTP may be nil.
+	GRPC, HTTP net.Listener
+	// Register registers the services.
+	Register func(grpc.ServiceRegistrar)
+	// Health is what gRPC's health service answers; its owner keeps it.
+	Health *health.Server
+	// Ready returns why /readyz should answer 503, nil for 200.
+	Ready func(context.Context) error
+	// MaxRequest bounds a gRPC request, in bytes.
+	MaxRequest int
+	// Drain is how long calls under way may take at the end.
+	Drain time.Duration
+	// Draining, where it is set, is called when the drain begins.
+	Draining func()
+}
+
+// Run serves until ctx ends, then lets the calls under way finish, for Drain at
+// most, and returns nil; or it returns the error of a listener that failed.
+func Run(ctx context.Context, cfg Config) error {
+	g := grpc.NewServer(
+		grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor),
+		grpc.ChainStreamInterceptor(api.StreamServerInterceptor),
+		grpc.MaxRecvMsgSize(cfg.MaxRequest),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(10*time.Second),
+	)
+	cfg.Register(g)
+	healthpb.RegisterHealthServer(g, cfg.Health)
+	reflection.Register(g)
+	h := &http.Server{
+		Handler: handler(cfg.Ready), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+
+	serve, serving := errgroup.WithContext(ctx)
+	serve.Go(func() error { return g.Serve(cfg.GRPC) })
+	if cfg.HTTP != nil {
+		serve.Go(func() error {
+			if err := h.Serve(cfg.HTTP); !errors.Is(err, http.ErrServerClosed) {
+				return err
+			}
+			return nil
+		})
+	}
+	<-serving.Done()
+
+	if cfg.Draining != nil {
+		cfg.Draining()
+	}
+	cfg.Health.Shutdown()
+	timer := time.AfterFunc(cfg.Drain, g.Stop)
+	defer timer.Stop()
+	g.GracefulStop()
+	down, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
+	defer cancel()
+	if h.Shutdown(down) != nil {
+		_ = h.Close()
+	}
+	return serve.Wait()
+}
+
+// handler serves /livez and /readyz.
+func handler(ready func(context.Context) error) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := ready(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
