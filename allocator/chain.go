@@ -1,0 +1,459 @@
+package allocator
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ChainConfig says whose IDs a chain issues and where they come from.
+type ChainConfig struct {
+	Tag      Tag
+	Source   Source
+	Refiller *Refiller
+	Settings Settings
+}
+
+// Chain issues the IDs of one tag from memory. All methods are safe for
+// concurrent use; TryNext, and Next and NextN while IDs are held, take no lock
+// but at the end of a link.
+type Chain struct {
+	head atomic.Pointer[link] // never nil; a spent one stands for nothing
+	_    [64 - 8]byte         // the head is read by every call: nothing else is written in its cache line
+
+	tag      Tag
+	source   Source
+	refiller *Refiller
+	place    place // guarded by refiller.mu, see there
+
+	background bool // an entry in the refiller's background queue is this chain's; guarded by refiller.mu
+
+	mu struct {
+		sync.Mutex
+		settings Settings
+		pace     pace
+
+		tail     []Segment // what follows the head, in growing order
+		tailHeld int64     // the IDs in tail
+		last     int64     // the last ID of the last segment, -1 before any
+		issued   int64     // IDs taken from links before the head
+		dropped  int64     // IDs leased and never issued: closes, layout changes, errors
+		refills  int64     // segments leased
+
+		wanted  int64         // what the callers that wait now want together
+		waits   int64         // callers that had to wait, ever
+		starved bool          // since the last refill: the target was doubled already
+		changed chan struct{} // closed when waiting callers should look again; nil while none waits
+
+		failure error     // of the last refill, other than Unavailable; nil after a success
+		retry   time.Time // no refill before, while there is a failure
+
+		oldest int64     // segments of layouts before this version are to be replaced, and no longer accepted
+		least  int64     // and so are segments that begin below this ID
+		stale  bool      // the last segment that was leased was of that kind
+		used   time.Time // when IDs were last seen to have been issued
+		seen   int64     // issued, then
+		closed bool
+	}
+
+	_ [32]byte // up to 448, a size class whose objects begin at a cache line
+}
+
+// ErrClosed is returned by a chain's methods after Close. Whoever keeps chains
+// looks the tag up again.
+var ErrClosed = &Error{Kind: Unavailable, Msg: "chain closed"}
+
+// failurePause is how long the error of a refill is repeated to callers before
+// the source is asked again.
+const failurePause = time.Second
+
+// spent is the link of a chain that holds nothing: no ordinal is below end 0.
+func spentLink() *link { return &link{} }
+
+// NewChain returns an empty chain. It leases nothing before it is first used.
+// Its error is Invalid.
+func NewChain(cfg ChainConfig) (*Chain, error) {
+	if err := cfg.Settings.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller}
+	c.head.Store(spentLink())
+	c.mu.settings = cfg.Settings
+	c.mu.last = -1
+	now := c.now()
+	c.mu.pace.sampled, c.mu.used = now, now
+	return c, nil
+}
+
+// TryNext returns the next ID if there is one at the head, and false
+// otherwise: then Next must be called. It is the fast half of Next, small
+// enough that the compiler puts it into the caller's loop:
+//
+//	id, ok := chain.TryNext()
+//	if !ok {
+//		id, err = chain.Next(ctx)
+//	}
+func (c *Chain) TryNext() (id int64, ok bool) {
+	l := c.head.Load()
+	n := uint64(l.counter.Add(1))
+	if n >= l.end {
+		return 0, false
+	}
+	return l.id(n), true
+}
+
+// Next returns the next ID. It waits only while nothing is held, until ctx
+// ends at the latest. Its errors are an *AwayError when the source has been
+// away for longer than the refiller's patience, what the source said of the
+// tag (Exhausted, say), ErrClosed, and Unavailable with ctx's error as the
+// cause.
+func (c *Chain) Next(ctx context.Context) (int64, error) {
+	if id, ok := c.TryNext(); ok {
+		return id, nil
+	}
+	return c.next(ctx)
+}
+
+func (c *Chain) next(ctx context.Context) (int64, error) {
+	for {
+		if err := c.wait(ctx, 1, 1); err != nil {
+			return 0, err
+		}
+		if id, ok := c.TryNext(); ok {
+			return id, nil
+		}
+	}
+}
+
+// NextN appends n IDs, n from 1 to LargestStep, to dst as runs of consecutive
+// IDs in growing order and returns the longer slice. It takes nothing before
+// the chain holds n IDs. Its errors are Next's and Invalid; the runs it
+// appended before one are lost, a gap.
+func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
+	if err := checkCount(n); err != nil {
+		return dst, err
+	}
+	if l := c.head.Load(); l.left() < n {
+		if err := c.wait(ctx, n, n); err != nil {
+			return dst, err
+		}
+	}
+	for n > 0 {
+		l := c.head.Load()
+		first, got := l.takeN(n)
+		if got > 0 {
+			dst = l.appendRuns(dst, first, got)
+		}
+		if n -= got; n > 0 {
+			if err := c.wait(ctx, n, n); err != nil {
+				return dst, err
+			}
+		}
+	}
+	return dst, nil
+}
+
+// checkCount checks 1 <= n <= 2^40: sums of more could wrap.
+func checkCount(n int64) error {
+	if n < 1 || n > LargestStep {
+		return Errorf(Invalid, "count: %d; allowed: 1 to %d", n, int64(LargestStep))
+	}
+	return nil
+}
+
+// Lease takes up to n IDs, n from 1 to LargestStep, as one segment, for a
+// caller that issues them itself. It returns fewer when the chain's first
+// segment has fewer, and waits only while the chain holds nothing. Its errors
+// are Next's and Invalid.
+func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
+	if err := checkCount(n); err != nil {
+		return Segment{}, err
+	}
+	for {
+		c.mu.Lock()
+		if seg, ok := c.cut(n); ok {
+			c.mu.Unlock()
+			return seg, nil
+		}
+		c.mu.Unlock()
+		if err := c.wait(ctx, 1, n); err != nil {
+			return Segment{}, err
+		}
+	}
+}
+
+// cut ends the head early and takes up to n IDs from the first segment held.
+// The caller holds the lock.
+func (c *Chain) cut(n int64) (Segment, bool) {
+	c.putBack()
+	if len(c.mu.tail) == 0 {
+		return Segment{}, false
+	}
+	now := c.now()
+	if n > c.held() {
+		c.starve(now)
+	}
+	seg, rest := c.mu.tail[0].Split(n)
+	c.mu.tailHeld -= seg.Count
+	c.mu.issued += seg.Count
+	c.setFront(rest)
+	c.promote(now)
+	return seg, true
+}
+
+// putBack ends the head link and returns its rest to the front of the tail.
+func (c *Chain) putBack() {
+	l := c.head.Load()
+	taken := l.close()
+	c.head.Store(spentLink())
+	c.mu.issued += taken
+	_, rest := l.seg.Split(taken)
+	if rest.Count == 0 {
+		return
+	}
+	c.mu.tailHeld += rest.Count
+	if len(c.mu.tail) > 0 {
+		if whole, ok := rest.join(c.mu.tail[0]); ok {
+			c.mu.tail[0] = whole
+			return
+		}
+	}
+	c.mu.tail = slices.Insert(c.mu.tail, 0, rest)
+}
+
+// setFront replaces the first segment of the tail by what is left of it.
+func (c *Chain) setFront(rest Segment) {
+	if rest.Count > 0 {
+		c.mu.tail[0] = rest
+		return
+	}
+	if c.mu.tail = c.mu.tail[1:]; len(c.mu.tail) == 0 {
+		c.mu.tail = nil // let the array go
+	}
+}
+
+// promote puts the next link at the head, if the head is spent, and asks for a
+// refill where the chain holds too little. A link is an eighth of the target
+// at most, so that a chain looks at itself often enough to refill ahead. The
+// caller holds the lock.
+func (c *Chain) promote(now time.Time) {
+	if l := c.head.Load(); l.left() == 0 && len(c.mu.tail) > 0 {
+		c.mu.issued += l.seg.Count
+		next, rest := newLink(c.mu.tail[0], c.piece(now))
+		c.mu.tailHeld -= next.seg.Count
+		c.setFront(rest)
+		c.head.Store(next)
+	}
+	c.mu.pace.observe(c.mu.settings, now, c.issued())
+	c.requestIfNeeded(now)
+}
+
+func (c *Chain) piece(now time.Time) int64 {
+	return max(c.mu.pace.target(c.mu.settings, now)/linkParts, 1)
+}
+
+// issued returns how many IDs were taken so far. The caller holds the lock.
+func (c *Chain) issued() int64 { return c.mu.issued + c.head.Load().taken() }
+
+// held returns how many IDs are left. The caller holds the lock.
+func (c *Chain) held() int64 { return c.head.Load().left() + c.mu.tailHeld }
+
+// wait returns when the chain holds need IDs with some of them at the head, or
+// with the reason why it will not soon. want is how many the caller could use:
+// at least need, at most LargestStep.
+func (c *Chain) wait(ctx context.Context, need, want int64) error {
+	for first := true; ; first = false {
+		outage := c.refiller.outage()
+		changed, err := c.enlist(need, want, first)
+		if changed == nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-outage.declared:
+			err = &AwayError{Tag: c.tag, Since: outage.since, Err: outage.err}
+		case <-ctx.Done():
+			err = Errorf(Unavailable, "tag %s: no new segment before the caller's deadline: %w", c.tag, context.Cause(ctx))
+		}
+		c.mu.Lock()
+		c.mu.wanted -= want
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// enlist returns nil and nil when the chain holds need IDs, nil and an error
+// when it will not soon, and otherwise adds the caller to those who wait and
+// returns the channel to wait on.
+func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.promote(now)
+	switch {
+	case c.mu.closed:
+		return nil, ErrClosed
+	case c.held() >= need:
+		return nil, nil
+	case c.mu.failure != nil && now.Before(c.mu.retry):
+		return nil, c.mu.failure
+	}
+	if first {
+		c.mu.waits++
+		c.starve(now)
+	}
+	c.mu.wanted += want
+	if c.mu.changed == nil {
+		c.mu.changed = make(chan struct{})
+	}
+	c.refiller.request(c, urgent)
+	return c.mu.changed, nil
+}
+
+// starve doubles the target, once per refill; the wait for the first segment
+// of all is not starvation. The caller holds the lock.
+func (c *Chain) starve(now time.Time) {
+	if c.mu.refills > 0 && !c.mu.starved {
+		c.mu.starved = true
+		c.mu.pace.starve(c.mu.settings, now)
+	}
+}
+
+// need returns how many IDs to lease now, 0 for none. The caller holds the
+// lock.
+func (c *Chain) need(now time.Time) int64 {
+	if c.mu.closed {
+		return 0
+	}
+	target := c.mu.pace.target(c.mu.settings, now)
+	held := c.held()
+	if c.renewing() {
+		held = 0 // what is held will go
+	}
+	if held >= target && held >= c.mu.wanted {
+		return 0
+	}
+	return min(max(target, c.mu.wanted-held), c.mu.settings.MaxStep)
+}
+
+// requestIfNeeded queues the chain for a refill. The caller holds the lock.
+func (c *Chain) requestIfNeeded(now time.Time) {
+	switch {
+	case c.mu.refills == 0 && c.mu.wanted == 0:
+		return // nobody has used the chain yet
+	case c.mu.failure != nil && now.Before(c.mu.retry), c.need(now) == 0:
+		return
+	case c.mu.wanted > 0:
+		c.refiller.request(c, urgent)
+	default:
+		c.refiller.request(c, background)
+	}
+}
+
+// refill leases one segment, if the chain still needs one. ended is called
+// with the outcome under the chain's lock, after which the chain may be queued
+// again.
+func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
+	c.mu.Lock()
+	n := c.need(c.now())
+	c.mu.Unlock()
+	var seg Segment
+	var err error
+	if n > 0 {
+		if seg, err = c.source.Lease(ctx, n); err != nil && KindOf(err) != Unavailable && ctx.Err() != nil {
+			err = Errorf(Unavailable, "lease of tag %s: %w", c.tag, err)
+		}
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	switch {
+	case n == 0:
+	case err != nil:
+		c.fail(err, now)
+	default:
+		c.accept(seg, now)
+	}
+	ended(n > 0, err)
+	c.requestIfNeeded(now)
+}
+
+// fail takes note of a refill that failed. That the store is away is the
+// refiller's matter; anything else goes to the waiting callers.
+func (c *Chain) fail(err error, now time.Time) {
+	if KindOf(err) == Unavailable {
+		return
+	}
+	c.mu.failure, c.mu.retry = err, now.Add(failurePause)
+	c.wake()
+}
+
+// accept appends a segment.
+func (c *Chain) accept(seg Segment, now time.Time) {
+	switch {
+	case c.mu.closed:
+		c.mu.dropped += seg.Count
+		return
+	case seg.Count < 1:
+		c.fail(Errorf(Internal, "tag %s: an empty segment was leased", c.tag), now)
+		return
+	case c.outdated(seg):
+		// Leased just before that was said: ask again. But not for ever at
+		// full speed, should the source not have heard.
+		c.mu.dropped += seg.Count
+		if c.mu.stale {
+			c.fail(Errorf(Conflict, "tag %s: leased %v, but only layout %d and IDs from %d on are wanted by now",
+				c.tag, seg, c.mu.oldest, c.mu.least), now)
+		}
+		c.mu.stale = true
+		return
+	case seg.First <= c.mu.last:
+		// The source broke its promise. Better an alarm than a second time.
+		c.mu.dropped += seg.Count
+		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
+			c.tag, seg.First, c.mu.last), now)
+		return
+	}
+	c.drop(c.outdated)
+	c.mu.refills++
+	c.mu.starved, c.mu.stale = false, false
+	c.mu.failure = nil
+	c.mu.last = seg.Last()
+	c.mu.tail = append(c.mu.tail, seg)
+	c.mu.tailHeld += seg.Count
+	c.promote(now)
+	c.wake()
+}
+
+// drop gives up the segments that are held and outdated.
+func (c *Chain) drop(outdated func(Segment) bool) {
+	if outdated(c.head.Load().seg) {
+		c.putBack()
+	}
+	c.mu.tail = slices.DeleteFunc(c.mu.tail, func(s Segment) bool {
+		if !outdated(s) {
+			return false
+		}
+		c.mu.tailHeld -= s.Count
+		c.mu.dropped += s.Count
+		return true
+	})
+	if len(c.mu.tail) == 0 {
+		c.mu.tail = nil // let the array go
+	}
+}
+
+// wake lets the waiting callers look again.
+func (c *Chain) wake() {
+	if c.mu.changed != nil {
+		close(c.mu.changed)
+		c.mu.changed = nil
+	}
+}
+
+func (c *Chain) now() time.Time { return c.refiller.cfg.Now() }

@@ -1,0 +1,142 @@
+package allocator
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Kind says what a caller can do about an error. The set is closed: package
+// api maps each Kind to a gRPC code and back. A Kind is itself an error, so
+// that errors.Is(err, allocator.Exhausted) works at any depth.
+type Kind uint8
+
+const (
+	// Internal is a defect in March; the zero value, so that an error nobody
+	// classified is never mistaken for one that a caller may act on.
+	Internal Kind = iota
+	// Invalid: the request can never succeed as it is. The message names the
+	// field, its value and what is allowed.
+	Invalid
+	// NotFound: the tag, room or layout version does not exist.
+	NotFound
+	// Exists: what was to be created is there already.
+	Exists
+	// Exhausted: the tag has reached its limit.
+	Exhausted
+	// Unavailable: the store cannot be reached and nothing is held. Retryable.
+	Unavailable
+	// NoRange: the room has no range in the current layout.
+	NoRange
+	// Refused: the state of the cluster forbids it until an operator acts; the
+	// message says what to do.
+	Refused
+	// WentBack: the store was seen to go back in time, or leasing is halted.
+	WentBack
+	// Conflict: somebody else changed it first. Read again, then retry.
+	Conflict
+	// Denied: authenticated, but the role that is needed is missing.
+	Denied
+	// Unauthenticated: no valid credentials.
+	Unauthenticated
+
+	kinds // how many there are
+)
+
+var kindNames = [kinds]string{
+	Internal: "internal", Invalid: "invalid", NotFound: "not_found", Exists: "exists",
+	Exhausted: "exhausted", Unavailable: "unavailable", NoRange: "no_range", Refused: "refused",
+	WentBack: "went_back", Conflict: "conflict", Denied: "denied", Unauthenticated: "unauthenticated",
+}
+
+// Kinds returns every Kind, for tables that must cover them all.
+func Kinds() []Kind {
+	all := make([]Kind, kinds)
+	for i := range all {
+		all[i] = Kind(i)
+	}
+	return all
+}
+
+// Error returns the Kind's name in snake_case, as it appears in gRPC's
+// ErrorInfo and in metric labels.
+func (k Kind) Error() string {
+	if k < kinds {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind_%d", uint8(k))
+}
+
+// Error is an error with a Kind. The zero value is an Internal error without
+// a message.
+type Error struct {
+	Kind Kind
+	Msg  string // a whole sentence part: what, which value, what is allowed or to be done
+	Err  error  // the cause, may be nil
+}
+
+// Errorf makes an Error. A %w verb's operand becomes its cause.
+func Errorf(kind Kind, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Kind: kind, Msg: err.Error(), Err: errors.Unwrap(err)}
+}
+
+func (e *Error) Error() string {
+	if e.Msg == "" {
+		return e.Kind.Error()
+	}
+	return e.Msg
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether target is e's Kind.
+func (e *Error) Is(target error) bool {
+	k, ok := target.(Kind)
+	return ok && k == e.Kind
+}
+
+// AwayError says that nothing is held and since when the source has not
+// answered. Its Kind is Unavailable.
+type AwayError struct {
+	Tag   Tag
+	Since time.Time // the start of the first attempt that failed
+	Err   error     // the last failure
+}
+
+func (e *AwayError) Error() string {
+	return fmt.Sprintf("tag %s has no IDs left in memory and no new segment could be leased since %s: %v; retry later",
+		e.Tag, e.Since.UTC().Format(time.RFC3339), e.Err)
+}
+
+// Unwrap returns the last failure.
+func (e *AwayError) Unwrap() error { return e.Err }
+
+// Is reports whether target is Unavailable, so that an AwayError keeps its
+// Kind whatever its cause.
+func (e *AwayError) Is(target error) bool { return target == Unavailable }
+
+// KindOf returns the Kind of the first classified error in err's tree, from
+// the outside in, or Internal. It is meaningless for a nil error.
+func KindOf(err error) Kind {
+	switch e := err.(type) {
+	case *Error:
+		return e.Kind
+	case *AwayError:
+		return Unavailable
+	case *LayoutError:
+		return Invalid
+	case Kind:
+		return e
+	case interface{ Unwrap() error }:
+		return KindOf(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if kind := KindOf(err); kind != Internal {
+				return kind
+			}
+		}
+	}
+	return Internal
+}

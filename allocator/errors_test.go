@@ -1,0 +1,48 @@
+package allocator_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+func TestKinds(t *testing.T) {
+	names := make(map[string]bool)
+	for _, k := range allocator.Kinds() {
+		err := fmt.Errorf("outer: %w", allocator.Errorf(k, "inner %d: %w", 1, errors.New("cause")))
+		if !errors.Is(err, k) || allocator.KindOf(err) != k {
+			t.Errorf("%v: KindOf %v", k, allocator.KindOf(err))
+		}
+		for _, other := range allocator.Kinds() {
+			if other != k && errors.Is(err, other) {
+				t.Errorf("%v is %v too", k, other)
+			}
+		}
+		if name := k.Error(); name == "" || names[name] {
+			t.Errorf("kind %d has the name %q", k, name)
+		}
+		names[k.Error()] = true
+		if got := allocator.KindOf(fmt.Errorf("bare: %w", k)); got != k {
+			t.Errorf("a bare %v is %v", k, got)
+		}
+	}
+	if got := allocator.KindOf(errors.New("unclassified")); got != allocator.Internal {
+		t.Errorf("an unclassified error is %v", got)
+	}
+	if got := (&allocator.Error{}).Error(); got != "internal" {
+		t.Errorf("the zero error says %q", got)
+	}
+	if got := allocator.Kind(200).Error(); got != "kind_200" {
+		t.Errorf("kind 200 says %q", got)
+	}
+}
+
+func TestAwayErrorKeepsItsKind(t *testing.T) {
+	err := fmt.Errorf("next: %w", &allocator.AwayError{Tag: "order", Since: time.Now(), Err: errors.New("refused")})
+	if !errors.Is(err, allocator.Unavailable) || allocator.KindOf(err) != allocator.Unavailable {
+		t.Errorf("%v is %v", err, allocator.KindOf(err))
+	}
+}

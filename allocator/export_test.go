@@ -1,0 +1,62 @@
+package allocator
+
+import "unsafe"
+
+// Link opens the hot path's one object to its tests.
+type Link struct{ l *link }
+
+// NewLink is newLink.
+func NewLink(s Segment, n int64) (Link, Segment) {
+	l, rest := newLink(s, n)
+	return Link{l}, rest
+}
+
+// Try is the inside of Chain.TryNext.
+func (l Link) Try() (int64, bool) {
+	n := uint64(l.l.counter.Add(1))
+	if n >= l.l.end {
+		return 0, false
+	}
+	return l.l.id(n), true
+}
+
+// TakeN appends the runs of what takeN took.
+func (l Link) TakeN(n int64, dst []Run) ([]Run, int64) {
+	first, got := l.l.takeN(n)
+	if got > 0 {
+		dst = l.l.appendRuns(dst, first, got)
+	}
+	return dst, got
+}
+
+func (l Link) Segment() Segment { return l.l.seg }
+func (l Link) Left() int64      { return l.l.left() }
+func (l Link) Taken() int64     { return l.l.taken() }
+func (l Link) Close() int64     { return l.l.close() }
+
+// Skip drives the counter on by n, as late takers would.
+func (l Link) Skip(n int64) { l.l.counter.Add(n) }
+
+// At returns the ID of the link's k-th ordinal without taking it.
+func (l Link) At(k int64) int64 { return l.l.id(l.l.start() + uint64(k)) }
+
+// Sizes of the objects whose place in cache lines matters.
+const (
+	LinkSize      = unsafe.Sizeof(link{})
+	ChainSize     = unsafe.Sizeof(Chain{})
+	CounterOffset = unsafe.Offsetof(link{}.counter)
+)
+
+// Queued returns how many entries wait in the refiller's queues.
+func (r *Refiller) Queued() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.queues[0].len() + r.mu.queues[1].len()
+}
+
+// Wanted returns how many IDs the callers wait for.
+func (c *Chain) Wanted() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.wanted
+}

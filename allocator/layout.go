@@ -1,0 +1,128 @@
+package allocator
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// MaxRooms is how many rooms a cluster may have in its life.
+const MaxRooms = 64
+
+// MaxID is the largest int64. A tag's limit is exclusive and at most MaxID, so
+// that "the next ID" is always a number too.
+const MaxID = math.MaxInt64
+
+// Layout is a boundary and each room's range under it. Layouts are values: a
+// changed layout is a new one. The zero value is not valid.
+type Layout struct {
+	Version  int64 // 1 for the first, and only growing; 0 for a layout that was not stored yet
+	Boundary int64 // the modulus, 1 to MaxID
+	Ranges   map[Room]Range
+}
+
+// LayoutError lists every constraint that a layout breaks. Its Kind is
+// Invalid.
+type LayoutError struct{ Problems []string }
+
+func (e *LayoutError) Error() string { return "invalid layout: " + strings.Join(e.Problems, "; ") }
+
+// Is reports whether target is Invalid.
+func (e *LayoutError) Is(target error) bool { return target == Invalid }
+
+// Validate checks that 1 <= boundary, and for the rooms sorted by lower that
+// 0 <= lower1 < upper1 <= lower2 < upper2 <= boundary. Gaps are allowed. Its
+// error is a *LayoutError that names every broken constraint with its rooms
+// and numbers.
+func (l Layout) Validate() error {
+	var problems []string
+	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if l.Boundary < 1 {
+		add("boundary %d; allowed: 1 to %d", l.Boundary, int64(MaxID))
+	}
+	if n := len(l.Ranges); n < 1 || n > MaxRooms {
+		add("%d rooms; allowed: 1 to %d", n, MaxRooms)
+		if n > MaxRooms {
+			return &LayoutError{Problems: problems} // too many to compare each with each
+		}
+	}
+	rooms := l.Rooms()
+	for _, room := range rooms {
+		r := l.Ranges[room]
+		if _, err := ParseRoom(string(room)); err != nil {
+			add("%v", err)
+		}
+		if r.Lower < 0 {
+			add("room %s %v: lower %d is below 0", room, r, r.Lower)
+		}
+		if r.Lower >= r.Upper {
+			add("room %s %v: lower %d is not below upper %d", room, r, r.Lower, r.Upper)
+		}
+		if l.Boundary >= 1 && r.Upper > l.Boundary {
+			add("room %s %v: upper %d is above boundary %d", room, r, r.Upper, l.Boundary)
+		}
+	}
+	for i, a := range rooms {
+		for _, b := range rooms[i+1:] {
+			if both, ok := l.Ranges[a].Intersect(l.Ranges[b]); ok {
+				add("rooms %s %v and %s %v overlap in %v", a, l.Ranges[a], b, l.Ranges[b], both)
+			}
+		}
+	}
+	if problems == nil {
+		return nil
+	}
+	return &LayoutError{Problems: problems}
+}
+
+// Rooms returns the layout's rooms, sorted by lower, then by name.
+func (l Layout) Rooms() []Room {
+	return slices.SortedFunc(maps.Keys(l.Ranges), func(a, b Room) int {
+		return cmp.Or(cmp.Compare(l.Ranges[a].Lower, l.Ranges[b].Lower), cmp.Compare(a, b))
+	})
+}
+
+// Equal reports whether l and o give the same rooms the same ranges under the
+// same boundary; versions are not compared.
+func (l Layout) Equal(o Layout) bool {
+	return l.Boundary == o.Boundary && maps.Equal(l.Ranges, o.Ranges)
+}
+
+// Block returns id / boundary.
+func (l Layout) Block(id int64) int64 { return id / l.Boundary }
+
+// Residue returns id mod boundary.
+func (l Layout) Residue(id int64) int64 { return id % l.Boundary }
+
+// RoomOf returns the room whose range contains id's residue, and false when it
+// lies in a gap.
+func (l Layout) RoomOf(id int64) (Room, bool) {
+	residue := l.Residue(id)
+	for room, r := range l.Ranges {
+		if r.Contains(residue) {
+			return room, true
+		}
+	}
+	return "", false
+}
+
+// EqualLayout returns the layout in which the rooms, in the order given, share
+// the boundary as equally as integers allow: room i of n has
+// [i*boundary/n, (i+1)*boundary/n). Its error is Invalid.
+func EqualLayout(boundary int64, rooms []Room) (Layout, error) {
+	l := Layout{Boundary: boundary, Ranges: make(map[Room]Range, len(rooms))}
+	n := int64(len(rooms))
+	for i, room := range rooms {
+		if _, twice := l.Ranges[room]; twice {
+			return Layout{}, Errorf(Invalid, "rooms: %s is named twice", room)
+		}
+		l.Ranges[room] = Range{Lower: share(boundary, int64(i), n), Upper: share(boundary, int64(i)+1, n)}
+	}
+	return l, l.Validate()
+}
+
+// share returns floor(whole*i/n) for 0 <= i <= n without overflow.
+func share(whole, i, n int64) int64 { return whole/n*i + whole%n*i/n }

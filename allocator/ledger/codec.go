@@ -1,0 +1,190 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// format is the number every value carries. A program refuses numbers that it
+// does not know, so a format can change without an old program misreading it.
+const format = 1
+
+// header is the part of every value that says how to read the rest.
+type header struct {
+	Format int `json:"format"`
+}
+
+type identityValue struct {
+	header
+	UUID      string `json:"uuid"`
+	ClusterID uint64 `json:"etcd_cluster_id,string"`
+}
+
+type epochValue struct {
+	header
+	Epoch  string     `json:"epoch,omitempty"` // 32 hex digits
+	Halted *haltValue `json:"halted,omitempty"`
+}
+
+type haltValue struct {
+	By    string    `json:"by"`
+	Why   string    `json:"why"`
+	Time  time.Time `json:"time"`
+	Nonce string    `json:"nonce"`
+}
+
+type rangeValue struct {
+	Lower int64 `json:"lower,string"`
+	Upper int64 `json:"upper,string"`
+}
+
+type layoutValue struct {
+	header
+	Version  int64                 `json:"version,string"`
+	Boundary int64                 `json:"boundary,string"`
+	Rooms    map[string]rangeValue `json:"rooms"`
+	Ever     []string              `json:"ever"` // rooms that ever had a range, sorted
+	Time     time.Time             `json:"time"`
+	Actor    string                `json:"actor"`
+	Nonce    string                `json:"nonce"`
+}
+
+type tagValue struct {
+	header
+	Start   int64  `json:"start,string"`
+	Limit   int64  `json:"limit,string"`
+	MinStep int64  `json:"min_step,string"`
+	MaxStep int64  `json:"max_step,string"`
+	Reserve string `json:"reserve"`
+	MaxJump int64  `json:"max_jump,string"`
+	MaxSkew int64  `json:"max_skew,string,omitempty"`
+
+	Prescale      int64       `json:"prescale,string,omitempty"`
+	PrescaleUntil *time.Time  `json:"prescale_until,omitempty"`
+	Skips         []skipValue `json:"skips,omitempty"` // by room
+
+	Created time.Time `json:"created"`
+	Nonce   string    `json:"nonce"`
+}
+
+type skipValue struct {
+	Room string `json:"room"`
+	To   int64  `json:"to,string"`
+}
+
+type eraValue struct {
+	Epoch    string `json:"epoch"`
+	Revision int64  `json:"layout_revision,string"`
+	Version  int64  `json:"version,string"`
+	First    int64  `json:"first,string"`
+	End      int64  `json:"end,string"`
+}
+
+type markValue struct {
+	header
+	Next int64     `json:"next,string"`
+	Era  *eraValue `json:"era,omitempty"`
+}
+
+type endedEraValue struct {
+	header
+	eraValue
+}
+
+type registrationValue struct {
+	header
+	Incarnation string    `json:"incarnation"`
+	Address     string    `json:"address"`
+	Build       string    `json:"build"`
+	Version     int64     `json:"version,string"` // of the layout it serves
+	Started     time.Time `json:"started"`
+}
+
+type aliveValue struct {
+	header
+	Incarnation string    `json:"incarnation"`
+	Time        time.Time `json:"time"`
+	Nonce       string    `json:"nonce"` // new in each, so that a process knows its own
+}
+
+type auditValue struct {
+	header
+	Time   time.Time       `json:"time"`
+	Actor  string          `json:"actor"`
+	Action string          `json:"action"`
+	Object string          `json:"object"`
+	From   json.RawMessage `json:"from,omitempty"`
+	To     json.RawMessage `json:"to,omitempty"`
+}
+
+// value is any of the above, by pointer.
+type value interface{ setFormat() }
+
+func (h *header) setFormat() { h.Format = format }
+
+// encode writes v with the present format number.
+func encode(v value) []byte {
+	v.setFormat()
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("ledger: a value cannot be encoded: " + err.Error()) // plain structs: a defect in this file
+	}
+	return b
+}
+
+// decode reads kv into v strictly. Its errors are Internal and name the key.
+func decode(kv KV, v value) error {
+	var h header
+	if err := json.Unmarshal(kv.Value, &h); err != nil {
+		return allocator.Errorf(allocator.Internal, "key %s: not a value of this program: %w", kv.Key, err)
+	}
+	if h.Format != format {
+		return allocator.Errorf(allocator.Internal, "key %s: format %d; this program knows format %d: use the version of the program that wrote it", kv.Key, h.Format, format)
+	}
+	d := json.NewDecoder(bytes.NewReader(kv.Value))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return allocator.Errorf(allocator.Internal, "key %s: %w", kv.Key, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return allocator.Errorf(allocator.Internal, "key %s: something follows the value", kv.Key)
+	}
+	if field, ok := differs(fields(kv.Value), fields(encode(v))); ok {
+		return allocator.Errorf(allocator.Internal, "key %s: field %s is missing, or not written as this program writes it", kv.Key, field)
+	}
+	return nil
+}
+
+// fields returns an object's fields as they are written: package json would
+// read a field that is missing or null as zero, and take other spellings of
+// its name. A mark whose next was read as zero would lease all IDs again.
+func fields(object []byte) map[string]any {
+	var m map[string]any
+	d := json.NewDecoder(bytes.NewReader(object))
+	d.UseNumber()
+	_ = d.Decode(&m) // it was decoded before
+	return m
+}
+
+// differs returns the first field in which a and b differ, if one does.
+func differs(a, b map[string]any) (string, bool) {
+	for _, field := range slices.Sorted(maps.Keys(b)) {
+		if !reflect.DeepEqual(a[field], b[field]) {
+			return field, true
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(a)) {
+		if _, ok := b[field]; !ok {
+			return field, true
+		}
+	}
+	return "", false
+}

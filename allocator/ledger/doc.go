@@ -1,0 +1,77 @@
+// Package ledger is what makes March safe: the only code that knows etcd, its
+// keys and its transactions. It leases segments to a room's instances so that
+// no ID is ever leased twice, whatever etcd, the network or the clocks do, and
+// it keeps everything else that a cluster shares: layouts, tags,
+// registrations.
+//
+// # Keys
+//
+// All under /march/<cluster>/. Values are JSON with int64 as strings and a
+// format number; an unknown format is refused.
+//
+//	identity                     the cluster's uuid and the ID of its etcd cluster
+//	epoch                        128 random bits, compared by every lease; or halted
+//	layout                       the current layout, and all rooms that ever had a range
+//	layouts/<version>            every layout that ever was
+//	tags/<tag>                   a tag's settings
+//	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the current era
+//	eras/<room>/<tag>/<version>  an era that ended
+//	rooms/<room>/<instance>      an instance's registration
+//	alive/<room>/<instance>      its heartbeat, under an etcd lease
+//	audit/<ulid>                 who changed what, when; written with the change
+//
+// An era is what a room leased of a tag under one layout: (stamp, layout
+// version, first, end). A stamp is (epoch, mod revision of the layout): which
+// layout, in a way that no one can retype.
+//
+// # Life of a segment
+//
+// An instance of room r wants n IDs of tag t (Instance.Source, lease.go):
+//
+//  1. It knows a layout L with its mod revision, and the epoch E.
+//  2. It knows the tag's settings and the mark m of (r, t): read, or remembered
+//     from its own last transaction.
+//  3. The base is the largest of m.next, the tag's start and, where m's stamp is
+//     not (E, L), the floor: the largest next over the marks of t in all rooms
+//     that ever were, read in one transaction that is conditional on L and E.
+//  4. The segment is the first n IDs >= base in r's range in L, below the
+//     tag's limit.
+//  5. One transaction: IF epoch, layout, tag, mark and the instance's own
+//     registration are as known THEN put the mark and, where an era begins, the
+//     ended one ELSE get them all.
+//  6. The segment is ours only if there was no error, the transaction
+//     succeeded, the answer is from our etcd cluster, and its revision is above
+//     every revision seen before it was sent. In every other case it is leased
+//     and lost: a gap. The mark is read again, nothing is assumed.
+//
+// # Why no ID is leased twice
+//
+// Take any two segments of one tag. Same room: both bumped the same mark by
+// compare-and-swap, so they are disjoint. Two rooms under one layout: residues
+// are disjoint. Two rooms under layouts u then v: the first committed while
+// layout was u, so before v was written; the second room's first lease after u
+// read its floor from a snapshot that shows a layout newer than u, and so saw
+// the first segment's mark, and stays above it. Clocks, etcd leases and what an
+// instance has heard of play no part; any layout may follow any other.
+//
+// # Invariants
+//
+//  1. A mark's next never shrinks, and a mark is never deleted, not with its
+//     tag and not with its room. mark.go alone computes new marks.
+//  2. The layout changes by one compare-and-swap on layout and epoch, which also
+//     writes layouts/<version> and the audit entry. Versions only grow.
+//  3. An invalid layout (a broken constraint, one that differs from its own
+//     layouts/<version>, a list of rooms that shrank) is never adopted: nothing
+//     is leased until it is repaired.
+//  4. A transaction is sent once per try. A try whose answer did not come is
+//     unknown: it may have happened.
+//
+// Beyond the design of record a lease compares the tag's mod revision too, so
+// that a limit or a deletion takes effect at once, and the registration's mod
+// revision, so that of two processes with one name only the newer leases.
+//
+// # What it does not do
+//
+// It does not yet detect an etcd that was restored from a backup with its
+// cluster ID kept: see the README's limits.
+package ledger

@@ -1,0 +1,92 @@
+// Package embedded runs a single etcd member inside this process: for
+// `march dev` and for tests. Production uses an etcd cluster of its own.
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/zaplog"
+)
+
+// Config says where the member lives.
+type Config struct {
+	// Dir keeps its data.
+	Dir string
+	// Client and Peer are the URLs it listens on: http://127.0.0.1:PORT, or
+	// unix://PATH.
+	Client, Peer string
+	// NoSync leaves out fsync, for tests: the data may not survive a crash of
+	// the machine.
+	NoSync bool
+	// Logger gets etcd's errors; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// Server is a running member.
+type Server struct{ etcd *embed.Etcd }
+
+// Start starts a member and waits until it serves, or ctx ends.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	c := embed.NewConfig()
+	c.Dir = cfg.Dir
+	c.Name = "dev"
+	client, err := url.Parse(cfg.Client)
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "etcd client URL: %w", err)
+	}
+	peer, err := url.Parse(cfg.Peer)
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "etcd peer URL: %w", err)
+	}
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*client}, []url.URL{*client}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
+	c.TickMs, c.ElectionMs = 10, 100 // one member: there is nobody to wait for
+	c.UnsafeNoFsync = cfg.NoSync
+	log := cfg.Logger
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zaplog.New(log, hclog.Error))
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		return nil, fmt.Errorf("start the embedded etcd in %s: %w", cfg.Dir, err)
+	}
+	s := &Server{etcd: e}
+	select {
+	case <-e.Server.ReadyNotify():
+		return s, nil
+	case err := <-e.Err():
+		s.Close()
+		return nil, fmt.Errorf("start the embedded etcd in %s: %w", cfg.Dir, err)
+	case <-ctx.Done():
+		s.Close()
+		return nil, fmt.Errorf("start the embedded etcd in %s: %w", cfg.Dir, ctx.Err())
+	}
+}
+
+// Failed returns a channel that gets an error when the member stops by itself.
+func (s *Server) Failed() <-chan error { return s.etcd.Err() }
+
+// Compact drops history before revision. For tests.
+func (s *Server) Compact(ctx context.Context, revision int64) error {
+	_, err := s.etcd.Server.Compact(ctx, compaction(revision))
+	return err
+}
+
+// Close stops the member and waits for it.
+func (s *Server) Close() {
+	s.etcd.Server.HardStop() // a graceful stop of a single member only waits
+	s.etcd.Close()
+}
+
+// ReadyWithin is how long a start may take before it is called failed.
+const ReadyWithin = 30 * time.Second

@@ -1,0 +1,414 @@
+package ledger
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/zaplog"
+)
+
+// EtcdConfig says how to reach etcd.
+type EtcdConfig struct {
+	// Endpoints are the client URLs of the cluster's members, or host:port.
+	// One at a time is used; another when it fails. No balancer belongs in
+	// between.
+	Endpoints []string
+	// Username and Password authenticate, where Username is set.
+	Username, Password string
+	// TLS secures the connection; nil is plain text.
+	TLS *tls.Config
+	// Silence is how long a watch may hear nothing, though progress was asked
+	// for, before it counts as broken. Default 10 s.
+	Silence time.Duration
+	// Logger; nil logs nothing. The client's own log goes there from warnings up.
+	Logger hclog.Logger
+}
+
+// etcd is the Store over an etcd cluster.
+type etcd struct {
+	cfg EtcdConfig
+
+	mu struct {
+		sync.Mutex
+		member  *member // nil before the first use and after Close
+		next    int     // which endpoint is used next
+		closed  bool
+		retired []*member // replaced, not yet closed: they still have calls under way
+	}
+}
+
+// member is a client of one endpoint.
+type member struct {
+	*clientv3.Client
+	endpoint string
+}
+
+// NewEtcd returns a store over etcd. It does not connect yet. Its error is
+// Invalid.
+func NewEtcd(cfg EtcdConfig) (Store, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "etcd endpoints: none given; allowed: one or more of host:port or http(s)://host:port")
+	}
+	for _, endpoint := range cfg.Endpoints {
+		if strings.TrimSpace(endpoint) == "" || strings.ContainsAny(endpoint, " \t\n,") {
+			return nil, allocator.Errorf(allocator.Invalid, "etcd endpoints: %q; allowed: host:port or http(s)://host:port", endpoint)
+		}
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	return &etcd{cfg: cfg}, nil
+}
+
+// client returns the client in use.
+func (e *etcd) client() (*member, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.closed {
+		return nil, allocator.Errorf(allocator.Unavailable, "the connection to etcd is closed")
+	}
+	if e.mu.member != nil {
+		return e.mu.member, nil
+	}
+	endpoint := e.cfg.Endpoints[e.mu.next%len(e.cfg.Endpoints)]
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:            []string{endpoint},
+		Username:             e.cfg.Username,
+		Password:             e.cfg.Password,
+		TLS:                  e.cfg.TLS,
+		DialTimeout:          2 * time.Second,
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		// One send per try: a transaction sent again could be applied twice
+		// between our looking at the answers.
+		MaxUnaryRetries: 1,
+		Logger:          zaplog.New(e.cfg.Logger.Named("etcd-client"), hclog.Error),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				MinConnectTimeout: 2 * time.Second,
+			}),
+			grpc.WithChainUnaryInterceptor(failFast),
+		},
+	})
+	if err != nil {
+		return nil, e.failed(nil, endpoint, err)
+	}
+	e.mu.member = &member{Client: c, endpoint: endpoint}
+	return e.mu.member, nil
+}
+
+// failFast makes calls fail at once, with the reason, while there is no
+// connection: the client would have them wait for their deadline, and the
+// ledger retries by itself.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+}
+
+// Close implements Store.
+func (e *etcd) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.closed = true
+	var errs []error
+	for _, m := range append(e.mu.retired, e.mu.member) {
+		if m != nil {
+			errs = append(errs, ignoreCanceled(m.Client.Close()))
+		}
+	}
+	e.mu.retired, e.mu.member = nil, nil
+	return errors.Join(errs...)
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// failed translates an error of m and, where another endpoint may do better,
+// moves on to it.
+func (e *etcd) failed(m *member, endpoint string, err error) error {
+	translated := translate(endpoint, err)
+	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled // the caller: no fault of the member's
+	if translated.Kind == allocator.Unavailable && m != nil && !gaveUp {
+		e.rotate(m)
+	}
+	return translated
+}
+
+// rotate moves on to the next endpoint, unless somebody did already. Calls
+// under way on the old client run to their own deadline.
+func (e *etcd) rotate(m *member) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.member != m || len(e.cfg.Endpoints) == 1 {
+		return
+	}
+	e.mu.next++
+	e.mu.member = nil
+	e.mu.retired = append(e.mu.retired, m)
+	if len(e.mu.retired) > len(e.cfg.Endpoints) { // its calls are long over
+		_ = e.mu.retired[0].Client.Close()
+		e.mu.retired = e.mu.retired[1:]
+	}
+}
+
+// translate turns an error of etcd's client into one with a Kind.
+func translate(endpoint string, err error) *allocator.Error {
+	kind := allocator.Internal
+	s, ok := status.FromError(err)
+	code := s.Code()
+	if e := rpctypes.Error(err); !ok {
+		if etcdErr, isEtcd := e.(rpctypes.EtcdError); isEtcd {
+			code, ok = etcdErr.Code(), true
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, clientv3.ErrNoAvailableEndpoints):
+		kind = allocator.Unavailable
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		kind = allocator.NotFound
+	case !ok:
+	default:
+		switch code {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+			kind = allocator.Unavailable
+		case codes.ResourceExhausted: // NOSPACE, or too many requests: an operator or time mends it
+			kind = allocator.Unavailable
+		case codes.PermissionDenied:
+			kind = allocator.Denied
+		case codes.Unauthenticated:
+			kind = allocator.Unauthenticated
+		case codes.InvalidArgument, codes.FailedPrecondition:
+			if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
+				kind = allocator.Unauthenticated
+			}
+		}
+	}
+	return allocator.Errorf(kind, "etcd at %s: %w", endpoint, err)
+}
+
+// Txn implements Store.
+func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
+	m, err := e.client()
+	if err != nil {
+		return Answer{}, err
+	}
+	cmps := make([]clientv3.Cmp, 0, len(txn.If))
+	for _, c := range txn.If {
+		if c.Value != nil {
+			cmps = append(cmps, clientv3.Compare(clientv3.Value(c.Key), "=", string(c.Value)))
+		}
+		if c.Value == nil || c.ModRevision != 0 {
+			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.ModRevision))
+		}
+	}
+	r, err := m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(ops(txn.Else)...).Commit()
+	if err != nil {
+		return Answer{}, e.failed(m, m.endpoint, err)
+	}
+	answer := Answer{
+		ClusterID: r.Header.ClusterId, MemberID: r.Header.MemberId, Revision: r.Header.Revision, Succeeded: r.Succeeded,
+	}
+	for _, response := range r.Responses {
+		if got := response.GetResponseRange(); got != nil {
+			kvs := make([]KV, 0, len(got.Kvs))
+			for _, kv := range got.Kvs {
+				kvs = append(kvs, KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
+			}
+			answer.Got = append(answer.Got, kvs)
+		}
+	}
+	return answer, nil
+}
+
+func ops(in []Op) []clientv3.Op {
+	out := make([]clientv3.Op, 0, len(in))
+	for _, op := range in {
+		switch {
+		case op.Put != nil && op.Put.Lease != 0:
+			out = append(out, clientv3.OpPut(op.Put.Key, string(op.Put.Value), clientv3.WithLease(clientv3.LeaseID(op.Put.Lease))))
+		case op.Put != nil:
+			out = append(out, clientv3.OpPut(op.Put.Key, string(op.Put.Value)))
+		case op.Get != nil:
+			out = append(out, clientv3.OpGet(op.Get.Key, getOptions(*op.Get)...))
+		default:
+			out = append(out, clientv3.OpDelete(op.Delete))
+		}
+	}
+	return out
+}
+
+func getOptions(g Get) []clientv3.OpOption {
+	var opts []clientv3.OpOption
+	if g.End != "" {
+		opts = append(opts, clientv3.WithRange(g.End))
+	}
+	if g.Limit > 0 {
+		opts = append(opts, clientv3.WithLimit(g.Limit))
+	}
+	if g.Descending {
+		opts = append(opts, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	}
+	if g.KeysOnly {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	return opts
+}
+
+// Grant implements Store.
+func (e *etcd) Grant(ctx context.Context, ttl time.Duration) (int64, error) {
+	m, err := e.client()
+	if err != nil {
+		return 0, err
+	}
+	r, err := m.Grant(clientv3.WithRequireLeader(ctx), int64(ttl/time.Second))
+	if err != nil {
+		return 0, e.failed(m, m.endpoint, err)
+	}
+	return int64(r.ID), nil
+}
+
+// KeepAlive implements Store.
+func (e *etcd) KeepAlive(ctx context.Context, lease int64) error {
+	m, err := e.client()
+	if err != nil {
+		return err
+	}
+	if _, err := m.KeepAliveOnce(clientv3.WithRequireLeader(ctx), clientv3.LeaseID(lease)); err != nil {
+		return e.failed(m, m.endpoint, err)
+	}
+	return nil
+}
+
+// Version implements Store. It tries every endpoint once.
+func (e *etcd) Version(ctx context.Context) (string, error) {
+	var last error
+	for range e.cfg.Endpoints {
+		m, err := e.client()
+		if err != nil {
+			return "", err
+		}
+		var r *clientv3.StatusResponse
+		if r, err = m.Status(ctx, m.endpoint); err == nil {
+			return r.Version, nil
+		}
+		last = e.failed(m, m.endpoint, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return "", last
+}
+
+// Watch implements Store.
+func (e *etcd) Watch(ctx context.Context, intervals []Interval, from int64) <-chan Change {
+	out := make(chan Change)
+	go func() {
+		defer close(out)
+		err := e.watch(ctx, intervals, from, out)
+		select {
+		case out <- Change{Err: err}:
+		case <-ctx.Done():
+		}
+	}()
+	return out
+}
+
+// watch runs one etcd watch per interval, all on one stream, and asks the
+// member for progress, so that one that hangs is found out.
+func (e *etcd) watch(ctx context.Context, intervals []Interval, from int64, out chan<- Change) error {
+	m, err := e.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	watcher := clientv3.NewWatcher(m.Client)
+	var forwarders sync.WaitGroup
+	defer forwarders.Wait()
+	defer func() { _ = watcher.Close() }()
+	defer cancel()
+
+	heard, ended := make(chan clientv3.WatchResponse), make(chan struct{}, len(intervals))
+	for _, in := range intervals {
+		opts := []clientv3.OpOption{clientv3.WithRev(from), clientv3.WithProgressNotify()}
+		if in.End != "" {
+			opts = append(opts, clientv3.WithRange(in.End))
+		}
+		responses := watcher.Watch(ctx, in.Key, opts...)
+		forwarders.Go(func() {
+			for r := range responses {
+				select {
+				case heard <- r:
+				case <-ctx.Done():
+					return
+				}
+			}
+			ended <- struct{}{}
+		})
+	}
+	ask := time.NewTicker(e.cfg.Silence / 3)
+	defer ask.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ask.C:
+			if time.Since(last) > e.cfg.Silence {
+				return e.failed(m, m.endpoint, fmt.Errorf("a watch heard nothing for %v: %w", e.cfg.Silence, context.DeadlineExceeded))
+			}
+			if err := watcher.RequestProgress(ctx); err != nil {
+				return e.failed(m, m.endpoint, err)
+			}
+		case <-ended:
+			return e.failed(m, m.endpoint, fmt.Errorf("a watch ended: %w", clientv3.ErrNoAvailableEndpoints))
+		case r := <-heard:
+			last = time.Now()
+			switch {
+			case r.CompactRevision != 0:
+				return ErrCompacted
+			case r.Err() != nil:
+				return e.failed(m, m.endpoint, r.Err())
+			case len(r.Events) == 0:
+				continue
+			}
+			select {
+			case out <- Change{KVs: changed(r.Events)}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+func changed(events []*clientv3.Event) []KV {
+	kvs := make([]KV, 0, len(events))
+	for _, ev := range events {
+		kv := KV{Key: string(ev.Kv.Key), Value: ev.Kv.Value, ModRevision: ev.Kv.ModRevision}
+		if ev.Type == clientv3.EventTypeDelete {
+			kv.Value, kv.ModRevision = nil, 0
+		}
+		kvs = append(kvs, kv)
+	}
+	return kvs
+}

@@ -1,0 +1,285 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/march-id/march/allocator"
+)
+
+// lessor leases segments of one tag to one instance: an allocator.Source. It
+// remembers what it read and what its own last transaction wrote, so that a
+// cold chain costs one read and one write, and a steady one a write per
+// segment.
+type lessor struct {
+	instance *Instance
+	name     allocator.Tag
+
+	known bool // tag, mark and kv are as last read or written
+	tag   Tag
+	mark  Mark
+	kv    KV // the mark's; ModRevision 0: there is none yet
+
+	floor      int64 // the largest next of all rooms' marks,
+	jump       int64 // how far above the second largest it lies,
+	floorStamp Stamp // as they were read under this layout and epoch
+}
+
+// Source reads a tag and returns the source of its segments for this instance.
+// Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
+// Unavailable, WentBack, and Refused with what an operator must do.
+func (i *Instance) Source(ctx context.Context, name allocator.Tag) (allocator.Source, TagSettings, error) {
+	s := &lessor{instance: i, name: name}
+	for range leaseAttempts {
+		state, err := i.ledger.lessableState(ctx)
+		if err == nil {
+			err = s.read(ctx, state)
+		}
+		if err != nil {
+			return nil, TagSettings{}, err
+		}
+		if s.known {
+			return s, s.tag.Settings, nil
+		}
+	}
+	return nil, TagSettings{}, allocator.Errorf(allocator.Unavailable, "tag %s: the layout changed %d times while it was read", name, leaseAttempts)
+}
+
+// leaseAttempts bounds how often one call of Lease starts over because
+// something it knew was out of date. Instances of a room contend for a mark
+// only when they refill at the same moment.
+const leaseAttempts = 20
+
+// Lease implements allocator.Source by section 3 of the design: see the
+// package comment.
+func (s *lessor) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
+	if n < 1 {
+		return allocator.Segment{}, allocator.Errorf(allocator.Invalid, "lease of tag %s: count %d; allowed: 1 or more", s.name, n)
+	}
+	for range leaseAttempts {
+		seg, done, err := s.attempt(ctx, n)
+		if err != nil {
+			s.known = false
+			return allocator.Segment{}, wrap(err, "lease of tag %s in room %s", s.name, s.instance.room)
+		}
+		if done {
+			return seg, nil
+		}
+	}
+	s.known = false
+	return allocator.Segment{}, allocator.Errorf(allocator.Unavailable,
+		"lease of tag %s in room %s: lost the race for its mark %d times", s.name, s.instance.room, leaseAttempts)
+}
+
+// attempt makes one try. It returns false without an error when what it knew
+// turned out to be out of date, and has learned better.
+func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, done bool, err error) {
+	state, err := s.instance.ledger.lessableState(ctx)
+	if err != nil {
+		return seg, false, err
+	}
+	stamp := state.stamp()
+	// Where the tag bounds the skew, the other rooms' marks are needed each time.
+	if !s.known || s.tag.Settings.MaxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp {
+		if err := s.read(ctx, state); err != nil || !s.known {
+			return seg, false, err
+		}
+	}
+	base := max(s.mark.Next, s.tag.Settings.Start, s.tag.Settings.Skips[s.instance.room])
+	if s.mark.Era.Stamp != stamp {
+		base, err = s.raise(base, s.floor)
+	} else if skew := s.tag.Settings.MaxSkew; skew > 0 {
+		base, err = s.raise(base, s.floor-skew)
+	}
+	if err == nil {
+		seg, err = state.layout.Layout.Segment(s.instance.room, base, n, s.tag.Settings.Limit)
+	}
+	if err != nil {
+		// So it is by what is remembered. It is said only if that still holds.
+		if holds, learnErr := s.confirm(ctx, state); learnErr != nil || !holds {
+			return seg, false, learnErr
+		}
+		return seg, false, err
+	}
+	done, err = s.commit(ctx, state, seg)
+	return seg, done, err
+}
+
+// lessableState returns the state, read again where nothing may be leased
+// under the one that is known.
+func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
+	s, _ := l.current()
+	if s.lessable() == nil {
+		return s, nil
+	}
+	if _, err := l.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	s, _ = l.current()
+	err := s.lessable()
+	return s, err
+}
+
+// read reads the tag, the room's mark, and the floor: the largest next of all
+// rooms that ever were, under which nothing may be leased under a layout that
+// is new to the room's mark. It does so in one transaction, under the condition
+// that state's layout and epoch still hold, so one snapshot that shows the
+// layout shows every mark that was written before it. Where they hold no
+// longer, known stays false and the ledger has read the newer ones.
+func (s *lessor) read(ctx context.Context, state *state) error {
+	s.known = false
+	l := s.instance.ledger
+	ops := []Op{get(l.keys.tag(s.name)), get(s.markKey())}
+	for _, room := range state.layout.Ever {
+		ops = append(ops, get(l.keys.mark(room, s.name)))
+	}
+	answer, err := l.read(ctx, Txn{If: l.holds(state), Then: ops})
+	if err != nil {
+		return err
+	}
+	if !answer.Succeeded {
+		_, err := l.Refresh(ctx)
+		return err
+	}
+	if err := s.take(answer.Got[0], answer.Got[1]); err != nil {
+		return err
+	}
+	s.known = false // until the floor is, too
+	marks := make([]Mark, 0, len(state.layout.Ever))
+	for i := 2; i < len(ops); i++ {
+		if kv, ok := answer.one(i); ok {
+			mark, err := decodeMark(kv)
+			if err != nil {
+				return err
+			}
+			marks = append(marks, mark)
+		}
+	}
+	second := s.tag.Settings.Start
+	s.floor = 0
+	for _, mark := range marks {
+		second = max(second, min(s.floor, mark.Next))
+		s.floor = max(s.floor, mark.Next)
+	}
+	s.jump = s.floor - second
+	s.floorStamp = state.stamp()
+	s.known = true
+	return nil
+}
+
+// raise returns base, raised to a floor or a catch-up where that lies above.
+// Its error is Refused where that is due to a single mark that lies more than
+// max_jump above all others.
+func (s *lessor) raise(base, to int64) (int64, error) {
+	if allowed := s.tag.Settings.MaxJump; to > base && s.jump > allowed {
+		return 0, allocator.Errorf(allocator.Refused,
+			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if that is no mistake, agree with `march tag update %s --max-jump %d`",
+			s.name, s.floor, s.jump, allowed, s.name, s.jump)
+	}
+	return max(base, to), nil
+}
+
+// take remembers a tag and a mark as a transaction showed them.
+func (s *lessor) take(tag, mark []KV) (err error) {
+	s.known = false
+	if len(tag) == 0 {
+		return unknownTag(s.name)
+	}
+	if s.tag, err = s.instance.ledger.decodeTag(tag[0]); err != nil {
+		return err
+	}
+	s.mark, s.kv = Mark{}, KV{Key: s.markKey()}
+	if len(mark) > 0 {
+		s.kv = mark[0]
+		if s.mark, err = decodeMark(mark[0]); err != nil {
+			return err
+		}
+	}
+	s.known = true
+	return nil
+}
+
+func (s *lessor) markKey() string { return s.instance.ledger.keys.mark(s.instance.room, s.name) }
+
+// holds returns the conditions that epoch and layout are state's.
+func (l *Ledger) holds(state *state) []Cond {
+	return []Cond{
+		hasValue(l.keys.epoch(), state.raw),
+		{Key: l.keys.layout(), ModRevision: state.layout.revision},
+	}
+}
+
+// standing returns a transaction under the conditions of a lease: epoch,
+// layout, tag, mark and registration are as known. Where they are not, it shows
+// them.
+func (s *lessor) standing(state *state) Txn {
+	registration := s.instance.registered()
+	txn := Txn{
+		If:   append(s.instance.ledger.holds(state), unchanged(s.tag.kv), unchanged(registration)),
+		Else: []Op{get(s.tag.kv.Key), get(s.kv.Key), get(registration.Key)},
+	}
+	if s.kv.ModRevision == 0 {
+		txn.If = append(txn.If, absent(s.kv.Key))
+	} else {
+		txn.If = append(txn.If, unchanged(s.kv), hasValue(s.kv.Key, s.kv.Value))
+	}
+	return txn
+}
+
+// outdated learns from what a standing transaction showed.
+func (s *lessor) outdated(ctx context.Context, answer Answer) error {
+	if err := s.instance.check(answer.Got[2]); err != nil {
+		return err
+	}
+	if err := s.take(answer.Got[0], answer.Got[1]); err != nil {
+		return err
+	}
+	_, err := s.instance.ledger.Refresh(ctx)
+	return err
+}
+
+// confirm reports whether all that a lease stands on is as known. False
+// without an error means that it was not, and has been learned.
+func (s *lessor) confirm(ctx context.Context, state *state) (bool, error) {
+	answer, err := s.instance.ledger.read(ctx, s.standing(state))
+	if err != nil || answer.Succeeded {
+		return err == nil, err
+	}
+	return false, s.outdated(ctx, answer)
+}
+
+// commit raises the mark over seg. It reports whether seg is ours; false
+// without an error means that something was out of date.
+func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment) (bool, error) {
+	l := s.instance.ledger
+	mark, ended := s.mark.leased(state.stamp(), seg)
+	next := KV{Key: s.kv.Key, Value: mark.encode()}
+	txn := s.standing(state)
+	txn.Then = []Op{put(next.Key, next.Value)}
+	if ended != nil {
+		txn.Then = append(txn.Then, put(l.keys.era(s.instance.room, s.name, ended.Version), ended.encode()))
+	}
+
+	seen := l.seenRevision() // before the request is sent: answers may overtake each other
+	answer, err := l.try(ctx, txn)
+	// If we crash here, or the answer is lost, the mark may stand above IDs that
+	// nobody holds: a gap.
+	if err != nil {
+		return false, err
+	}
+	if !answer.Succeeded {
+		return false, s.outdated(ctx, answer)
+	}
+	if answer.Revision <= seen {
+		return false, allocator.Errorf(allocator.WentBack,
+			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
+	}
+	next.ModRevision = answer.Revision
+	s.mark, s.kv = mark, next
+	return true, nil
+}
+
+// wrap puts what was being done before an error's message and keeps its Kind.
+func wrap(err error, format string, args ...any) error {
+	return allocator.Errorf(allocator.KindOf(err), "%s: %w", fmt.Sprintf(format, args...), err)
+}

@@ -1,0 +1,227 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Config says which cluster a ledger is of.
+type Config struct {
+	// Cluster names the cluster within its etcd, as a room is named: all keys
+	// are under /march/<cluster>/. Default "default".
+	Cluster string
+	// UUID, where it is set, must be the cluster's: a prefix that belongs to
+	// another cluster is then refused. Empty accepts what is found first.
+	UUID string
+	// TryTimeout bounds one try of a transaction. Default 2 s: more than an
+	// election takes, short enough for a second try within a caller's patience.
+	TryTimeout time.Duration
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{Cluster: "default", TryTimeout: 2 * time.Second}
+}
+
+// Ledger is one process's view of a cluster. Methods are safe for concurrent
+// use. Their errors carry a Kind; Unavailable where etcd did not answer in
+// time, of which a change may or may not have happened.
+type Ledger struct {
+	cfg   Config
+	store Store
+	keys  keys
+	log   hclog.Logger
+
+	mu struct {
+		sync.Mutex
+		identity identityValue // zero until the cluster's was read
+		seen     int64         // the highest revision any answer had
+		state    *state        // never nil
+		changed  chan struct{} // closed when state is replaced
+
+		away  time.Time // since when tries fail, zero while they do not
+		last  time.Time // of the last answer
+		cause error     // of the last failure
+	}
+}
+
+// New returns a ledger over store, which it closes with Close. Its error is
+// Invalid.
+func New(store Store, cfg Config) (*Ledger, error) {
+	k, err := newKeys(cfg.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.TryTimeout <= 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "try timeout: %v; allowed: above 0", cfg.TryTimeout)
+	}
+	l := &Ledger{cfg: cfg, store: store, keys: k, log: cfg.Logger}
+	if l.log == nil {
+		l.log = hclog.NewNullLogger()
+	}
+	l.mu.state = &state{}
+	l.mu.changed = make(chan struct{})
+	return l, nil
+}
+
+// Close closes the store.
+func (l *Ledger) Close() error { return l.store.Close() }
+
+// Contact tells since when etcd has not answered and why (zero and nil while
+// it does), and when it last did answer.
+func (l *Ledger) Contact() (away, last time.Time, cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.away, l.mu.last, l.mu.cause
+}
+
+// try sends txn once. The answer is from the cluster's own etcd, or the error
+// says otherwise. After an error it is unknown whether it happened.
+func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
+	bounded, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	defer cancel()
+	answer, err := l.store.Txn(bounded, txn)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if err != nil {
+		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable {
+			l.mu.cause = err
+			if l.mu.away.IsZero() {
+				l.mu.away = now
+				l.log.Warn("etcd does not answer", "error", err)
+			}
+		}
+		return Answer{}, err
+	}
+	if !l.mu.away.IsZero() {
+		l.log.Info("etcd answers again", "away", now.Sub(l.mu.away).Round(time.Millisecond))
+		l.mu.away, l.mu.cause = time.Time{}, nil
+	}
+	l.mu.last = now
+	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
+		return Answer{}, allocator.Errorf(allocator.WentBack,
+			"etcd cluster %x answered, but cluster %s lives in etcd cluster %x: wrong endpoint, or etcd was restored", answer.ClusterID, l.mu.identity.UUID, pinned)
+	}
+	l.mu.seen = max(l.mu.seen, answer.Revision)
+	return answer, nil
+}
+
+// seenRevision returns the highest revision seen so far.
+func (l *Ledger) seenRevision() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.seen
+}
+
+// retryPause is the pause between tries of a read.
+const retryPause = 50 * time.Millisecond
+
+// read sends a transaction that changes nothing until it is answered or ctx
+// ends, for at most two tries' time.
+func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*l.cfg.TryTimeout)
+	defer cancel()
+	for {
+		answer, err := l.try(ctx, txn)
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			return answer, err
+		}
+		select {
+		case <-ctx.Done():
+			return Answer{}, err
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// gets reads keys in one transaction.
+func (l *Ledger) gets(ctx context.Context, ops ...Op) (Answer, error) {
+	return l.read(ctx, Txn{Then: ops})
+}
+
+// attach reads the cluster's identity, once. Its errors are Refused when there
+// is no cluster yet, or it is another than configured.
+func (l *Ledger) attach(ctx context.Context) error {
+	l.mu.Lock()
+	attached := l.mu.identity.UUID != ""
+	l.mu.Unlock()
+	if attached {
+		return nil
+	}
+	answer, err := l.gets(ctx, get(l.keys.identity()))
+	if err != nil {
+		return err
+	}
+	kv, ok := answer.one(0)
+	if !ok {
+		return allocator.Errorf(allocator.Refused, "there is no cluster under %s yet: make one with `march layout init FILE`", l.keys)
+	}
+	var id identityValue
+	if err := decode(kv, &id); err != nil {
+		return err
+	}
+	return l.pin(id, answer.ClusterID)
+}
+
+// pin takes id for the cluster's identity from now on.
+func (l *Ledger) pin(id identityValue, clusterID uint64) error {
+	switch {
+	case l.cfg.UUID != "" && !strings.EqualFold(l.cfg.UUID, id.UUID):
+		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s, but this program is configured for cluster %s: check --cluster, --cluster-uuid and the etcd endpoints",
+			l.keys, id.UUID, l.cfg.UUID)
+	case id.ClusterID != clusterID:
+		return allocator.Errorf(allocator.Refused, "%s belongs to a cluster in etcd cluster %x, but etcd cluster %x answered: a wrong endpoint, or a copy of the data",
+			l.keys, id.ClusterID, clusterID)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.identity = id
+	return nil
+}
+
+// UUID returns the cluster's uuid. Its errors are attach's.
+func (l *Ledger) UUID(ctx context.Context) (string, error) {
+	if err := l.attach(ctx); err != nil {
+		return "", err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.identity.UUID, nil
+}
+
+// Ping checks within ctx that etcd answers. Its errors are Unavailable and
+// Refused (the server's version is not supported).
+func (l *Ledger) Ping(ctx context.Context) error {
+	version, err := l.store.Version(ctx)
+	if err != nil {
+		return err
+	}
+	return checkVersion(version)
+}
+
+// randomHex returns 128 random bits.
+func randomHex() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
+}
+
+// newUUID returns a random UUID (RFC 9562, version 4).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,332 @@
+package ledgertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// Subject is an empty store under test, with the doors its interface does not
+// have.
+type Subject struct {
+	Store   ledger.Store
+	Another ledger.Store // a second connection to the same data
+	Compact func()       // drops the history before the present revision
+}
+
+// RunStore holds a store to what ledger.Store promises. open is called once
+// for each test.
+func RunStore(t *testing.T, open func(t *testing.T) Subject) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Subject)
+	}{
+		{"revisions", testRevisions},
+		{"conditions", testConditions},
+		{"branches", testBranches},
+		{"ranges", testRanges},
+		{"reads in a transaction see its writes", testReadYourWrites},
+		{"deletes", testDeletes},
+		{"refused transactions", testRefused},
+		{"leases", testLeases},
+		{"watch", testWatch},
+		{"watch of what is compacted", testCompacted},
+		{"a context that ended", testContext},
+		{"closed", testClosed},
+		{"version", testVersion},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
+	}
+}
+
+// The operations of a transaction, in short.
+
+func put(key, value string) ledger.Op {
+	return ledger.Op{Put: &ledger.Put{Key: key, Value: []byte(value)}}
+}
+func del(key string) ledger.Op { return ledger.Op{Delete: key} }
+func get(key, end string) ledger.Op {
+	return ledger.Op{Get: &ledger.Get{Interval: ledger.Interval{Key: key, End: end}}}
+}
+
+// do makes a transaction that must not fail.
+func do(t *testing.T, s ledger.Store, txn ledger.Txn) ledger.Answer {
+	t.Helper()
+	answer, err := s.Txn(t.Context(), txn)
+	if err != nil {
+		t.Fatalf("txn %+v: %v", txn, err)
+	}
+	return answer
+}
+
+func write(t *testing.T, s ledger.Store, ops ...ledger.Op) ledger.Answer {
+	t.Helper()
+	return do(t, s, ledger.Txn{Then: ops})
+}
+
+// list shows what a Get found as key=value.
+func list(kvs []ledger.KV) []string {
+	out := []string{}
+	for _, kv := range kvs {
+		out = append(out, fmt.Sprintf("%s=%s", kv.Key, kv.Value))
+	}
+	return out
+}
+
+func testRevisions(t *testing.T, s Subject) {
+	start := write(t, s.Store, get("a", ""))
+	first := write(t, s.Store, put("a", "1"), put("b", "1"))
+	if first.Revision != start.Revision+1 {
+		t.Errorf("a transaction with two puts went from revision %d to %d, want one more", start.Revision, first.Revision)
+	}
+	read := write(t, s.Another, get("a", "c"))
+	if read.Revision != first.Revision {
+		t.Errorf("a read answers at revision %d, want %d", read.Revision, first.Revision)
+	}
+	for _, kv := range read.Got[0] {
+		if kv.ModRevision != first.Revision {
+			t.Errorf("%s has mod revision %d, want %d", kv.Key, kv.ModRevision, first.Revision)
+		}
+	}
+	same := write(t, s.Store, put("a", "1"))
+	if same.Revision != first.Revision+1 {
+		t.Errorf("a put of the same value went to revision %d, want %d", same.Revision, first.Revision+1)
+	}
+	got := write(t, s.Store, get("a", ""), get("b", "")).Got
+	if a, b := got[0][0].ModRevision, got[1][0].ModRevision; a != same.Revision || b != first.Revision {
+		t.Errorf("mod revisions a %d, b %d; want %d, %d", a, b, same.Revision, first.Revision)
+	}
+	if start.ClusterID == 0 || start.MemberID == 0 || read.ClusterID != start.ClusterID {
+		t.Errorf("cluster %x and %x, member %x", start.ClusterID, read.ClusterID, start.MemberID)
+	}
+}
+
+func testConditions(t *testing.T, s Subject) {
+	at := write(t, s.Store, put("a", "1"), put("empty", "")).Revision
+	write(t, s.Store, put("other", "1"))
+	for _, test := range []struct {
+		name string
+		cond ledger.Cond
+		want bool
+	}{
+		{"absent, is", ledger.Cond{Key: "x"}, true},
+		{"absent, is not", ledger.Cond{Key: "a"}, false},
+		{"mod revision, is", ledger.Cond{Key: "a", ModRevision: at}, true},
+		{"mod revision, is not", ledger.Cond{Key: "a", ModRevision: at + 1}, false},
+		{"mod revision of an absent key", ledger.Cond{Key: "x", ModRevision: at}, false},
+		{"value, is", ledger.Cond{Key: "a", Value: []byte("1")}, true},
+		{"value, is not", ledger.Cond{Key: "a", Value: []byte("2")}, false},
+		{"value of an absent key", ledger.Cond{Key: "x", Value: []byte("1")}, false},
+		{"empty value, is", ledger.Cond{Key: "empty", Value: []byte{}}, true},
+		{"empty value, is not", ledger.Cond{Key: "a", Value: []byte{}}, false},
+		{"empty value of an absent key", ledger.Cond{Key: "x", Value: []byte{}}, false},
+		{"both, are", ledger.Cond{Key: "a", ModRevision: at, Value: []byte("1")}, true},
+		{"both, the revision is not", ledger.Cond{Key: "a", ModRevision: at + 1, Value: []byte("1")}, false},
+		{"both, the value is not", ledger.Cond{Key: "a", ModRevision: at, Value: []byte("2")}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := do(t, s.Store, ledger.Txn{If: []ledger.Cond{test.cond}}).Succeeded; got != test.want {
+				t.Errorf("%+v: %v, want %v", test.cond, got, test.want)
+			}
+			both := do(t, s.Store, ledger.Txn{If: []ledger.Cond{{Key: "a", ModRevision: at}, test.cond}})
+			if both.Succeeded != test.want {
+				t.Errorf("after one that holds, %+v: %v, want %v", test.cond, both.Succeeded, test.want)
+			}
+		})
+	}
+}
+
+func testBranches(t *testing.T, s Subject) {
+	txn := ledger.Txn{
+		If:   []ledger.Cond{{Key: "a"}},
+		Then: []ledger.Op{put("a", "then")},
+		Else: []ledger.Op{get("a", ""), get("none", ""), put("b", "else")},
+	}
+	if first := do(t, s.Store, txn); !first.Succeeded || len(first.Got) != 0 {
+		t.Errorf("first: %+v", first)
+	}
+	second := do(t, s.Another, txn)
+	if second.Succeeded || len(second.Got) != 2 || len(second.Got[1]) != 0 {
+		t.Fatalf("second: %+v", second)
+	}
+	if diff := cmp.Diff([]string{"a=then"}, list(second.Got[0])); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"a=then", "b=else"}, list(write(t, s.Store, get("a", "z")).Got[0])); diff != "" {
+		t.Error(diff)
+	}
+	rev := write(t, s.Store, get("a", "")).Revision
+	if empty := do(t, s.Store, ledger.Txn{If: []ledger.Cond{{Key: "a"}}, Then: []ledger.Op{put("a", "x")}}); empty.Succeeded || empty.Revision != rev {
+		t.Errorf("an empty Else went from revision %d to %+v", rev, empty)
+	}
+}
+
+func testRanges(t *testing.T, s Subject) {
+	for _, key := range []string{"k/2", "k/1", "k/10", "k0", "k", "k/", "j", "k/1\x00"} {
+		write(t, s.Store, put(key, key))
+	}
+	for _, test := range []struct {
+		name string
+		get  ledger.Get
+		want []string
+	}{
+		{"one key", ledger.Get{Interval: ledger.Interval{Key: "k/1"}}, []string{"k/1"}},
+		{"one key that is not there", ledger.Get{Interval: ledger.Interval{Key: "k/3"}}, nil},
+		{"a prefix", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
+		{"its end is exclusive", ledger.Get{Interval: ledger.Interval{Key: "k/1", End: "k/2"}}, []string{"k/1", "k/1\x00", "k/10"}},
+		{"limit", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Limit: 2}, []string{"k/", "k/1"}},
+		{"a limit above", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Limit: 9}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
+		{"descending", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Descending: true}, []string{"k/2", "k/10", "k/1\x00", "k/1", "k/"}},
+		{"the last two", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Descending: true, Limit: 2}, []string{"k/2", "k/10"}},
+		{"empty", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k/"}}, nil},
+		{"backwards", ledger.Get{Interval: ledger.Interval{Key: "k/2", End: "k/1"}}, nil},
+		{"keys only", ledger.Get{Interval: ledger.Interval{Key: "k/1", End: "k/2"}, KeysOnly: true}, []string{"k/1", "k/1\x00", "k/10"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := write(t, s.Store, ledger.Op{Get: &test.get}).Got
+			if len(got) != 1 || len(got[0]) != len(test.want) {
+				t.Fatalf("got %+v, want %q", got, test.want)
+			}
+			for i, kv := range got[0] {
+				if kv.Key != test.want[i] || kv.ModRevision == 0 {
+					t.Errorf("got %+v, want key %q", kv, test.want[i])
+				}
+				if value := string(kv.Value); !test.get.KeysOnly && value != kv.Key || test.get.KeysOnly && value != "" {
+					t.Errorf("key %q has value %q", kv.Key, value)
+				}
+			}
+		})
+	}
+}
+
+func testReadYourWrites(t *testing.T, s Subject) {
+	write(t, s.Store, put("a", "0"))
+	answer := write(t, s.Store, get("a", ""), put("a", "1"), get("a", ""), del("b"), put("c", "1"), get("a", "z"))
+	want := [][]string{{"a=0"}, {"a=1"}, {"a=1", "c=1"}}
+	for i, kvs := range answer.Got {
+		if diff := cmp.Diff(want[i], list(kvs)); diff != "" {
+			t.Errorf("get %d: %s", i, diff)
+		}
+	}
+	if got := answer.Got[1][0].ModRevision; got != answer.Revision {
+		t.Errorf("mod revision within the transaction %d, want %d", got, answer.Revision)
+	}
+}
+
+func testDeletes(t *testing.T, s Subject) {
+	rev := write(t, s.Store, put("a", "1"), put("ab", "1")).Revision
+	if got := write(t, s.Store, del("x")).Revision; got != rev {
+		t.Errorf("deleting what is not there went from revision %d to %d", rev, got)
+	}
+	if got := write(t, s.Store, del("a")).Revision; got != rev+1 {
+		t.Errorf("a delete went from revision %d to %d, want one more", rev, got)
+	}
+	if diff := cmp.Diff([]string{"ab=1"}, list(write(t, s.Store, get("a", "b")).Got[0])); diff != "" {
+		t.Error(diff)
+	}
+	if !do(t, s.Store, ledger.Txn{If: []ledger.Cond{{Key: "a"}}}).Succeeded {
+		t.Error("a deleted key is not absent")
+	}
+	again := write(t, s.Store, put("a", "2"))
+	if kv := write(t, s.Store, get("a", "")).Got[0][0]; kv.ModRevision != again.Revision {
+		t.Errorf("put after a delete: %+v, want mod revision %d", kv, again.Revision)
+	}
+}
+
+func testRefused(t *testing.T, s Subject) {
+	rev := write(t, s.Store, put("a", "1")).Revision
+	many := make([]ledger.Op, 129)
+	for i := range many {
+		many[i] = get(fmt.Sprintf("k%d", i), "")
+	}
+	for _, test := range []struct {
+		name string
+		txn  ledger.Txn
+		kind allocator.Kind
+	}{
+		{"two puts of a key", ledger.Txn{Then: []ledger.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
+		{"two puts of a key in the other branch", ledger.Txn{Then: []ledger.Op{put("a", "3")}, Else: []ledger.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
+		{"put and delete of a key", ledger.Txn{Then: []ledger.Op{put("b", "1"), del("b")}}, allocator.Internal},
+		{"129 operations", ledger.Txn{Then: many}, allocator.Internal},
+		{"an empty key", ledger.Txn{Then: []ledger.Op{put("", "1")}}, allocator.Internal},
+		{"a lease that is not there", ledger.Txn{Then: []ledger.Op{put("a", "3"), {Put: &ledger.Put{Key: "b", Value: []byte("1"), Lease: 12345}}}}, allocator.NotFound},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := s.Store.Txn(t.Context(), test.txn)
+			if err == nil || allocator.KindOf(err) != test.kind {
+				t.Errorf("error %v, want a %v", err, test.kind)
+			}
+		})
+	}
+	after := write(t, s.Store, get("a", "z"))
+	if diff := cmp.Diff([]string{"a=1"}, list(after.Got[0])); diff != "" || after.Revision != rev {
+		t.Errorf("a refused transaction left something, at revision %d after %d: %s", after.Revision, rev, diff)
+	}
+}
+
+func testContext(t *testing.T, s Subject) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, txn := s.Store.Txn(ctx, ledger.Txn{Then: []ledger.Op{put("a", "1")}})
+	_, grant := s.Store.Grant(ctx, time.Minute)
+	_, version := s.Store.Version(ctx)
+	for name, err := range map[string]error{"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(ctx, 1), "Version": version} {
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("%s: error %v, want Unavailable", name, err)
+		}
+	}
+	for change := range s.Store.Watch(ctx, []ledger.Interval{{Key: "a"}}, 1) {
+		if change.Err == nil {
+			t.Errorf("Watch: %+v", change)
+		}
+	}
+	write(t, s.Store, put("a", "2")) // others go on
+}
+
+func testClosed(t *testing.T, s Subject) {
+	watch := s.Store.Watch(t.Context(), []ledger.Interval{{Key: "a"}}, write(t, s.Store, get("a", "")).Revision+1)
+	write(t, s.Another, put("a", "1"))
+	if change := <-watch; change.Err != nil {
+		t.Fatalf("watch: %v", change.Err)
+	}
+	for range 2 {
+		if err := s.Store.Close(); err != nil {
+			t.Fatalf("Close: %v", err)
+		}
+	}
+	_, txn := s.Store.Txn(t.Context(), ledger.Txn{})
+	_, grant := s.Store.Grant(t.Context(), time.Minute)
+	_, version := s.Store.Version(t.Context())
+	errs := map[string]error{
+		"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(t.Context(), 1), "Version": version,
+		"a watch that was open": last(watch), "a new watch": last(s.Store.Watch(t.Context(), []ledger.Interval{{Key: "a"}}, 1)),
+	}
+	for name, err := range errs {
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("%s: error %v, want Unavailable", name, err)
+		}
+	}
+	write(t, s.Another, put("a", "2"))
+}
+
+// last reads a watch to its end and returns its error.
+func last(watch <-chan ledger.Change) error {
+	err := errors.New("the channel was closed without an error")
+	for change := range watch {
+		err = change.Err
+	}
+	return err
+}
+
+func testVersion(t *testing.T, s Subject) {
+	if version, err := s.Store.Version(t.Context()); err != nil || version == "" {
+		t.Errorf("Version: %q, %v", version, err)
+	}
+}

@@ -1,0 +1,128 @@
+package ledgertest
+
+import (
+	"slices"
+
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// mvcc is every key at every revision.
+type mvcc struct {
+	rev       int64
+	compacted int64
+	keys      []string // all that ever were, sorted
+	versions  map[string][]version
+	log       map[int64][]string // the keys that a revision changed, in the order of its operations
+}
+
+// version is a key from one revision on.
+type version struct {
+	rev     int64
+	value   []byte
+	lease   int64
+	deleted bool
+}
+
+func newMVCC() mvcc {
+	return mvcc{rev: 1, versions: make(map[string][]version), log: make(map[int64][]string)}
+}
+
+// at returns a key as it was at a revision, and whether it was there.
+func (d *mvcc) at(key string, rev int64) (version, bool) {
+	versions := d.versions[key]
+	for i := len(versions) - 1; i >= 0; i-- {
+		if v := versions[i]; v.rev <= rev {
+			return v, !v.deleted
+		}
+	}
+	return version{}, false
+}
+
+// set writes a key at a revision, again perhaps.
+func (d *mvcc) set(key string, v version) {
+	if _, ok := d.versions[key]; !ok {
+		i, _ := slices.BinarySearch(d.keys, key)
+		d.keys = slices.Insert(d.keys, i, key)
+	}
+	d.versions[key] = append(d.versions[key], v)
+	d.log[v.rev] = append(d.log[v.rev], key)
+}
+
+// get is a range read at a revision.
+func (d *mvcc) get(g ledger.Get, rev int64) []ledger.KV {
+	kvs := []ledger.KV{}
+	first, _ := slices.BinarySearch(d.keys, g.Key)
+	for _, key := range d.keys[first:] {
+		if !in(g.Interval, key) {
+			break
+		}
+		if v, ok := d.at(key, rev); ok {
+			kvs = append(kvs, ledger.KV{Key: key, Value: v.value, ModRevision: v.rev})
+		}
+	}
+	if g.Descending {
+		slices.Reverse(kvs)
+	}
+	if g.Limit > 0 && int64(len(kvs)) > g.Limit {
+		kvs = kvs[:g.Limit]
+	}
+	if g.KeysOnly {
+		for i := range kvs {
+			kvs[i].Value = nil
+		}
+	}
+	return kvs
+}
+
+// in reports whether key is in the interval.
+func in(i ledger.Interval, key string) bool {
+	if i.End == "" {
+		return key == i.Key
+	}
+	return i.Key <= key && key < i.End
+}
+
+// holds reports whether all conditions hold at a revision. An absent key has
+// mod revision 0 and no value, not even an empty one.
+func (d *mvcc) holds(conds []ledger.Cond, rev int64) bool {
+	for _, c := range conds {
+		v, ok := d.at(c.Key, rev)
+		if !ok {
+			v = version{}
+		}
+		if c.Value != nil && (!ok || string(c.Value) != string(v.value)) {
+			return false
+		}
+		if (c.Value == nil || c.ModRevision != 0) && c.ModRevision != v.rev {
+			return false
+		}
+	}
+	return true
+}
+
+// changes returns what a revision changed in the intervals.
+func (d *mvcc) changes(rev int64, intervals []ledger.Interval) []ledger.KV {
+	var kvs []ledger.KV
+	for _, key := range d.log[rev] {
+		if !slices.ContainsFunc(intervals, func(i ledger.Interval) bool { return in(i, key) }) {
+			continue
+		}
+		kv := ledger.KV{Key: key}
+		if v, ok := d.at(key, rev); ok {
+			kv.Value, kv.ModRevision = v.value, v.rev
+		}
+		kvs = append(kvs, kv)
+	}
+	return kvs
+}
+
+// under returns the keys that live under a lease, sorted.
+func (d *mvcc) under(lease int64) []string {
+	var keys []string
+	for _, key := range d.keys {
+		if v, ok := d.at(key, d.rev); ok && v.lease == lease {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}

@@ -1,0 +1,311 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Registration is what an instance says of itself.
+type Registration struct {
+	Room    allocator.Room
+	Name    allocator.Instance // stable over restarts: a host or pod name
+	Address string             // where it serves gRPC, host:port
+	Build   string             // the program's version
+}
+
+// Instance is this process's registration in a room: what it leases with.
+//
+// A registration has no etcd lease: it goes at a clean Leave or by an
+// operator's forget; silence is not absence. Its heartbeat does, and is a
+// compare-and-swap on itself, so that of two processes with one name the one
+// that loses finds out.
+type Instance struct {
+	ledger      *Ledger
+	room        allocator.Room
+	name        allocator.Instance
+	incarnation string
+
+	mu struct {
+		sync.Mutex
+		value registrationValue
+		kv    KV    // the registration as we last wrote it
+		lost  error // why it is not ours any longer
+	}
+}
+
+const (
+	heartbeatEvery = 5 * time.Second
+	// heartbeatTTL is how long a heartbeat outlives its sender: three that were
+	// missed.
+	heartbeatTTL = 15 * time.Second
+)
+
+// Join registers this process, in place of an earlier one of the same name,
+// which leases nothing from then on. Its errors are Refused (no cluster) and
+// Unavailable.
+func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
+	record, err := l.Refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
+	// Over what is there now, and nothing later: a first try of which the answer
+	// was lost must not come after a second one and take its place.
+	key := l.keys.registration(r.Room, r.Name)
+	there, err := l.gets(ctx, get(key))
+	if err != nil {
+		return nil, err
+	}
+	i.mu.kv, _ = there.one(0)
+	i.mu.kv.Key = key
+	i.mu.value = registrationValue{
+		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(),
+	}
+	if err := i.write(ctx); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// write puts the registration as it now is, over what we know of it.
+func (i *Instance) write(ctx context.Context) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.mu.lost != nil {
+		return i.mu.lost
+	}
+	key, value := i.mu.kv.Key, encode(&i.mu.value)
+	answer, err := i.ledger.try(ctx, Txn{If: []Cond{unchanged(i.mu.kv)}, Then: []Op{put(key, value)}, Else: []Op{get(key)}})
+	switch {
+	case err != nil:
+		// Unknown. What we know stays; if it was written, the next transaction
+		// that compares it is refused, shows it, and check adopts it.
+		return err
+	case answer.Succeeded:
+		i.mu.kv = KV{Key: key, Value: value, ModRevision: answer.Revision}
+		return nil
+	}
+	if err := i.adopt(answer.Got[0]); err != nil {
+		return err
+	}
+	if string(i.mu.kv.Value) == string(value) {
+		return nil // written by an earlier try, or by this one, sent twice
+	}
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s was out of date", i.name, i.room)
+}
+
+// registered returns the registration as we know it.
+func (i *Instance) registered() KV {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.kv
+}
+
+// check looks at what a transaction showed of our registration. Its error is
+// Refused when it is not ours any longer.
+func (i *Instance) check(found []KV) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.adopt(found)
+}
+
+// adopt is check; the caller holds the lock.
+func (i *Instance) adopt(found []KV) error {
+	if i.mu.lost != nil {
+		return i.mu.lost
+	}
+	if len(found) == 0 {
+		i.mu.lost = allocator.Errorf(allocator.Refused, "instance %s of room %s is not registered any longer (an operator's forget?): restart it to register again", i.name, i.room)
+		return i.mu.lost
+	}
+	var v registrationValue
+	if err := decode(found[0], &v); err != nil {
+		return err
+	}
+	if v.Incarnation != i.incarnation {
+		i.mu.lost = allocator.Errorf(allocator.Refused, "another process registered as instance %s of room %s at %s, from %s: give every process a name of its own (--name)",
+			i.name, i.room, v.Started.Format(time.RFC3339), v.Address)
+		return i.mu.lost
+	}
+	if found[0].ModRevision > i.mu.kv.ModRevision {
+		i.mu.kv = found[0]
+	}
+	return nil
+}
+
+// Serve reports that this instance issues no ID of a layout before version.
+// It may be called again after an error.
+func (i *Instance) Serve(ctx context.Context, version int64) error {
+	i.mu.Lock()
+	i.mu.value.Version = version
+	i.mu.Unlock()
+	return i.write(ctx)
+}
+
+// Run sends heartbeats until ctx ends, and returns nil then. It returns a
+// Refused error as soon as the registration is lost to another process or by
+// an operator's forget: the process must stop issuing.
+func (i *Instance) Run(ctx context.Context) error {
+	var beat heartbeat
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		if err := beat.send(ctx, i); err != nil && allocator.KindOf(err) == allocator.Refused {
+			return err
+		}
+		timer.Reset(heartbeatEvery)
+	}
+}
+
+// heartbeat is the state of an instance's heartbeat: the etcd lease that it
+// lives under, the key as we know it, and what we wrote since without learning
+// whether it was done. Each write compares kv, so none of these can be done
+// once another was.
+type heartbeat struct {
+	lease int64
+	kv    KV
+	doubt [][]byte
+}
+
+// send writes one heartbeat.
+func (b *heartbeat) send(ctx context.Context, i *Instance) error {
+	l := i.ledger
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	defer cancel()
+	var err error
+	if b.lease != 0 {
+		if err = l.store.KeepAlive(ctx, b.lease); allocator.KindOf(err) == allocator.NotFound && err != nil {
+			b.lease = 0
+		} else if err != nil {
+			return err
+		}
+	}
+	if b.lease == 0 {
+		if b.lease, err = l.store.Grant(ctx, heartbeatTTL); err != nil {
+			return err
+		}
+	}
+	b.kv.Key = l.keys.alive(i.room, i.name)
+	for range 2 { // a second time over what the first one found
+		registration := i.registered()
+		value := encode(&aliveValue{Incarnation: i.incarnation, Time: now(), Nonce: randomHex()})
+		answer, err := l.try(ctx, Txn{
+			If:   []Cond{unchanged(registration), unchanged(b.kv)},
+			Then: []Op{{Put: &Put{Key: b.kv.Key, Value: value, Lease: b.lease}}},
+			Else: []Op{get(registration.Key), get(b.kv.Key)},
+		})
+		if err != nil {
+			b.doubt = append(b.doubt, value)
+			return err
+		}
+		if answer.Succeeded {
+			b.kv, b.doubt = KV{Key: b.kv.Key, Value: value, ModRevision: answer.Revision}, nil
+			return nil
+		}
+		if err := i.check(answer.Got[0]); err != nil {
+			return err
+		}
+		if err := b.adopt(i, append(b.doubt, value), answer.Got[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt looks at what was found where our heartbeat should be: nothing (it
+// expired), that of the process that we replaced, one of ours of which the
+// answer was lost, or, with our incarnation but not from us, that of a copy of
+// this process: then its error is Refused. An older one of ours is no copy's:
+// etcd went back in time.
+func (b *heartbeat) adopt(i *Instance, ours [][]byte, found []KV) error {
+	known := b.kv
+	if b.kv = (KV{Key: known.Key}); len(found) == 0 {
+		return nil
+	}
+	b.kv = found[0]
+	var v aliveValue
+	if err := decode(found[0], &v); err != nil || v.Incarnation != i.incarnation || found[0].ModRevision <= known.ModRevision {
+		return nil // not ours: it is overwritten
+	}
+	if slices.ContainsFunc(ours, func(value []byte) bool { return string(value) == string(found[0].Value) }) {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.mu.lost = allocator.Errorf(allocator.Refused, "instance %s of room %s runs twice: a copy of this process, of a cloned machine perhaps, sent a heartbeat at %s: restart it under a name of its own (--name)",
+		i.name, i.room, v.Time.Format(time.RFC3339))
+	return i.mu.lost
+}
+
+// Leave takes the registration and the heartbeat away: a clean stop. Nothing
+// may be leased after it.
+func (i *Instance) Leave(ctx context.Context) error {
+	l := i.ledger
+	registration := i.registered()
+	answer, err := l.try(ctx, Txn{
+		If:   []Cond{unchanged(registration)},
+		Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}},
+		Else: []Op{get(registration.Key)},
+	})
+	if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
+		return err
+	}
+	return i.check(answer.Got[0])
+}
+
+// InstanceRecord is an instance as etcd knows it.
+type InstanceRecord struct {
+	Registration
+	Version  int64 // of the layout it serves
+	Started  time.Time
+	Alive    bool      // whether its heartbeat is there
+	LastSeen time.Time // when its last heartbeat was sent, by its clock; zero when it is not there
+}
+
+// Instances returns the registered instances of a room, or of all when room is
+// empty, by room and name.
+func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]InstanceRecord, error) {
+	if err := l.attach(ctx); err != nil {
+		return nil, err
+	}
+	prefix := l.keys.registrations(room)
+	alive := string(l.keys) + "alive/" + prefix[len(l.keys.registrations("")):]
+	answer, err := l.gets(ctx, getPrefix(prefix), getPrefix(alive))
+	if err != nil {
+		return nil, err
+	}
+	beats := make(map[string]aliveValue, len(answer.Got[1]))
+	for _, kv := range answer.Got[1] {
+		var v aliveValue
+		if err := decode(kv, &v); err != nil {
+			return nil, err
+		}
+		beats[v.Incarnation] = v
+	}
+	records := make([]InstanceRecord, 0, len(answer.Got[0]))
+	for _, kv := range answer.Got[0] {
+		var v registrationValue
+		if err := decode(kv, &v); err != nil {
+			return nil, err
+		}
+		room, name, err := l.keys.parseRegistration(kv.Key)
+		if err != nil {
+			return nil, err
+		}
+		beat, alive := beats[v.Incarnation]
+		records = append(records, InstanceRecord{
+			Registration: Registration{Room: room, Name: name, Address: v.Address, Build: v.Build},
+			Version:      v.Version, Started: v.Started, Alive: alive, LastSeen: beat.Time,
+		})
+	}
+	return records, nil
+}

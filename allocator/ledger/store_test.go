@@ -1,0 +1,26 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+func TestMemoryStore(t *testing.T) {
+	ledgertest.RunStore(t, func(t *testing.T) ledgertest.Subject {
+		m := ledgertest.NewMemory(t)
+		return ledgertest.Subject{Store: m.Open(), Another: m.Open(), Compact: m.Compact}
+	})
+}
+
+func TestEtcdStore(t *testing.T) {
+	ledgertest.RunStore(t, func(t *testing.T) ledgertest.Subject {
+		e := ledgertest.StartEtcd(t)
+		another := e.Store(t)
+		return ledgertest.Subject{Store: e.Store(t), Another: another, Compact: func() { e.Compact(t, another) }}
+	})
+}
+
+func TestStoresAnswerTheSame(t *testing.T) {
+	ledgertest.RunScripts(t, ledgertest.NewMemory(t).Open(), ledgertest.StartEtcd(t).Store(t))
+}

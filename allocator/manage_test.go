@@ -1,0 +1,233 @@
+package allocator_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// late leases at once, under the layout of now, and answers a second later.
+var late fault = func(_ context.Context, m *memory, n int64) (allocator.Segment, error) {
+	seg, err := m.lease(n)
+	time.Sleep(time.Second)
+	return seg, err
+}
+
+func TestRenew(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		w.take(c, 10)
+		time.Sleep(time.Second)
+		if c.Renewed(2) {
+			w.Error("renewed before Renew")
+		}
+		m.latency = 50 * time.Millisecond
+		m.setVersion(2)
+		border := m.nextID()
+		c.Renew(2)
+		for range 100 { // callers do not wait, and get old IDs until it is done
+			start := time.Now()
+			renewed := c.Renewed(2)
+			id, err := c.Next(w.Context())
+			if err != nil || time.Since(start) != 0 || renewed && id < border {
+				w.Fatalf("renewed %t: %d after %v, %v; the new begin at %d", renewed, id, time.Since(start), err, border)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if s := c.Status(); !c.Renewed(2) || s.Version != 2 || s.Waits != 1 {
+			w.Errorf("%+v after Renew", s)
+		}
+		dropped := c.Status().Dropped
+		c.Renew(2)
+		c.Renew(1)
+		time.Sleep(time.Second)
+		if !c.Renewed(2) || !c.Renewed(1) || c.Status().Dropped != dropped {
+			w.Errorf("what is new was dropped: %+v, %d before", c.Status(), dropped)
+		}
+		w.balance(c, m)
+	})
+}
+
+// What was leased under the old layout and answered after Renew is dropped.
+func TestRenewWithALeaseUnderWay(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		w.take(c, 1)
+		time.Sleep(time.Second)
+		m.fault(nil, late)
+		w.take(c, c.Status().Held) // asks for more
+		time.Sleep(500 * time.Millisecond)
+		m.setVersion(2)
+		border := m.nextID()
+		c.Renew(2)
+		id, err := c.Next(context.Background())
+		if err != nil || id < border || !c.Renewed(2) {
+			w.Errorf("%d, %v; the new begin at %d", id, err, border)
+		}
+		if s := c.Status(); s.Dropped != 1000 {
+			w.Errorf("%+v", s)
+		}
+		w.balance(c, m)
+	})
+}
+
+func TestRenewWhileAway(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		w.take(c, 1)
+		time.Sleep(time.Second)
+		m.fault(away)
+		m.setVersion(2)
+		c.Renew(2)
+		time.Sleep(time.Hour)
+		if c.Renewed(2) {
+			w.Error("renewed from a store that is away")
+		}
+		w.take(c, 100)
+		m.fault(nil)
+		time.Sleep(time.Second)
+		if !c.Renewed(2) || c.Status().Version != 2 {
+			w.Errorf("not renewed a second after the store's return: %+v", c.Status())
+		}
+		w.balance(c, m)
+	})
+}
+
+// A source may know less than it did, as one instance of a room after another
+// does. No old segment hides behind a new one.
+func TestRenewWithVersionsOutOfOrder(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		m.setVersion(2)
+		w.take(c, 1) // version 2 at the head
+		time.Sleep(time.Second)
+		m.setVersion(1)
+		w.take(c, 500)
+		time.Sleep(time.Second) // version 1 behind it
+		if s := c.Status(); s.Version != 1 || s.Refills < 2 {
+			t.Fatalf("%+v, want both versions", s)
+		}
+		m.setVersion(2)
+		m.latency = time.Second
+		c.Renew(2)
+		if c.Renewed(2) {
+			w.Error("renewed with an old segment in the tail")
+		}
+		head := c.Status().Held
+		time.Sleep(2 * time.Second)
+		if s := c.Status(); !c.Renewed(2) || s.Version != 2 || s.Dropped >= head {
+			w.Errorf("%+v: held %d before, of which some were new", s, head)
+		}
+		w.balance(c, m)
+	})
+}
+
+func TestSkip(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		w.take(c, 10)
+		time.Sleep(time.Second)
+		m.skip(1_000_000 - m.nextID())
+		m.latency = 50 * time.Millisecond
+		c.Skip(1_000_000)
+		start := time.Now()
+		if id, err := c.Next(w.Context()); err != nil || id > 10_000 || time.Since(start) != 0 {
+			w.Errorf("%d, %v after %v", id, err, time.Since(start))
+		}
+		time.Sleep(time.Second)
+		if id, err := c.Next(w.Context()); err != nil || id < 1_000_000 {
+			w.Errorf("%d, %v after the skip", id, err)
+		}
+		w.balance(c, m)
+	})
+}
+
+func TestObserveAndCloseUnused(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, _ := w.chain(settings(1000, 1_000_000, time.Minute))
+		w.take(c, 10)
+		time.Sleep(10 * time.Minute)
+		if unused := c.Observe(); unused != 0 { // seen just now
+			w.Errorf("unused for %v", unused)
+		}
+		time.Sleep(29 * time.Minute)
+		if unused := c.Observe(); unused != 29*time.Minute || c.CloseUnused(30*time.Minute) {
+			w.Errorf("unused for %v; closed early", unused)
+		}
+		if _, ok := c.TryNext(); !ok {
+			w.Error("nothing held")
+		}
+		time.Sleep(29 * time.Minute)
+		if c.CloseUnused(30 * time.Minute) {
+			w.Error("closed in use")
+		}
+		time.Sleep(30 * time.Minute)
+		if !c.CloseUnused(30 * time.Minute) {
+			w.Error("not closed")
+		}
+		if _, err := c.Next(w.Context()); !errors.Is(err, allocator.ErrClosed) {
+			w.Errorf("%v", err)
+		}
+	})
+}
+
+// A chain with a caller that waits is in use.
+func TestCloseUnusedSparesWaiters(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		m.fault(hang)
+		time.Sleep(time.Hour)
+		done := make(chan error)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_, err := c.Next(ctx)
+			done <- err
+		}()
+		time.Sleep(time.Millisecond)
+		if c.CloseUnused(time.Minute) {
+			w.Error("closed under a caller")
+		}
+		if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+			w.Error(err)
+		}
+	})
+}
+
+func TestWarmAndStatus(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		if s := c.Status(); s.Tag != "order" || s.Held != 0 || s.Lasts != 0 || s.Target != 1000 || s.Version != 0 {
+			w.Errorf("cold: %+v", s)
+		}
+		c.Observe()
+		if err := c.Update(settings(1000, 1_000_000, time.Hour)); err != nil {
+			w.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if m.leases() > 0 {
+			w.Error("a chain nobody used leases")
+		}
+		if err := c.Warm(w.Context()); err != nil {
+			w.Error(err)
+		}
+		if s := c.Status(); s.Held != 1000 || s.Issued != 0 || s.Lasts != allocator.LongestReserve || s.Version != 1 || s.Refills != 1 {
+			w.Errorf("warm: %+v", s)
+		}
+		for _, bad := range []allocator.Settings{{}, settings(0, 1, time.Minute), settings(2, 1, time.Minute), settings(1, 1<<41, time.Minute),
+			settings(1, 2, time.Millisecond), settings(1, 2, 8*24*time.Hour), {MinStep: 1, MaxStep: 2, Reserve: time.Minute, Prescale: 3}} {
+			if err := c.Update(bad); !errors.Is(err, allocator.Invalid) {
+				w.Errorf("%+v: %v, want invalid", bad, err)
+			}
+			if _, err := allocator.NewChain(allocator.ChainConfig{Settings: bad}); !errors.Is(err, allocator.Invalid) {
+				w.Errorf("%+v: %v, want invalid", bad, err)
+			}
+		}
+		if err := allocator.DefaultSettings().Validate(); err != nil {
+			w.Error(err)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package allocator_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+func TestNoAllocations(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
+	chain := background(t, strided())
+	ctx := context.Background()
+	if n := testing.AllocsPerRun(100_000, func() {
+		if _, err := chain.Next(ctx); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations per Next", n)
+	}
+	runs := make([]allocator.Run, 0, 100)
+	if n := testing.AllocsPerRun(10_000, func() {
+		var err error
+		if runs, err = chain.NextN(ctx, 1000, runs[:0]); err != nil {
+			t.Error(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations per NextN", n)
+	}
+}
+
+// one is a Source that many chains can share: a word of the test's own each.
+type one struct{ layout allocator.Layout }
+
+func (o *one) Lease(_ context.Context, n int64) (allocator.Segment, error) {
+	return o.layout.Segment(room, 1, n, allocator.MaxID)
+}
+
+// TestMemoryOfIdleChains: an idle chain that holds a segment costs at most
+// 1 KiB, with an ID taken or without.
+func TestMemoryOfIdleChains(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector needs memory of its own")
+	}
+	const chains = 100_000
+	refiller := newRefiller(t, allocator.DefaultRefillerConfig(time.Now, rand.Float64))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- refiller.Run(ctx) }()
+	source := &one{strided()}
+	all := make([]*allocator.Chain, chains)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range all {
+		all[i] = newChain(t, refiller, source, settings(1000, 1_000_000, time.Minute))
+		if err := all[i].Warm(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := all[i].Next(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if each := int64(after.HeapAlloc-before.HeapAlloc) / chains; each > 1024 {
+		t.Errorf("%d bytes a chain", each)
+	} else {
+		t.Logf("%d bytes a chain, %d of them the Chain itself", each, allocator.ChainSize)
+	}
+	for _, c := range all {
+		if c.Observe(); c.Status().Held == 0 {
+			t.Fatal("a chain holds nothing")
+		}
+	}
+	stop()
+	<-done
+}

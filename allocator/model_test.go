@@ -1,0 +1,214 @@
+package allocator_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/march-id/march/allocator"
+)
+
+// model is what a chain may do, without any of how: it issues IDs of segments
+// that it leased, each once, in growing order.
+type model struct {
+	*rapid.T
+	chain  *allocator.Chain
+	m      *memory
+	mu     sync.Mutex
+	leased []allocator.Segment // in growing order, under mu
+	last   int64               // issued
+	issued int64
+	bound  int64 // the version that Renewed spoke of
+}
+
+// recorder keeps what a memory leased.
+type recorder struct{ *model }
+
+func (r recorder) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
+	seg, err := r.m.Lease(ctx, n)
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.leased = append(r.leased, seg)
+	}
+	return seg, err
+}
+
+// take checks consecutive IDs.
+func (m *model) take(first, count int64) {
+	if first <= m.last {
+		m.Fatalf("%d after %d", first, m.last)
+	}
+	for id := first; id < first+count; id++ {
+		seg := m.segmentOf(id)
+		if seg.Version < m.bound {
+			m.Fatalf("%d of layout %d after Renewed(%d)", id, seg.Version, m.bound)
+		}
+	}
+	m.last = first + count - 1
+	m.issued += count
+}
+
+// segmentOf finds an ID the slow way; it must be the segment's for real.
+func (m *model) segmentOf(id int64) allocator.Segment {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range slices.Backward(m.leased) {
+		if s.First <= id && id <= s.Last() && s.Range.Contains(id%s.Boundary) {
+			return s
+		}
+	}
+	m.Fatalf("%d was never leased", id)
+	return allocator.Segment{}
+}
+
+func (m *model) failed(what string, err error) {
+	if k := allocator.KindOf(err); k != allocator.Unavailable && k != allocator.Exhausted && k != allocator.Conflict {
+		m.Fatalf("%s: %v", what, err)
+	}
+}
+
+func TestChainAgainstModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var failure any // rapid's own panics must not end the bubble
+		synctest.Test(t, func(*testing.T) {
+			defer func() { failure = recover() }()
+			checkModel(rt)
+		})
+		if failure != nil {
+			panic(failure)
+		}
+	})
+}
+
+func checkModel(t *rapid.T) {
+	minStep := rapid.Int64Range(1, 50).Draw(t, "min_step")
+	set := settings(minStep, rapid.Int64Range(minStep, 300).Draw(t, "max_step"), time.Minute)
+	width := rapid.Int64Range(1, 20).Draw(t, "width")
+	layout := allocator.Layout{Version: 2, Boundary: width + rapid.Int64Range(0, 3).Draw(t, "gap"),
+		Ranges: map[allocator.Room]allocator.Range{room: {Upper: width}}}
+	m := &model{T: t, m: newMemory(t, layout), last: -1}
+	m.m.latency, m.m.maxStep = time.Millisecond, set.MaxStep
+	if rapid.IntRange(0, 4).Draw(t, "end") == 0 {
+		m.m.next = allocator.MaxID - 500
+	}
+	refiller := newRefiller(t, allocator.DefaultRefillerConfig(time.Now, func() float64 { return 0.5 }))
+	m.chain = newChain(t, refiller, recorder{m}, set)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- refiller.Run(ctx) }()
+	defer func() {
+		stop()
+		<-done
+	}()
+	t.Repeat(m.actions())
+
+	// At rest every ID that was leased is accounted for, whatever was lost on
+	// the way.
+	m.m.fault(nil)
+	time.Sleep(10 * time.Second)
+	synctest.Wait()
+	var leased int64
+	for _, s := range m.leased {
+		leased += s.Count
+	}
+	if s := m.chain.Status(); s.Issued+s.Held+s.Dropped != leased || s.Issued < m.issued || m.chain.Wanted() != 0 {
+		t.Fatalf("%+v, but %d were leased and %d came out; %d wanted", s, leased, m.issued, m.chain.Wanted())
+	}
+	// And the chain goes on, unless the space is at its end.
+	if id, err := m.chain.Next(ctx); err == nil {
+		m.take(id, 1)
+	} else if allocator.KindOf(err) != allocator.Exhausted || m.m.next < allocator.MaxID-50 {
+		t.Fatalf("after all faults: %v", err)
+	}
+}
+
+func (m *model) actions() map[string]func(*rapid.T) {
+	patient := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(context.Background(), rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Minute}).Draw(m.T, "patience"))
+	}
+	return map[string]func(*rapid.T){
+		"try": func(*rapid.T) {
+			if id, ok := m.chain.TryNext(); ok {
+				m.take(id, 1)
+			}
+		},
+		"next": func(*rapid.T) {
+			ctx, cancel := patient()
+			defer cancel()
+			if id, err := m.chain.Next(ctx); err != nil {
+				m.failed("next", err)
+			} else {
+				m.take(id, 1)
+			}
+		},
+		"nextN": func(t *rapid.T) {
+			ctx, cancel := patient()
+			defer cancel()
+			n := rapid.Int64Range(1, 700).Draw(t, "n")
+			runs, err := m.chain.NextN(ctx, n, nil)
+			if err != nil {
+				m.failed("nextN", err)
+			}
+			for _, r := range runs {
+				m.take(r.First, r.Count)
+				n -= r.Count
+			}
+			if err == nil && n != 0 {
+				t.Fatalf("%d IDs too few", n)
+			}
+		},
+		"lease": func(t *rapid.T) {
+			ctx, cancel := patient()
+			defer cancel()
+			n := rapid.Int64Range(1, 200).Draw(t, "n")
+			seg, err := m.chain.Lease(ctx, n)
+			if err != nil {
+				m.failed("lease", err)
+				return
+			}
+			if err := seg.Validate(); err != nil || seg.Count > n {
+				t.Fatalf("%v of %d: %v", seg, n, err)
+			}
+			for r := range seg.Runs() {
+				m.take(r.First, r.Count)
+			}
+		},
+		"fault": func(t *rapid.T) {
+			faults := map[string]fault{"away": away, "lost": lost, "hang": hang, "late": late, "exhausted": exhausted, "old": oldVersion}
+			next := make([]fault, 0, 3)
+			for range rapid.IntRange(1, 3).Draw(t, "times") {
+				next = append(next, faults[rapid.SampledFrom([]string{"away", "lost", "hang", "late", "exhausted", "old"}).Draw(t, "fault")])
+			}
+			m.m.fault(nil, next...)
+		},
+		"rest": func(t *rapid.T) {
+			time.Sleep(rapid.SampledFrom([]time.Duration{time.Millisecond, 30 * time.Millisecond, time.Second, time.Hour}).Draw(t, "rest"))
+		},
+		"observe": func(*rapid.T) { m.chain.Observe() },
+		"renew": func(t *rapid.T) {
+			version := m.m.layout.Version + rapid.Int64Range(0, 1).Draw(t, "more")
+			m.m.setVersion(version)
+			m.chain.Renew(version)
+		},
+		"skip": func(t *rapid.T) {
+			least := m.m.skip(rapid.Int64Range(0, 100).Draw(t, "by"))
+			m.chain.Skip(least)
+		},
+		"update": func(t *rapid.T) {
+			if err := m.chain.Update(settings(rapid.Int64Range(1, m.m.maxStep).Draw(t, "min_step"), m.m.maxStep, time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"": func(*rapid.T) { // after each
+			if v := m.m.layout.Version; m.chain.Renewed(v) {
+				m.bound = v
+			}
+		},
+	}
+}

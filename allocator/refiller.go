@@ -1,0 +1,301 @@
+package allocator
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// RefillerConfig configures a Refiller.
+type RefillerConfig struct {
+	// Concurrency bounds the leases under way at once, over all chains.
+	// Default 16: enough to hide a store's round trip, too few to storm it.
+	Concurrency int
+	// Timeout bounds one lease. Default 5 s: two tries of the ledger.
+	Timeout time.Duration
+	// BackoffMin and BackoffMax bound the pause after a lease found the store
+	// away: it doubles from min to max, jittered by half. Defaults 20 ms and
+	// 500 ms, so that a store that is back is seen well within a second.
+	BackoffMin, BackoffMax time.Duration
+	// Patience is how long the store may be away before callers of an empty
+	// chain are told instead of waiting on. Default 1 s.
+	Patience time.Duration
+	// Now is the clock. It must be set.
+	Now func() time.Time
+	// Rand returns numbers in [0, 1) for jitter. It must be set, and be safe
+	// for concurrent use.
+	Rand func() float64
+}
+
+// DefaultRefillerConfig returns the defaults with the given clock and
+// randomness.
+func DefaultRefillerConfig(now func() time.Time, rand func() float64) RefillerConfig {
+	return RefillerConfig{
+		Concurrency: 16,
+		Timeout:     5 * time.Second,
+		BackoffMin:  20 * time.Millisecond,
+		BackoffMax:  500 * time.Millisecond,
+		Patience:    time.Second,
+		Now:         now,
+		Rand:        rand,
+	}
+}
+
+// Refiller refills chains in the background: a bounded number at once, those
+// with waiting callers first. While the store is away it sends one lease at a
+// time, with a jittered pause after each, whatever the number of chains; the
+// first that is answered lets all others go.
+type Refiller struct {
+	cfg  RefillerConfig
+	wake chan struct{} // holds one token when the queues or the limits changed
+
+	mu struct {
+		sync.Mutex
+		queues   [2]fifo // by urgency
+		inFlight int
+		answered time.Time // when the store was last heard of
+		failures int       // since then, that found the store away
+		failing  time.Time // when the first of them began, or answered if that is later
+		paused   time.Time // no lease before
+		outage   *outage   // never nil
+	}
+}
+
+// place is where a chain stands with its refiller. Guarded by Refiller.mu, and
+// a chain goes back to idle only under its own lock as well, so that no
+// request falls between "nothing more to do" and "idle".
+type place uint8
+
+const (
+	idle place = iota
+	background
+	urgent
+	leasing
+)
+
+// outage is a time in which the store may be away. Its other fields are set
+// before declared is closed and not changed after.
+type outage struct {
+	declared chan struct{} // closed when callers need not wait any longer
+	since    time.Time
+	err      error
+}
+
+// NewRefiller returns a refiller, which does nothing before Run.
+func NewRefiller(cfg RefillerConfig) (*Refiller, error) {
+	switch {
+	case cfg.Concurrency < 1:
+		return nil, Errorf(Invalid, "refill concurrency: %d; allowed: 1 or more", cfg.Concurrency)
+	case cfg.Timeout <= 0 || cfg.BackoffMin <= 0 || cfg.BackoffMax < cfg.BackoffMin || cfg.Patience < 0:
+		return nil, Errorf(Invalid, "refill times: timeout %v, back-off %v to %v, patience %v; allowed: positive, and min at most max",
+			cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax, cfg.Patience)
+	case cfg.Now == nil || cfg.Rand == nil:
+		return nil, Errorf(Invalid, "refiller: no clock or no randomness given")
+	}
+	r := &Refiller{cfg: cfg, wake: make(chan struct{}, 1)}
+	r.mu.outage = &outage{declared: make(chan struct{})}
+	return r, nil
+}
+
+// Run refills until ctx ends, then waits for the leases under way and lets
+// every waiting caller go. It returns nil. It may run once.
+func (r *Refiller) Run(ctx context.Context) error {
+	var leases sync.WaitGroup
+	defer r.end()
+	defer leases.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		c, pause := r.pop()
+		if c != nil {
+			leases.Go(func() { r.refill(ctx, c) })
+			continue
+		}
+		var after <-chan time.Time
+		if pause > 0 {
+			timer.Reset(pause)
+			after = timer.C
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.wake:
+		case <-after:
+		}
+	}
+	return nil
+}
+
+// Outage tells since when the store has been away and why; zero and nil when
+// it is not known to be.
+func (r *Refiller) Outage() (since time.Time, err error) {
+	o := r.outage()
+	select {
+	case <-o.declared:
+		return o.since, o.err
+	default:
+		return time.Time{}, nil
+	}
+}
+
+// pop takes the next chain to refill. It returns nil when there is none or no
+// lease may start; pause then is how long to wait at most, 0 for no bound.
+func (r *Refiller) pop() (c *Chain, pause time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit := r.cfg.Concurrency
+	if r.mu.failures > 0 {
+		limit = 1
+	}
+	if r.mu.inFlight >= limit {
+		return nil, 0 // the next to end wakes us
+	}
+	if r.mu.failures > 0 {
+		if pause := r.mu.paused.Sub(r.cfg.Now()); pause > 0 {
+			return nil, pause
+		}
+	}
+	for _, p := range []place{urgent, background} {
+		for q := &r.mu.queues[p-background]; q.len() > 0; {
+			c := q.pop()
+			if p == background {
+				c.background = false
+			}
+			if c.place == p { // else it was queued again as urgent
+				c.place = leasing
+				r.mu.inFlight++
+				return c, 0
+			}
+		}
+	}
+	return nil, 0
+}
+
+// request queues c once; a chain in the background queue moves up when it is
+// urgent. The caller holds c's lock.
+func (r *Refiller) request(c *Chain, now place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.place >= now {
+		return
+	}
+	c.place = now
+	if now == urgent || !c.background { // else what was left of an earlier request serves
+		r.mu.queues[now-background].push(c)
+		c.background = c.background || now == background
+	}
+	r.wakeUp()
+}
+
+// refill runs one lease of c.
+func (r *Refiller) refill(ctx context.Context, c *Chain) {
+	start := r.cfg.Now()
+	lease, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	c.refill(lease, func(asked bool, err error) { r.ended(c, start, asked, err) })
+}
+
+// ended takes note of a lease's outcome; asked is false when the chain needed
+// none after all, which tells nothing of the store. The caller holds c's lock.
+func (r *Refiller) ended(c *Chain, start time.Time, asked bool, err error) {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.place = idle
+	r.mu.inFlight--
+	switch {
+	case !asked:
+	case err != nil && KindOf(err) == Unavailable:
+		if r.mu.failures == 0 {
+			// Other leases may have been answered while this one hung.
+			r.mu.failing = start
+			if r.mu.answered.After(start) {
+				r.mu.failing = r.mu.answered
+			}
+		}
+		pause := min(r.cfg.BackoffMin<<min(r.mu.failures, 20), r.cfg.BackoffMax)
+		r.mu.failures++
+		r.mu.paused = now.Add(time.Duration(float64(pause) * (0.5 + r.cfg.Rand()/2)))
+		if now.Sub(r.mu.failing) >= r.cfg.Patience {
+			r.declare(r.mu.failing, err)
+		}
+	default:
+		r.mu.answered = now
+		r.recovered()
+	}
+	r.wakeUp()
+}
+
+// end lets all waiting callers go, for good.
+func (r *Refiller) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.failures = 0 // or else outage would forget it
+	r.declare(r.cfg.Now(), errors.New("shutting down"))
+}
+
+// recovered notes that the store is not known to be away. The caller holds the
+// lock.
+func (r *Refiller) recovered() {
+	r.mu.failures = 0
+	if o := r.mu.outage; !o.since.IsZero() {
+		r.mu.outage = &outage{declared: make(chan struct{})}
+	}
+}
+
+// declare lets callers of empty chains know that the store is away. The caller
+// holds the lock.
+func (r *Refiller) declare(since time.Time, err error) {
+	if o := r.mu.outage; o.since.IsZero() {
+		o.since, o.err = since, err
+		close(o.declared)
+		return
+	}
+	fresh := &outage{declared: r.mu.outage.declared, since: since, err: err}
+	r.mu.outage = fresh
+}
+
+// outage returns the present outage. One that no lease has looked at for a
+// while, since no chain needed any, is forgotten: whoever comes next finds out
+// anew, and is not told of what was true last night.
+func (r *Refiller) outage() *outage {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.failures > 0 && r.mu.inFlight == 0 && r.cfg.Now().Sub(r.mu.paused) > r.cfg.Patience {
+		r.recovered()
+	}
+	return r.mu.outage
+}
+
+func (r *Refiller) wakeUp() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// fifo is a queue of chains. The zero value is empty.
+type fifo struct {
+	chains []*Chain
+	head   int
+}
+
+func (q *fifo) len() int { return len(q.chains) - q.head }
+
+func (q *fifo) push(c *Chain) {
+	if q.head > 64 && q.head > len(q.chains)/2 {
+		q.chains = append(q.chains[:0], q.chains[q.head:]...)
+		clear(q.chains[len(q.chains):cap(q.chains)])
+		q.head = 0
+	}
+	q.chains = append(q.chains, c)
+}
+
+func (q *fifo) pop() *Chain {
+	c := q.chains[q.head]
+	q.chains[q.head] = nil
+	if q.head++; q.head == len(q.chains) {
+		q.chains, q.head = nil, 0
+	}
+	return c
+}

@@ -1,0 +1,118 @@
+package allocator
+
+import (
+	"math"
+	"time"
+)
+
+// Settings say how many IDs a chain holds. They change at run time.
+type Settings struct {
+	// MinStep is the least number of IDs a refill asks for, and what a chain
+	// starts with after every start, so that a crash loop does not burn the
+	// space. Default 1,000.
+	MinStep int64
+	// MaxStep is the largest number of IDs one refill asks for and the bound
+	// of what a chain aims to hold. A restart wastes at most about twice as
+	// many IDs. Default 100,000,000: ten minutes at 166,000 IDs/s.
+	MaxStep int64
+	// Reserve is how long the chain should last at the recent peak rate: the
+	// promise for when the store is away. Default 10 minutes.
+	Reserve time.Duration
+	// Prescale is how many IDs to hold at least until PrescaleUntil, whatever
+	// the rate; 0 is none.
+	Prescale      int64
+	PrescaleUntil time.Time
+}
+
+// Bounds of Settings.
+const (
+	LargestStep    = 1 << 40
+	LongestReserve = 7 * 24 * time.Hour
+)
+
+// DefaultSettings returns what a tag has when nothing else was said.
+func DefaultSettings() Settings {
+	return Settings{MinStep: 1_000, MaxStep: 100_000_000, Reserve: 10 * time.Minute}
+}
+
+// Validate checks 1 <= min_step <= max_step <= 2^40, 1s <= reserve <= 7 days
+// and 0 <= prescale <= max_step. Its error is Invalid.
+func (s Settings) Validate() error {
+	switch {
+	case s.MinStep < 1 || s.MinStep > LargestStep:
+		return Errorf(Invalid, "min_step: %d; allowed: 1 to %d", s.MinStep, int64(LargestStep))
+	case s.MaxStep < s.MinStep || s.MaxStep > LargestStep:
+		return Errorf(Invalid, "max_step: %d; allowed: min_step (%d) to %d", s.MaxStep, s.MinStep, int64(LargestStep))
+	case s.Reserve < time.Second || s.Reserve > LongestReserve:
+		return Errorf(Invalid, "reserve: %v; allowed: 1s to %v", s.Reserve, LongestReserve)
+	case s.Prescale < 0 || s.Prescale > s.MaxStep:
+		return Errorf(Invalid, "prescale: %d; allowed: 0 to max_step (%d)", s.Prescale, s.MaxStep)
+	}
+	return nil
+}
+
+// A pace turns what a chain issued into how many IDs it should hold. It has
+// one number, the recent peak rate:
+//
+//	target = clamp(peak * reserve * 8/7, min_step, max_step)
+//
+// A chain looks at itself every eighth of a target (a link) and refills by one
+// target when it holds less than one; so it never holds less than seven eighths
+// of a target, which is the reserve, nor more than about two, and at a steady
+// rate it writes to the store once per reserve.
+//
+//   - Over each window of at least 10 s the rate is measured; peak is the larger
+//     of it and the old peak, which halves every three reserves. So the target
+//     follows growth within a window, and quiet shrinks it slowly.
+//   - A caller that had to wait doubles the target at once.
+//
+// Leaf's rule (double a step that lasted under 15 minutes, halve one
+// that lasted over 30) is this with a reserve of 15 minutes: a step then lasts
+// 15 minutes at the peak, and 30 when the rate has halved. CosId's safe
+// distance (keep n segments ahead) is this with reserve = n segments' time:
+// what it does by a number of segments, the target does by time.
+type pace struct {
+	peak    float64   // IDs per second
+	sampled time.Time // when the present window began
+	issued  int64     // what the chain had issued by then
+}
+
+const (
+	paceWindow = 10 * time.Second
+	linkParts  = 8 // a link is at most this part of the target
+)
+
+// span returns how many seconds of the peak rate a target holds.
+func span(s Settings) float64 { return s.Reserve.Seconds() * linkParts / (linkParts - 1) }
+
+// halfLife returns how long the peak takes to halve.
+func halfLife(s Settings) time.Duration { return 3 * s.Reserve }
+
+// observe measures, if the window is over. issued is the chain's total.
+func (p *pace) observe(s Settings, now time.Time, issued int64) {
+	elapsed := now.Sub(p.sampled)
+	if elapsed < paceWindow {
+		return
+	}
+	rate := float64(issued-p.issued) / elapsed.Seconds()
+	p.peak = max(rate, p.peak*math.Exp2(-elapsed.Seconds()/halfLife(s).Seconds()))
+	p.sampled, p.issued = now, issued
+}
+
+// starve doubles the target, up to max_step.
+func (p *pace) starve(s Settings, now time.Time) {
+	doubled := min(2*p.target(s, now), s.MaxStep)
+	p.peak = max(p.peak, float64(doubled)/span(s))
+}
+
+// target returns how many IDs the chain should hold.
+func (p *pace) target(s Settings, now time.Time) int64 {
+	target := s.MinStep
+	if want := p.peak * span(s); want > float64(target) {
+		target = int64(math.Ceil(min(want, LargestStep)))
+	}
+	if now.Before(s.PrescaleUntil) {
+		target = max(target, s.Prescale)
+	}
+	return min(target, s.MaxStep)
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+func newID(c *common) *cobra.Command {
+	t := &target{}
+	cmd := group("id", "Issue and decode IDs", newIDNext(c, t), newIDBatch(c, t), newIDDecode(c, t))
+	t.flags(cmd, "room", defaultRoom)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func newIDNext(c *common, t *target) *cobra.Command {
+	var count int64
+	cmd := &cobra.Command{
+		Use:   "next TAG",
+		Short: "Issue IDs, one per line",
+		Example: `  march id next order
+  march id next order --count 10`,
+		Args: exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, runs []*marchv1.Run) {
+				for _, run := range runs {
+					for k := range run.GetCount() {
+						_, _ = w.WriteString(strconv.FormatInt(run.GetFirst()+k, 10))
+						_ = w.WriteByte('\n')
+					}
+				}
+			})
+		},
+	}
+	cmd.Flags().Int64VarP(&count, "count", "n", 1, "how many IDs")
+	return cmd
+}
+
+func newIDBatch(c *common, t *target) *cobra.Command {
+	var count int64
+	cmd := &cobra.Command{
+		Use:     "batch TAG",
+		Short:   "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
+		Example: `  march id batch order --count 100000`,
+		Args:    exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, runs []*marchv1.Run) {
+				for _, run := range runs {
+					_, _ = fmt.Fprintf(w, "%d\t%d\n", run.GetFirst(), run.GetCount())
+				}
+			})
+		},
+	}
+	cmd.Flags().Int64VarP(&count, "count", "n", 1000, "how many IDs")
+	return cmd
+}
+
+// issue fetches count IDs, as many calls as that takes, and prints each
+// answer as it comes.
+func issue(ctx context.Context, c *common, t *target, tag string, count int64, text func(*bufio.Writer, []*marchv1.Run)) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	if count < 1 {
+		return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 or more", count)}
+	}
+	w := bufio.NewWriter(c.stdout)
+	defer func() { _ = w.Flush() }()
+	for count > 0 {
+		n := min(count, room.MaxBatch)
+		err := t.ids(ctx, func(ctx context.Context, ids marchv1.IDServiceClient) error {
+			answer, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+			if err != nil {
+				return err
+			}
+			if c.output == "json" {
+				return c.print(answer, nil)
+			}
+			text(w, answer.GetRuns())
+			return w.Flush()
+		})
+		if err != nil {
+			return err
+		}
+		count -= n
+	}
+	return nil
+}
+
+func newIDDecode(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:     "decode TAG ID",
+		Short:   "Tell the block and residue of an ID, and which room issued it under which layout",
+		Example: `  march id decode order 1501`,
+		Args:    exactly("a tag", "an ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			id, err := strconv.ParseInt(args[1], 10, 64)
+			if err != nil || id < 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "id: %q; allowed: 0 to %d", args[1], int64(allocator.MaxID))}
+			}
+			return t.ids(cmd.Context(), func(ctx context.Context, ids marchv1.IDServiceClient) error {
+				answer, err := ids.Decode(ctx, &marchv1.DecodeRequest{Tag: args[0], Id: id})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { decodeText(w, answer) })
+			})
+		},
+	}
+}
+
+func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
+	if o := d.GetOrigin(); o == nil {
+		_, _ = fmt.Fprintf(w, "issued by\tnobody: it was never leased\n")
+	} else {
+		r := o.GetLayout().GetRooms()[o.GetRoom()]
+		_, _ = fmt.Fprintf(w, "issued by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())
+		_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n", o.GetLayout().GetVersion(), o.GetLayout().GetBoundary())
+		_, _ = fmt.Fprintf(w, "block\t%d\n", o.GetBlock())
+		_, _ = fmt.Fprintf(w, "residue\t%d\n", o.GetResidue())
+		if o.GetLayout().GetVersion() == d.GetVersion() {
+			return
+		}
+	}
+	room := "no room"
+	if d.GetRoom() != "" {
+		room = "room " + d.GetRoom()
+	}
+	_, _ = fmt.Fprintf(w, "now\t%s, layout %d, block %d, residue %d\n", room, d.GetVersion(), d.GetBlock(), d.GetResidue())
+}
+
+// compact takes out the white space that protojson varies at random.
+func compact(b []byte) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, b) != nil {
+		return b
+	}
+	return out.Bytes()
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func newInstance(c *common) *cobra.Command {
+	t := &target{}
+	cmd := group("instance", "Show the instances of rooms", newInstanceList(c, t))
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func newInstanceList(c *common, t *target) *cobra.Command {
+	var room string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the registered instances, alive or silent",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: room})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD")
+					for _, i := range answer.GetInstances() {
+						state, seen := "silent", "-"
+						if i.GetAlive() {
+							state, seen = "alive", i.GetLastSeen().AsTime().Format(time.RFC3339)
+						}
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(), i.GetName(), i.GetAddress(),
+							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&room, "of", "", "only this room's")
+	return cmd
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func newLayout(c *common) *cobra.Command {
+	t := &target{}
+	cmd := group("layout", "Show, validate and initialise layouts",
+		newLayoutInit(c, t), newLayoutShow(c, t), newLayoutHistory(c, t), newLayoutValidate(c))
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+const layoutFile = `A layout file is JSON (numbers may be strings, and must be where a reader would
+round them):
+
+  {"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":100}}}
+
+- stands for standard input.`
+
+func newLayoutInit(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:     "init FILE",
+		Short:   "Make the cluster, with its first layout",
+		Long:    "Make the cluster, with its first layout: once, where there is none yet.\n\n" + layoutFile,
+		Example: `  march layout init layout.json`,
+		Args:    exactly("a file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			layout, err := readLayout(args[0])
+			if err != nil {
+				return err
+			}
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { recordText(w, answer.GetLayout(), answer.GetCluster()) })
+			})
+		},
+	}
+}
+
+func newLayoutShow(c *common, t *target) *cobra.Command {
+	var version int64
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show the current layout, or an older one",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.GetLayout(ctx, &marchv1.GetLayoutRequest{Version: version})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { recordText(w, answer.GetLayout(), answer.GetCluster()) })
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&version, "version", 0, "the version to show (default the current one)")
+	return cmd
+}
+
+func newLayoutHistory(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "history",
+		Short: "List every layout that ever was, the newest first",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				all := &marchv1.ListLayoutsResponse{}
+				for token := ""; ; {
+					page, err := s.ListLayouts(ctx, &marchv1.ListLayoutsRequest{PageSize: 1000, PageToken: token})
+					if err != nil {
+						return err
+					}
+					all.Layouts = append(all.Layouts, page.GetLayouts()...)
+					if token = page.GetNextPageToken(); token == "" {
+						break
+					}
+				}
+				return c.print(all, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintln(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS")
+					for _, r := range all.GetLayouts() {
+						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(), r.GetTime().AsTime().Format(time.RFC3339),
+							r.GetActor(), r.GetLayout().GetBoundary(), rangesText(r.GetLayout()))
+					}
+				})
+			})
+		},
+	}
+}
+
+// errProblems ends `layout validate` after the problems were printed.
+var errProblems = &allocator.Error{Kind: allocator.Invalid}
+
+func newLayoutValidate(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate FILE",
+		Short: "Check a layout file; needs no server",
+		Long: `Check a layout file; needs no server. Prints each constraint that is broken and
+exits 1 if there is one.
+
+` + layoutFile,
+		Example: `  march layout validate layout.json`,
+		Args:    exactly("a file"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			file, err := readLayout(args[0])
+			if err != nil {
+				return err
+			}
+			answer := &marchv1.ValidateLayoutResponse{}
+			var invalid *allocator.LayoutError
+			if _, err := api.LayoutFromProto(file); errors.As(err, &invalid) {
+				answer.Problems = invalid.Problems
+			} else if err != nil {
+				return err
+			}
+			err = c.print(answer, func(w *tabwriter.Writer) {
+				if len(answer.GetProblems()) == 0 {
+					_, _ = fmt.Fprintf(w, "valid: boundary %d, %s\n", file.GetBoundary(), rangesText(file))
+				}
+				for _, problem := range answer.GetProblems() {
+					_, _ = fmt.Fprintln(w, problem)
+				}
+			})
+			if err == nil && len(answer.GetProblems()) > 0 {
+				return silent{errProblems}
+			}
+			return err
+		},
+	}
+}
+
+// silent is an error that was told already.
+type silent struct{ error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.error }
+
+// maxLayoutFile bounds a layout file, in bytes: 64 rooms take 5 KB.
+const maxLayoutFile = 1 << 20
+
+func readLayout(path string) (*marchv1.Layout, error) {
+	content, err := readBounded(path, maxLayoutFile)
+	if err != nil {
+		return nil, err
+	}
+	layout := &marchv1.Layout{}
+	if err := (protojson.UnmarshalOptions{}).Unmarshal(content, layout); err != nil {
+		// protojson varies the space after its name, on purpose.
+		msg := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 ")
+		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; a layout looks like {\"boundary\":100,\"rooms\":{\"a\":{\"lower\":0,\"upper\":50}}}", path, msg)
+	}
+	return layout, nil
+}
+
+// readBounded reads a file, or standard input for "-", of up to most bytes.
+func readBounded(path string, most int64) ([]byte, error) {
+	in := os.Stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "%w", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	content, err := io.ReadAll(io.LimitReader(in, most+1))
+	switch {
+	case err != nil:
+		return nil, allocator.Errorf(allocator.Invalid, "%w", err)
+	case int64(len(content)) > most:
+		return nil, allocator.Errorf(allocator.Invalid, "%s: more than %d bytes", path, most)
+	}
+	return content, nil
+}
+
+func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string) {
+	_, _ = fmt.Fprintf(w, "cluster\t%s\n", cluster)
+	_, _ = fmt.Fprintf(w, "layout\t%d\n", r.GetLayout().GetVersion())
+	_, _ = fmt.Fprintf(w, "boundary\t%d\n", r.GetLayout().GetBoundary())
+	_, _ = fmt.Fprintf(w, "since\t%s, by %s\n", r.GetTime().AsTime().Format(time.RFC3339), r.GetActor())
+	_, _ = fmt.Fprintln(w, "\nROOM\tRANGE\tSHARE")
+	for _, room := range roomsByLower(r.GetLayout()) {
+		g := r.GetLayout().GetRooms()[room]
+		share := float64(g.GetUpper()-g.GetLower()) / float64(r.GetLayout().GetBoundary())
+		_, _ = fmt.Fprintf(w, "%s\t[%d, %d)\t%.1f%%\n", room, g.GetLower(), g.GetUpper(), 100*share)
+	}
+}
+
+// rangesText returns "a [0, 50), b [50, 100)".
+func rangesText(l *marchv1.Layout) string {
+	parts := make([]string, 0, len(l.GetRooms()))
+	for _, room := range roomsByLower(l) {
+		r := l.GetRooms()[room]
+		parts = append(parts, fmt.Sprintf("%s [%d, %d)", room, r.GetLower(), r.GetUpper()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func roomsByLower(l *marchv1.Layout) []string {
+	rooms := sortedKeys(l.GetRooms())
+	slices.SortStableFunc(rooms, func(a, b string) int {
+		return int(min(max(l.GetRooms()[a].GetLower()-l.GetRooms()[b].GetLower(), -1), 1))
+	})
+	return rooms
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

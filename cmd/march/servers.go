@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/console"
+	"github.com/march-id/march/room"
+)
+
+// clusterFlags say which cluster a server belongs to and how to reach its etcd.
+type clusterFlags struct {
+	endpoints          []string
+	cluster, uuid      string
+	user, passwordFile string
+	ca, cert, key      string
+}
+
+func (f *clusterFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"}, "etcd's client endpoints, HOST:PORT or URLs, separated by commas")
+	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
+	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one (`march layout show` prints it)")
+	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
+	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
+	flags.StringVar(&f.ca, "etcd-ca", "", "file with the certificates (PEM) that etcd's is checked against; turns TLS on")
+	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
+	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
+}
+
+// open returns the cluster's ledger once etcd has answered.
+func (f *clusterFlags) open(ctx context.Context, log hclog.Logger) (*ledger.Ledger, error) {
+	cfg := ledger.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
+	if f.passwordFile != "" {
+		password, err := readBounded(f.passwordFile, 4096)
+		if err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "etcd-password-file: %w", err)
+		}
+		cfg.Password = strings.TrimRight(string(password), "\r\n")
+	}
+	var err error
+	if cfg.TLS, err = f.tls(); err != nil {
+		return nil, err
+	}
+	return openLedger(ctx, cfg, f.cluster, f.uuid, log)
+}
+
+func openLedger(ctx context.Context, etcd ledger.EtcdConfig, cluster, uuid string, log hclog.Logger) (*ledger.Ledger, error) {
+	store, err := ledger.NewEtcd(etcd)
+	if err != nil {
+		return nil, err
+	}
+	cfg := ledger.DefaultConfig()
+	cfg.Cluster, cfg.UUID, cfg.Logger = cluster, uuid, log.Named("ledger")
+	l, err := ledger.New(store, cfg)
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	ping, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	if err := l.Ping(ping); err != nil {
+		_ = l.Close()
+		return nil, allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(etcd.Endpoints, ","), err)
+	}
+	return l, nil
+}
+
+func (f *clusterFlags) tls() (*tls.Config, error) {
+	if f.ca == "" && f.cert == "" && f.key == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "etcd-ca: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, allocator.Errorf(allocator.Invalid, "etcd-ca: no certificate (PEM) in %s", f.ca)
+		}
+	}
+	if f.cert != "" || f.key != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "etcd-cert and etcd-key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// listen opens a listener; flag is what changes its address.
+func listen(what, address, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, allocator.Errorf(allocator.Refused, "%s: %s is in use by another program; choose another with --%s", what, address, flag)
+	case err != nil:
+		return nil, allocator.Errorf(allocator.Invalid, "%s (--%s): %w", what, flag, err)
+	}
+	return l, nil
+}
+
+func newRoom(c *common) *cobra.Command {
+	var (
+		cluster           clusterFlags
+		grpc, http, name  string
+		warm              []string
+		cfg               = room.DefaultConfig()
+		hostname, hostErr = os.Hostname()
+	)
+	if hostErr != nil {
+		hostname = ""
+	}
+	cmd := &cobra.Command{
+		Use:   "room NAME",
+		Short: "Run an instance of a room",
+		Long: `Run an instance of a room: it issues the room's IDs over gRPC. A room may have as
+many instances as you like, each with a name of its own (--name) that stays the
+same over restarts. SIGTERM stops it: calls under way are answered first.`,
+		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010`,
+		Args:    exactly("a room's name"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			log, err := c.logger(hclog.Info)
+			if err != nil {
+				return err
+			}
+			cfg.Build, cfg.Logger = build(), log.Named("room")
+			if cfg.Room, err = allocator.ParseRoom(args[0]); err != nil {
+				return usageError{err}
+			}
+			if cfg.Name, err = allocator.ParseInstance(strings.ToLower(name)); err != nil {
+				return usageError{allocator.Errorf(allocator.Invalid, "name: %w", err)}
+			}
+			for _, tag := range warm {
+				parsed, err := allocator.ParseTag(tag)
+				if err != nil {
+					return usageError{allocator.Errorf(allocator.Invalid, "warm-tags: %w", err)}
+				}
+				cfg.WarmTags = append(cfg.WarmTags, parsed)
+			}
+			if cfg.Ledger, err = cluster.open(cmd.Context(), log); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
+			return serve(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
+				cfg.GRPC, cfg.HTTP = g, h
+				return room.New(cfg)
+			})
+		},
+	}
+	cluster.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
+	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
+	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
+	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc)")
+	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
+	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
+	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
+	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
+	return cmd
+}
+
+func newConsole(c *common) *cobra.Command {
+	var (
+		cluster    clusterFlags
+		grpc, http string
+		cfg        = console.DefaultConfig()
+	)
+	cmd := &cobra.Command{
+		Use:   "console",
+		Short: "Run a console, which the operators' commands call",
+		Long: `Run a console, which the operators' commands call. It keeps nothing itself: run
+as many as you like, anywhere, of one cluster.`,
+		Example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			log, err := c.logger(hclog.Info)
+			if err != nil {
+				return err
+			}
+			cfg.Logger = log.Named("console")
+			if cfg.Ledger, err = cluster.open(cmd.Context(), log); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
+			return serve(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
+				cfg.GRPC, cfg.HTTP = g, h
+				return console.New(cfg)
+			})
+		},
+	}
+	cluster.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
+	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
+	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
+	return cmd
+}
+
+// runner is a server that runs until its context ends.
+type runner interface {
+	Run(ctx context.Context) error
+}
+
+// serve opens the listeners and runs what build makes of them.
+func serve(ctx context.Context, what, grpc, http string, build func(g, h net.Listener) (runner, error)) error {
+	g, err := listen(what+" gRPC", grpc, "grpc")
+	if err != nil {
+		return err
+	}
+	var h net.Listener
+	if http != "" {
+		if h, err = listen(what+" HTTP", http, "http"); err != nil {
+			return errors.Join(err, g.Close())
+		}
+	}
+	server, err := build(g, h)
+	if err != nil {
+		_ = g.Close()
+		if h != nil {
+			_ = h.Close()
+		}
+		return err
+	}
+	return server.Run(ctx)
+}

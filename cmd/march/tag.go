@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func newTag(c *common) *cobra.Command {
+	t := &target{}
+	cmd := group("tag", "Create, show, change and delete tags",
+		newTagCreate(c, t), newTagList(c, t), newTagShow(c, t), newTagUpdate(c, t), newTagDelete(c, t),
+		newTagSkip(c, t), newTagPrescale(c, t))
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+// tagFlags are a tag's settings as flags.
+type tagFlags struct {
+	start, limit, minStep, maxStep, maxJump, maxSkew int64
+	reserve                                          time.Duration
+}
+
+func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
+	flags := cmd.Flags()
+	if withStart {
+		flags.Int64Var(&f.start, "start", 1, "the least ID ever issued")
+	}
+	flags.Int64Var(&f.limit, "limit", allocator.MaxID, "the end of the tag's IDs, exclusive")
+	flags.Int64Var(&f.minStep, "min-step", 1000, "the least number of IDs leased at once, and the first")
+	flags.Int64Var(&f.maxStep, "max-step", 100_000_000, "the largest number of IDs leased at once")
+	flags.DurationVar(&f.reserve, "reserve", 10*time.Minute, "how long what is held should last at the recent peak rate")
+	flags.Int64Var(&f.maxJump, "max-jump", 1_000_000_000_000_000, "how far a room may be made to jump ahead without an operator's consent")
+	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how many IDs a room may lie behind the furthest; 0 is no bound")
+}
+
+// tag returns a message with the settings that were given.
+func (f *tagFlags) tag(cmd *cobra.Command, name string) *marchv1.Tag {
+	t := &marchv1.Tag{Name: name}
+	for _, field := range []struct {
+		flag string
+		from *int64
+		to   **int64
+	}{
+		{"start", &f.start, &t.Start}, {"limit", &f.limit, &t.Limit}, {"min-step", &f.minStep, &t.MinStep},
+		{"max-step", &f.maxStep, &t.MaxStep}, {"max-jump", &f.maxJump, &t.MaxJump}, {"max-skew", &f.maxSkew, &t.MaxSkew},
+	} {
+		if cmd.Flags().Changed(field.flag) {
+			*field.to = field.from
+		}
+	}
+	if cmd.Flags().Changed("reserve") {
+		t.Reserve = durationpb.New(f.reserve)
+	}
+	return t
+}
+
+func newTagCreate(c *common, t *target) *cobra.Command {
+	var f tagFlags
+	cmd := &cobra.Command{
+		Use:   "create TAG",
+		Short: "Create a tag",
+		Example: `  march tag create order
+  march tag create order --start 1000000 --reserve 30m`,
+		Args: exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: f.tag(cmd, args[0])})
+				if err != nil {
+					return err
+				}
+				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
+			})
+		},
+	}
+	f.add(cmd, true)
+	return cmd
+}
+
+func newTagUpdate(c *common, t *target) *cobra.Command {
+	var f tagFlags
+	cmd := &cobra.Command{
+		Use:     "update TAG",
+		Short:   "Change a tag's settings; what is not named stays",
+		Example: `  march tag update order --reserve 30m --max-step 500000000`,
+		Args:    exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: f.tag(cmd, args[0])})
+				if err != nil {
+					return err
+				}
+				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
+			})
+		},
+	}
+	f.add(cmd, false)
+	return cmd
+}
+
+func newTagList(c *common, t *target) *cobra.Command {
+	var prefix string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List tags",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				all := &marchv1.ListTagsResponse{}
+				for token := ""; ; {
+					page, err := s.ListTags(ctx, &marchv1.ListTagsRequest{PageSize: 1000, PageToken: token, Prefix: prefix})
+					if err != nil {
+						return err
+					}
+					all.Tags = append(all.Tags, page.GetTags()...)
+					if token = page.GetNextPageToken(); token == "" {
+						break
+					}
+				}
+				return c.print(all, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintln(w, "TAG\tSTART\tLIMIT\tMIN STEP\tMAX STEP\tRESERVE\tCREATED")
+					for _, t := range all.GetTags() {
+						_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", t.GetName(), t.GetStart(), t.GetLimit(),
+							t.GetMinStep(), t.GetMaxStep(), t.GetReserve().AsDuration(), t.GetCreated().AsTime().Format(time.RFC3339))
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only tags that begin so")
+	return cmd
+}
+
+func newTagShow(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show TAG",
+		Short: "Show a tag, its mark in each room, and what each instance holds of it",
+		Args:  exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.GetTag(ctx, &marchv1.GetTagRequest{Name: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { tagShowText(w, answer) })
+			})
+		},
+	}
+}
+
+func newTagDelete(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete TAG",
+		Short: "Delete a tag: rooms issue no more IDs of it. One of the same name would go on above them",
+		Args:  exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: args[0]})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "tag %s deleted\n", args[0]) })
+			})
+		},
+	}
+}
+
+func newTagSkip(c *common, t *target) *cobra.Command {
+	var to int64
+	var rooms []string
+	var force bool
+	cmd := &cobra.Command{
+		Use:     "skip TAG --to ID",
+		Short:   "Jump ahead on purpose: rooms issue only IDs from --to on, at once",
+		Example: `  march tag skip order --to 5000000`,
+		Args:    exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.SkipTag(ctx, &marchv1.SkipTagRequest{Name: args[0], To: to, Rooms: rooms, Force: force})
+				if err != nil {
+					return err
+				}
+				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "the least ID to issue from now on")
+	cmd.Flags().StringSliceVar(&rooms, "rooms", nil, "only these rooms (default all)")
+	cmd.Flags().BoolVar(&force, "force", false, "skip more IDs than the tag's max-jump")
+	_ = cmd.MarkFlagRequired("to")
+	return cmd
+}
+
+func newTagPrescale(c *common, t *target) *cobra.Command {
+	var step int64
+	var d time.Duration
+	cmd := &cobra.Command{
+		Use:     "prescale TAG --step N",
+		Short:   "Have every instance hold at least --step IDs for a time, ahead of a sale, say; 0 ends it",
+		Example: `  march tag prescale order --step 5000000 --duration 2h`,
+		Args:    exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: args[0], Step: step, Duration: durationpb.New(d)})
+				if err != nil {
+					return err
+				}
+				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
+			})
+		},
+	}
+	cmd.Flags().Int64Var(&step, "step", 0, "how many IDs to hold at least, up to the tag's max-step")
+	cmd.Flags().DurationVar(&d, "duration", time.Hour, "for how long, 1s to 168h")
+	_ = cmd.MarkFlagRequired("step")
+	return cmd
+}
+
+// callConsole checks -o and calls a console.
+func callConsole(cmd *cobra.Command, c *common, t *target, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	return t.console(cmd.Context(), use)
+}
+
+func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
+	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
+	_, _ = fmt.Fprintf(w, "start\t%d\n", t.GetStart())
+	_, _ = fmt.Fprintf(w, "limit\t%d\n", t.GetLimit())
+	_, _ = fmt.Fprintf(w, "min step\t%d\n", t.GetMinStep())
+	_, _ = fmt.Fprintf(w, "max step\t%d\n", t.GetMaxStep())
+	_, _ = fmt.Fprintf(w, "reserve\t%s\n", t.GetReserve().AsDuration())
+	_, _ = fmt.Fprintf(w, "max jump\t%d\n", t.GetMaxJump())
+	if t.GetMaxSkew() > 0 {
+		_, _ = fmt.Fprintf(w, "max skew\t%d\n", t.GetMaxSkew())
+	}
+	if t.GetPrescaleUntil() != nil {
+		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(), t.GetPrescaleUntil().AsTime().Format(time.RFC3339))
+	}
+	for _, room := range sortedKeys(t.GetSkips()) {
+		_, _ = fmt.Fprintf(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
+	}
+	_, _ = fmt.Fprintf(w, "created\t%s\n", t.GetCreated().AsTime().Format(time.RFC3339))
+}
+
+func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
+	tagText(w, t.GetTag())
+	_, _ = fmt.Fprintln(w, "\nROOM\tNEXT TO LEASE\tLAYOUT")
+	for _, m := range t.GetMarks() {
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\n", m.GetRoom(), m.GetNext(), m.GetVersion())
+	}
+	_, _ = fmt.Fprintln(w, "\nINSTANCE\tHELD\tRESERVE\tPEAK PER S\tSTEP\tISSUED\tDROPPED\tLAYOUT")
+	for _, ch := range t.GetChains() {
+		_, _ = fmt.Fprintf(w, "%s/%s\t%d\t%s\t%.0f\t%d\t%d\t%d\t%d\n", ch.GetRoom(), ch.GetInstance(), ch.GetHeld(),
+			ch.GetReserve().AsDuration().Round(time.Second), ch.GetPeak(), ch.GetStep(), ch.GetIssued(), ch.GetDropped(), ch.GetVersion())
+	}
+	if len(t.GetSilent()) > 0 {
+		_, _ = fmt.Fprintf(w, "\nno answer from: %s\n", strings.Join(t.GetSilent(), ", "))
+	}
+}

@@ -1,0 +1,113 @@
+package console
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/server"
+)
+
+// Config says which cluster a console is of.
+type Config struct {
+	// Ledger is the cluster. The server does not close it.
+	Ledger *ledger.Ledger
+	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
+	GRPC, HTTP net.Listener
+	// Drain is how long calls under way may take at the end. Default 5 s.
+	Drain time.Duration
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// DefaultConfig returns the defaults. Ledger and GRPC must be set.
+func DefaultConfig() Config { return Config{Drain: 5 * time.Second} }
+
+// Server is a console.
+type Server struct {
+	marchv1.UnimplementedConsoleServiceServer
+
+	cfg    Config
+	log    hclog.Logger
+	ledger *ledger.Ledger
+	rooms  dialer
+	health *health.Server
+}
+
+// New checks cfg. Its error is Invalid.
+func New(cfg Config) (*Server, error) {
+	if cfg.Ledger == nil || cfg.GRPC == nil {
+		return nil, allocator.Errorf(allocator.Invalid, "console: no ledger or no gRPC listener given")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	return &Server{cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer()}, nil
+}
+
+// Run serves until ctx ends, finishes the calls under way, and returns nil; or
+// the error of a listener that failed.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.rooms.close()
+	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
+	s.health.SetServingStatus(marchv1.ConsoleService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
+	err := server.Run(ctx, server.Config{
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 1 << 20, Drain: s.cfg.Drain,
+		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
+		Ready:    s.ready,
+	})
+	s.log.Info("stopped")
+	return err
+}
+
+// ready checks that etcd answers: without it a console can do nothing.
+func (s *Server) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return s.ledger.Ping(ctx)
+}
+
+// ActorHeader is the metadata key in which a client says on whose behalf it
+// calls; it goes into the audit as it is said.
+const ActorHeader = "march-actor"
+
+const maxActor = 128
+
+// actor returns who calls, for the audit: what the client says, and where from.
+func actor(ctx context.Context) string {
+	said := "unknown"
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		if v := md.Get(ActorHeader); len(v) > 0 && v[0] != "" {
+			said = v[0][:min(len(v[0]), maxActor)]
+		}
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
+			return said + " from " + host
+		}
+	}
+	return said
+}
+
+// pageSize returns how many items a page has.
+func pageSize(asked int32) (int, error) {
+	const most, usual = 1000, 100
+	switch {
+	case asked == 0:
+		return usual, nil
+	case asked < 0 || asked > most:
+		return 0, allocator.Errorf(allocator.Invalid, "page_size: %d; allowed: 1 to %d, 0 for %d", asked, most, usual)
+	}
+	return int(asked), nil
+}

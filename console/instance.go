@@ -1,0 +1,161 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// ListRooms implements ConsoleService.
+func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*marchv1.ListRoomsResponse, error) {
+	record, err := s.ledger.Refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	instances, err := s.ledger.Instances(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.ListRoomsResponse{}
+	for _, room := range record.Layout.Rooms() {
+		r := record.Layout.Ranges[room]
+		p := &marchv1.Room{Name: string(room), Range: &marchv1.Range{Lower: r.Lower, Upper: r.Upper}}
+		for _, i := range instances {
+			if i.Room == room {
+				p.Instances++
+				if i.Alive {
+					p.Alive++
+				}
+			}
+		}
+		answer.Rooms = append(answer.Rooms, p)
+	}
+	return answer, nil
+}
+
+// ListInstances implements ConsoleService.
+func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
+	var room allocator.Room
+	if r.GetRoom() != "" {
+		var err error
+		if room, err = allocator.ParseRoom(r.GetRoom()); err != nil {
+			return nil, err
+		}
+	}
+	instances, err := s.ledger.Instances(ctx, room)
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.ListInstancesResponse{}
+	for _, i := range instances {
+		p := &marchv1.Instance{
+			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,
+			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
+		}
+		if i.Alive {
+			p.LastSeen = timestamppb.New(i.LastSeen)
+		}
+		answer.Instances = append(answer.Instances, p)
+	}
+	return answer, nil
+}
+
+// askTimeout bounds how long one instance may take to answer about itself, and
+// askAtOnce how many are asked at once.
+const (
+	askTimeout = time.Second
+	askAtOnce  = 32
+)
+
+// chainsOf asks every instance with a heartbeat for its chain of a tag. silent
+// names those that did not answer.
+func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*marchv1.Chain, silent []string, err error) {
+	instances, err := s.ledger.Instances(ctx, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	answers, failed := make([]*marchv1.Chain, len(instances)), make([]bool, len(instances))
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for i, instance := range instances {
+		if !instance.Alive {
+			failed[i] = true
+			continue
+		}
+		asking.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			var answer *marchv1.GetChainResponse
+			conn, err := s.rooms.dial(instance.Address)
+			if err == nil {
+				answer, err = marchv1.NewRoomServiceClient(conn).GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
+			}
+			answers[i] = answer.GetChain()
+			failed[i] = err != nil && allocator.KindOf(err) != allocator.NotFound
+			return nil
+		})
+	}
+	_ = asking.Wait()
+	for i, instance := range instances {
+		switch {
+		case answers[i] != nil:
+			chains = append(chains, answers[i])
+		case failed[i]:
+			silent = append(silent, string(instance.Room)+"/"+string(instance.Name))
+		}
+	}
+	return chains, silent, nil
+}
+
+// dialer keeps a connection to each instance that was asked. The zero value is
+// ready.
+type dialer struct {
+	mu struct {
+		sync.Mutex
+		conns map[string]*grpc.ClientConn
+	}
+}
+
+// maxConns bounds the connections kept; instances come and go.
+const maxConns = 1024
+
+func (d *dialer) dial(address string) (*grpc.ClientConn, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if conn, ok := d.mu.conns[address]; ok {
+		return conn, nil
+	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(api.UnaryClientInterceptor))
+	if err != nil {
+		return nil, err
+	}
+	if d.mu.conns == nil || len(d.mu.conns) >= maxConns {
+		d.closeLocked()
+		d.mu.conns = make(map[string]*grpc.ClientConn)
+	}
+	d.mu.conns[address] = conn
+	return conn, nil
+}
+
+func (d *dialer) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closeLocked()
+}
+
+func (d *dialer) closeLocked() {
+	for _, conn := range d.mu.conns {
+		_ = conn.Close()
+	}
+	d.mu.conns = nil
+}

@@ -1,0 +1,98 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func recordToProto(r ledger.LayoutRecord) *marchv1.LayoutRecord {
+	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
+}
+
+// InitLayout implements ConsoleService.
+func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (*marchv1.InitLayoutResponse, error) {
+	layout, err := api.LayoutFromProto(r.GetLayout())
+	if err != nil {
+		return nil, err
+	}
+	record, err := s.ledger.Init(ctx, layout, actor(ctx))
+	if err != nil {
+		return nil, err
+	}
+	uuid, err := s.ledger.UUID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("cluster initialised", "cluster", uuid, "boundary", layout.Boundary, "rooms", len(layout.Ranges))
+	return &marchv1.InitLayoutResponse{Layout: recordToProto(record), Cluster: uuid}, nil
+}
+
+// GetLayout implements ConsoleService.
+func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
+	if r.GetVersion() < 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
+	}
+	var record ledger.LayoutRecord
+	var err error
+	if r.GetVersion() == 0 {
+		record, err = s.ledger.Refresh(ctx)
+	} else {
+		record, err = s.ledger.LayoutAt(ctx, r.GetVersion())
+	}
+	if err != nil {
+		return nil, err
+	}
+	uuid, err := s.ledger.UUID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid}, nil
+}
+
+// ListLayouts implements ConsoleService. A page token is the last version of
+// the page before.
+func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest) (*marchv1.ListLayoutsResponse, error) {
+	size, err := pageSize(r.GetPageSize())
+	if err != nil {
+		return nil, err
+	}
+	var before int64
+	if token := r.GetPageToken(); token != "" {
+		if before, err = strconv.ParseInt(token, 10, 64); err != nil || before < 1 {
+			return nil, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListLayouts", token)
+		}
+	}
+	records, err := s.ledger.Layouts(ctx, before, size+1)
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.ListLayoutsResponse{}
+	if len(records) > size {
+		records = records[:size]
+		answer.NextPageToken = strconv.FormatInt(records[size-1].Layout.Version, 10)
+	}
+	for _, record := range records {
+		answer.Layouts = append(answer.Layouts, recordToProto(record))
+	}
+	return answer, nil
+}
+
+// ValidateLayout implements ConsoleService.
+func (s *Server) ValidateLayout(_ context.Context, r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
+	answer := &marchv1.ValidateLayoutResponse{}
+	var invalid *allocator.LayoutError
+	if _, err := api.LayoutFromProto(r.GetLayout()); errors.As(err, &invalid) {
+		answer.Problems = invalid.Problems
+	} else if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}

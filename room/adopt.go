@@ -1,0 +1,132 @@
+package room
+
+import (
+	"context"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+const (
+	// adoptWindow is how many chains are renewed at once. The refiller bounds the
+	// leases under way; this keeps refills of chains in need from queueing
+	// behind all tags of the room.
+	adoptWindow = 256
+	adoptPoll   = 5 * time.Millisecond
+	// adoptUnused is for how long a chain's IDs were not asked for when it is
+	// dropped instead of renewed: its next caller waits for a read and a write.
+	adoptUnused = time.Minute
+)
+
+// adoptLayouts moves this instance to every new layout, until ctx ends.
+func (s *Server) adoptLayouts(ctx context.Context) error {
+	served := s.layoutVersion() // chains made from now on are of this version or later
+	for {
+		record, changed := s.ledger.Layout()
+		if version := record.Layout.Version; version > served {
+			if s.adopt(ctx, record.Layout) {
+				served = version
+			}
+			if s.layoutVersion() > version {
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// adopt renews every chain, the busiest first, drops those that are unused,
+// and reports the version. It returns false when ctx ended, a newer layout came
+// or the registration was lost first.
+func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
+	if _, ok := layout.Ranges[s.cfg.Room]; !ok {
+		s.log.Warn("this room has no range in the layout: it issues nothing until it has", "version", layout.Version)
+	}
+	start := time.Now()
+	total, ok := s.renewAll(ctx, layout.Version)
+	if !ok || !s.report(ctx, layout.Version) {
+		return false
+	}
+	s.log.Info("layout served", "version", layout.Version, "tags", total, "took", time.Since(start).Round(time.Millisecond))
+	s.reportHealth()
+	return true
+}
+
+// renewAll renews every chain and returns how many there were.
+func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok bool) {
+	pending := s.chains.byPeak()
+	total = len(pending)
+	asked := 0 // so many of pending, from the front, were asked to renew
+	for {
+		busy, kept := 0, pending[:0]
+		for _, t := range pending[:asked] {
+			if !s.renewed(t, version) {
+				kept = append(kept, t)
+				if t.chain.Status().Failure == nil {
+					busy++ // one that fails does not hold up the others
+				}
+			}
+		}
+		pending, asked = append(kept, pending[asked:]...), len(kept)
+		for ; busy < adoptWindow && asked < len(pending); busy++ {
+			if t := pending[asked]; t.chain.CloseUnused(adoptUnused) {
+				s.chains.remove(t.tag, t.chain)
+			} else {
+				t.chain.Renew(version)
+			}
+			asked++
+		}
+		if len(pending) == 0 {
+			return total, true
+		}
+		select {
+		case <-ctx.Done():
+			return total, false
+		case <-time.After(adoptPoll):
+		}
+		if s.layoutVersion() > version {
+			return total, false
+		}
+	}
+}
+
+// renewed reports whether a chain issues no ID of a layout before version. One
+// for which nothing can ever be leased under it is dropped: callers then get
+// the reason.
+func (s *Server) renewed(t tagged, version int64) bool {
+	if t.chain.Renewed(version) {
+		return true
+	}
+	if failure := t.chain.Status().Failure; failure != nil {
+		switch allocator.KindOf(failure) {
+		case allocator.NoRange, allocator.NotFound, allocator.Exhausted:
+			s.log.Warn("chain dropped", "tag", t.tag, "error", failure)
+			s.chains.remove(t.tag, t.chain)
+			return true
+		}
+	}
+	return false
+}
+
+// report says that this instance serves version. It returns false when ctx
+// ended or the registration was lost first.
+func (s *Server) report(ctx context.Context, version int64) bool {
+	for pause := adoptPoll; ; pause = min(2*pause, time.Second) {
+		err := s.instance.Serve(ctx, version)
+		if err == nil {
+			return true
+		}
+		if allocator.KindOf(err) == allocator.Refused {
+			return false // the heartbeat finds out, too, and stops the server
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+}

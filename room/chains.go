@@ -1,0 +1,243 @@
+package room
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// chains is the chains in memory, by tag.
+type chains struct {
+	loading singleflight.Group // of chains being made, by tag
+	mu      struct {
+		sync.RWMutex
+		chains  map[allocator.Tag]*allocator.Chain
+		unknown map[allocator.Tag]time.Time // tags that lately did not exist, until when to believe it
+		dropped int64                       // IDs that closed chains dropped
+	}
+}
+
+// Tags that do not exist are remembered for a moment, so that a caller who
+// insists costs etcd nothing; no more of them than maxUnknown.
+const (
+	unknownFor = time.Second
+	maxUnknown = 10_000
+)
+
+func (c *chains) init() {
+	c.mu.chains = make(map[allocator.Tag]*allocator.Chain)
+	c.mu.unknown = make(map[allocator.Tag]time.Time)
+}
+
+// get returns a tag's chain if there is one.
+func (c *chains) get(tag string) *allocator.Chain {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.chains[allocator.Tag(tag)]
+}
+
+// all returns the chains, by tag where sorted is set.
+func (c *chains) all(sorted bool) []tagged {
+	c.mu.RLock()
+	list := make([]tagged, 0, len(c.mu.chains))
+	for tag, chain := range c.mu.chains {
+		list = append(list, tagged{tag, chain})
+	}
+	c.mu.RUnlock()
+	if sorted {
+		slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(a.tag, b.tag) })
+	}
+	return list
+}
+
+// byPeak returns the chains by their recent peak rate, the highest first.
+func (c *chains) byPeak() []tagged {
+	list := c.all(false)
+	peaks := make(map[allocator.Tag]float64, len(list))
+	for _, t := range list {
+		peaks[t.tag] = t.chain.Status().Peak
+	}
+	slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(peaks[b.tag], peaks[a.tag]) })
+	return list
+}
+
+type tagged struct {
+	tag   allocator.Tag
+	chain *allocator.Chain
+}
+
+func (c *chains) put(tag allocator.Tag, chain *allocator.Chain) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.chains[tag] = chain
+	delete(c.mu.unknown, tag)
+}
+
+// remove takes chain out, where it still is the tag's, and closes it.
+func (c *chains) remove(tag allocator.Tag, chain *allocator.Chain) {
+	chain.Close()
+	dropped := chain.Status().Dropped
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.chains[tag] == chain {
+		delete(c.mu.chains, tag)
+		c.mu.dropped += dropped
+	}
+}
+
+// closeAll closes every chain and returns how many IDs were dropped in all.
+func (c *chains) closeAll() int64 {
+	for _, t := range c.all(false) {
+		c.remove(t.tag, t.chain)
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.dropped
+}
+
+func (c *chains) setUnknown(tag allocator.Tag, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.unknown) >= maxUnknown {
+		clear(c.mu.unknown)
+	}
+	c.mu.unknown[tag] = now.Add(unknownFor)
+}
+
+func (c *chains) isUnknown(tag allocator.Tag, now time.Time) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	until, ok := c.mu.unknown[tag]
+	return ok && now.Before(until)
+}
+
+func (c *chains) forgetUnknown(tag allocator.Tag) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.mu.unknown, tag)
+}
+
+// chain returns a tag's chain, made if need be. Its errors are Invalid (the
+// name), NotFound, and those of a ledger's Source.
+func (s *Server) chain(ctx context.Context, name string) (*allocator.Chain, error) {
+	if chain := s.chains.get(name); chain != nil {
+		return chain, nil
+	}
+	return s.load(ctx, name)
+}
+
+// load makes a tag's chain. Callers who ask for one tag at once share the
+// work, which goes on when the first of them gives up.
+func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error) {
+	tag, err := allocator.ParseTag(name)
+	if err != nil {
+		return nil, err
+	}
+	if s.chains.isUnknown(tag, time.Now()) {
+		return nil, notFound(tag)
+	}
+	loaded := s.chains.loading.DoChan(name, func() (any, error) {
+		if chain := s.chains.get(name); chain != nil {
+			return chain, nil
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		chain, err := s.makeChain(ctx, tag)
+		if err != nil && allocator.KindOf(err) == allocator.NotFound {
+			s.chains.setUnknown(tag, time.Now())
+			return nil, notFound(tag)
+		}
+		return chain, err
+	})
+	select {
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
+	case result := <-loaded:
+		if result.Err != nil {
+			return nil, result.Err
+		}
+		chain, _ := result.Val.(*allocator.Chain) // what makeChain returned
+		return chain, nil
+	}
+}
+
+func notFound(tag allocator.Tag) error {
+	return allocator.Errorf(allocator.NotFound, "tag %s does not exist; create it with `march tag create %s`", tag, tag)
+}
+
+func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {
+	source, settings, err := s.instance.Source(ctx, tag)
+	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
+		_, err = s.ledger.CreateTag(ctx, tag, ledger.DefaultTag(), "room "+string(s.cfg.Room))
+		if err != nil && allocator.KindOf(err) != allocator.Exists {
+			return nil, err
+		}
+		source, settings, err = s.instance.Source(ctx, tag)
+	}
+	if err != nil {
+		return nil, err
+	}
+	chain, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: s.refiller, Settings: settings.Chain})
+	if err != nil {
+		return nil, err
+	}
+	s.chains.put(tag, chain)
+	return chain, nil
+}
+
+// tagChanged is told by the ledger of a tag whose settings changed. A chain in
+// memory takes them up; a deleted tag's chain is dropped.
+func (s *Server) tagChanged(tag allocator.Tag) {
+	s.chains.forgetUnknown(tag)
+	chain := s.chains.get(string(tag))
+	if chain == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	t, err := s.ledger.Tag(ctx, tag)
+	switch {
+	case err == nil:
+		if err := chain.Update(t.Settings.Chain); err != nil {
+			s.log.Error("tag's settings refused", "tag", tag, "error", err)
+			return
+		}
+		chain.Skip(t.Settings.Skips[s.cfg.Room])
+		s.log.Info("tag updated", "tag", tag)
+	case allocator.KindOf(err) == allocator.NotFound:
+		s.chains.remove(tag, chain)
+		s.log.Info("tag deleted", "tag", tag)
+	default:
+		s.log.Warn("tag changed but could not be read; its next lease will see", "tag", tag, "error", err)
+	}
+}
+
+// sweepEvery is how often every chain is looked at: it measures rates and
+// refills chains too slow to look at themselves.
+const sweepEvery = 10 * time.Second
+
+// sweep looks after all chains until ctx ends.
+func (s *Server) sweep(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		for _, t := range s.chains.all(false) {
+			if t.chain.Observe() >= s.cfg.IdleAfter && t.chain.CloseUnused(s.cfg.IdleAfter) {
+				s.chains.remove(t.tag, t.chain)
+			}
+		}
+		s.reportHealth()
+	}
+}

@@ -1,0 +1,146 @@
+package room
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// MaxBatch is how many IDs one NextBatch returns at most.
+const MaxBatch = 100_000
+
+// MaxLease is how many IDs one Lease hands out at most.
+const MaxLease = 1_000_000_000
+
+// withChain calls use with a tag's chain, and again with a new one where the
+// chain was closed in between (unused for long, its tag deleted and made
+// again).
+func (s *Server) withChain(ctx context.Context, tag string, use func(*allocator.Chain) error) error {
+	for {
+		chain, err := s.chain(ctx, tag)
+		if err != nil {
+			return err
+		}
+		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {
+			return err
+		}
+		s.chains.remove(allocator.Tag(tag), chain)
+		if err := s.status.stopping(); err != nil {
+			return err
+		}
+	}
+}
+
+// next returns the next ID of a tag.
+func (s *Server) next(ctx context.Context, tag string) (id int64, err error) {
+	if chain := s.chains.get(tag); chain != nil { // without a closure, for speed
+		if id, err = chain.Next(ctx); !errors.Is(err, error(allocator.ErrClosed)) {
+			return id, err
+		}
+	}
+	err = s.withChain(ctx, tag, func(c *allocator.Chain) (err error) {
+		id, err = c.Next(ctx)
+		return err
+	})
+	return id, err
+}
+
+// Next implements IDService.
+func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextResponse, error) {
+	id, err := s.next(ctx, r.GetTag())
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.NextResponse{Id: id}, nil
+}
+
+// NextBatch implements IDService.
+func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error) {
+	if n := r.GetCount(); n < 1 || n > MaxBatch {
+		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxBatch)
+	}
+	var runs []allocator.Run
+	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+		// Runs taken before an error are lost: a gap.
+		runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
+}
+
+// Lease implements IDService.
+func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	if n := r.GetCount(); n < 1 || n > MaxLease {
+		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxLease)
+	}
+	var seg allocator.Segment
+	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+		seg, err = c.Lease(ctx, r.GetCount())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg)}, nil
+}
+
+// Stream implements IDService. A drain ends it with UNAVAILABLE between two
+// answers, so that the client goes elsewhere.
+func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
+	ctx := stream.Context()
+	for {
+		request, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.status.stopping(); err != nil {
+			return err
+		}
+		id, err := s.next(ctx, request.GetTag())
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&marchv1.NextResponse{Id: id}); err != nil {
+			return err
+		}
+	}
+}
+
+// Decode implements IDService.
+func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+	tag, err := allocator.ParseTag(r.GetTag())
+	if err != nil {
+		return nil, err
+	}
+	id := r.GetId()
+	if id < 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
+	}
+	origin, under, err := s.ledger.Origin(ctx, tag, id)
+	if err != nil && allocator.KindOf(err) != allocator.NotFound {
+		return nil, err
+	}
+	record, _ := s.ledger.Layout()
+	now := record.Layout
+	answer := &marchv1.DecodeResponse{Version: now.Version, Block: now.Block(id), Residue: now.Residue(id)}
+	if room, ok := now.RoomOf(id); ok {
+		answer.Room = string(room)
+	}
+	if err == nil {
+		answer.Origin = &marchv1.Origin{
+			Room: string(origin), Layout: api.LayoutToProto(under.Layout),
+			Block: under.Layout.Block(id), Residue: under.Layout.Residue(id),
+		}
+	}
+	return answer, nil
+}

@@ -1,0 +1,207 @@
+package room
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/server"
+)
+
+// Config says which room an instance serves, and how.
+type Config struct {
+	Room allocator.Room
+	// Name is the instance's, stable over restarts and its own: a host or pod
+	// name.
+	Name allocator.Instance
+	// Ledger is the cluster. The server runs it, and does not close it.
+	Ledger *ledger.Ledger
+	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
+	GRPC, HTTP net.Listener
+	// Advertise is the address that others reach GRPC by; default: GRPC's own.
+	Advertise string
+	// Build is the program's version.
+	Build string
+	// CreateTags creates a tag with default settings when it is first asked for,
+	// instead of answering not_found. For development: with it a misspelt tag
+	// is a new sequence. Default false.
+	CreateTags bool
+	// WarmTags get their first segment before the instance says it is ready.
+	WarmTags []allocator.Tag
+	// IdleAfter is for how long a tag may be unused before its chain is dropped
+	// from memory. Default 30 minutes.
+	IdleAfter time.Duration
+	// Drain is how long calls under way may take at the end. Default 10 s.
+	Drain time.Duration
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
+func DefaultConfig() Config {
+	return Config{IdleAfter: 30 * time.Minute, Drain: 10 * time.Second}
+}
+
+// Server is one instance of a room.
+type Server struct {
+	marchv1.UnimplementedIDServiceServer
+	marchv1.UnimplementedRoomServiceServer
+
+	cfg      Config
+	log      hclog.Logger
+	ledger   *ledger.Ledger
+	refiller *allocator.Refiller
+	chains   chains
+	health   *health.Server
+	status   status
+
+	instance *ledger.Instance // set by Run before anything is served
+}
+
+// New checks cfg. Its errors are Invalid.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Ledger == nil || cfg.GRPC == nil:
+		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
+	case cfg.IdleAfter < time.Second:
+		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
+	case cfg.Drain < 0:
+		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
+	}
+	if cfg.Advertise == "" {
+		cfg.Advertise = cfg.GRPC.Addr().String()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(time.Now, rand.Float64))
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
+		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
+	}
+	s.chains.init()
+	s.status.set(errStarting)
+	s.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	return s, nil
+}
+
+// Run registers and serves until ctx ends, then finishes the calls under way,
+// deregisters, and returns nil. It returns an error when it cannot start, and
+// when the registration is lost to another process of the same name.
+func (s *Server) Run(ctx context.Context) error {
+	var err error
+	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build,
+	})
+	if err != nil {
+		s.closeListeners()
+		return err
+	}
+	// The background goes on while calls drain, and ends after them.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	work, background := errgroup.WithContext(background)
+	work.Go(func() error { return s.refiller.Run(background) })
+	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
+	work.Go(func() error {
+		err := s.instance.Run(background)
+		if err != nil { // another process has our name: issue nothing more
+			s.log.Error("registration lost", "error", err)
+			s.status.set(errStopping)
+			s.chains.closeAll()
+		}
+		return err
+	})
+	work.Go(func() error { return s.adoptLayouts(background) })
+	work.Go(func() error { return s.sweep(background) })
+
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	defer context.AfterFunc(background, stopServing)() // the registration is lost, say
+	warming := sync.WaitGroup{}
+	warming.Go(func() { s.warm(serving) })
+	err = server.Run(serving, server.Config{
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 64 << 10, Drain: s.cfg.Drain,
+		Register: func(r grpc.ServiceRegistrar) {
+			marchv1.RegisterIDServiceServer(r, s)
+			marchv1.RegisterRoomServiceServer(r, s)
+		},
+		Ready:    func(context.Context) error { return s.Ready() },
+		Draining: func() { s.status.set(errStopping) },
+	})
+	stopServing()
+	warming.Wait()
+
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	left := s.instance.Leave(leaving)
+	stop()
+	if lost := work.Wait(); lost != nil {
+		return lost
+	}
+	held := s.chains.closeAll()
+	s.log.Info("stopped", "ids_held_and_dropped", held)
+	if left != nil && err == nil {
+		s.log.Warn("could not deregister: the instance stays listed until it starts again or is forgotten", "error", left)
+	}
+	return err
+}
+
+// warm fetches the first segments of the tags that want them, then says that
+// the instance is ready.
+func (s *Server) warm(ctx context.Context) {
+	for _, tag := range s.cfg.WarmTags {
+		for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+			err := s.warmTag(ctx, tag)
+			if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+				if err != nil {
+					s.log.Error("tag not warmed", "tag", tag, "error", err)
+				}
+				break
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	}
+	if ctx.Err() == nil {
+		s.status.started()
+		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr(), "layout", s.layoutVersion())
+		s.reportHealth()
+	}
+}
+
+func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
+	chain, err := s.chain(ctx, string(tag))
+	if err != nil {
+		return err
+	}
+	return chain.Warm(ctx)
+}
+
+func (s *Server) layoutVersion() int64 {
+	record, _ := s.ledger.Layout()
+	return record.Layout.Version
+}
+
+func (s *Server) closeListeners() {
+	_ = s.cfg.GRPC.Close()
+	if s.cfg.HTTP != nil {
+		_ = s.cfg.HTTP.Close()
+	}
+}

@@ -1,0 +1,131 @@
+package room
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Why an instance is not ready by its own state.
+var (
+	errStarting = errors.New("starting")
+	errStopping = &allocator.Error{Kind: allocator.Unavailable, Msg: "this instance is stopping; call another"}
+)
+
+// status is whether the instance serves: why not, or nil.
+type status struct{ reason atomic.Pointer[error] }
+
+func (s *status) set(reason error) { s.reason.Store(&reason) }
+
+// started ends errStarting, and nothing else: a stop may have come first.
+func (s *status) started() {
+	if was := s.reason.Load(); errors.Is(*was, errStarting) {
+		var none error
+		s.reason.CompareAndSwap(was, &none)
+	}
+}
+
+// get returns errStarting, errStopping or nil.
+func (s *status) get() error { return *s.reason.Load() }
+
+// stopping returns the error for calls that arrive while the instance stops.
+func (s *status) stopping() error {
+	if err := s.get(); errors.Is(err, error(errStopping)) {
+		return err
+	}
+	return nil
+}
+
+// Ready returns why the instance cannot issue IDs, nil when it can: it is
+// ready once it registered and warmed its tags, and stays so without etcd
+// while it holds IDs.
+func (s *Server) Ready() error {
+	if err := s.status.get(); err != nil {
+		return err
+	}
+	record, _ := s.ledger.Layout()
+	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
+		return allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
+	}
+	away, _, cause := s.ledger.Contact()
+	if away.IsZero() {
+		return s.ledger.Lessable()
+	}
+	for _, t := range s.chains.all(false) {
+		if t.chain.Status().Held > 0 {
+			return nil
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s and no IDs are held: %v", away.UTC().Format(time.RFC3339), cause)
+}
+
+// reportHealth tells gRPC's health service.
+func (s *Server) reportHealth() {
+	serving := healthpb.HealthCheckResponse_SERVING
+	if s.Ready() != nil {
+		serving = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName, marchv1.RoomService_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(service, serving)
+	}
+}
+
+// GetChain implements RoomService.
+func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
+	tag, err := allocator.ParseTag(r.GetTag())
+	if err != nil {
+		return nil, err
+	}
+	chain := s.chains.get(string(tag))
+	if chain == nil {
+		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
+	}
+	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Status())}, nil
+}
+
+// ListChains implements RoomService.
+func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
+	size := cmp.Or(int(r.GetPageSize()), 100)
+	if size < 1 || size > 1000 {
+		return nil, allocator.Errorf(allocator.Invalid, "page_size: %d; allowed: 1 to 1000, 0 for 100", r.GetPageSize())
+	}
+	list := s.chains.all(true)
+	from, _ := slices.BinarySearchFunc(list, allocator.Tag(r.GetPageToken()+"\x00"), func(t tagged, after allocator.Tag) int {
+		return cmp.Compare(t.tag, after)
+	})
+	if r.GetPageToken() == "" {
+		from = 0
+	}
+	page := list[from:min(from+size, len(list))]
+	answer := &marchv1.ListChainsResponse{}
+	for _, t := range page {
+		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Status()))
+	}
+	if from+size < len(list) {
+		answer.NextPageToken = string(page[len(page)-1].tag)
+	}
+	return answer, nil
+}
+
+func (s *Server) chainToProto(c allocator.Status) *marchv1.Chain {
+	p := &marchv1.Chain{
+		Tag: string(c.Tag), Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
+		Issued: c.Issued, Held: c.Held, Dropped: c.Dropped, Step: c.Target, Peak: c.Peak,
+		Reserve: durationpb.New(c.Lasts), Refills: c.Refills, Waits: c.Waits, Version: c.Version,
+		Used: timestamppb.New(c.Used),
+	}
+	if c.Failure != nil {
+		p.Failure = c.Failure.Error()
+	}
+	return p
+}
