@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race build generate lint ci
+.PHONY: help dev test race bench build generate lint ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -12,6 +12,9 @@ test: ## run all tests; needs nothing but Go
 
 race: ## run all tests under the race detector; needs a C compiler too
 	go test -race -timeout 10m ./...
+
+bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
+	go run ./cmd/bench $(ARGS)
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 build: ## build bin/march

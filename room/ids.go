@@ -91,22 +91,25 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg)}, nil
 }
 
-// Stream implements IDService. A drain ends it with UNAVAILABLE between two
+// Stream implements IDService. A stop ends it with UNAVAILABLE between two
 // answers, so that the client goes elsewhere.
 func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 	ctx := stream.Context()
+	var request marchv1.NextRequest // read again and again: nobody keeps it
+	var tag string
 	for {
-		request, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
+		if err := stream.RecvMsg(&request); errors.Is(err, io.EOF) {
 			return nil
-		}
-		if err != nil {
+		} else if err != nil {
 			return err
+		}
+		if request.GetTag() != "" {
+			tag = request.GetTag()
 		}
 		if err := s.status.stopping(); err != nil {
 			return err
 		}
-		id, err := s.next(ctx, request.GetTag())
+		id, err := s.next(ctx, tag)
 		if err != nil {
 			return err
 		}

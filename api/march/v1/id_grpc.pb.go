@@ -49,8 +49,10 @@ type IDServiceClient interface {
 	NextBatch(ctx context.Context, in *NextBatchRequest, opts ...grpc.CallOption) (*NextBatchResponse, error)
 	// Stream returns one ID for each request, in the order of the requests. It is
 	// the cheap way to single IDs: send requests without waiting for answers (a
-	// pipeline), and an ID costs a fraction of a Next call. The first error ends
-	// the stream; requests not yet answered then got no ID.
+	// pipeline), and an ID costs a fraction of a Next call. A request without a
+	// tag is for the tag of the one before it on the stream: leave it out, and
+	// requests are empty. The first error ends the stream; requests not yet
+	// answered then got no ID.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NextRequest, NextResponse], error)
 	// Lease hands out a segment for a client that issues IDs itself. It may have
 	// fewer IDs than asked for, never none.
@@ -143,8 +145,10 @@ type IDServiceServer interface {
 	NextBatch(context.Context, *NextBatchRequest) (*NextBatchResponse, error)
 	// Stream returns one ID for each request, in the order of the requests. It is
 	// the cheap way to single IDs: send requests without waiting for answers (a
-	// pipeline), and an ID costs a fraction of a Next call. The first error ends
-	// the stream; requests not yet answered then got no ID.
+	// pipeline), and an ID costs a fraction of a Next call. A request without a
+	// tag is for the tag of the one before it on the stream: leave it out, and
+	// requests are empty. The first error ends the stream; requests not yet
+	// answered then got no ID.
 	Stream(grpc.BidiStreamingServer[NextRequest, NextResponse]) error
 	// Lease hands out a segment for a client that issues IDs itself. It may have
 	// fewer IDs than asked for, never none.

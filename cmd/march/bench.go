@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/internal/load"
+	"github.com/march-id/march/room"
+)
+
+// benchFlags are the load that march bench makes.
+type benchFlags struct {
+	address, tag, mode   string
+	connections, workers int
+	window               int
+	count                int64
+	duration             time.Duration
+	quiet                bool
+}
+
+var benchModes = []string{"unary", "batch", "stream", "lease"}
+
+func newBench(c *common) *cobra.Command {
+	f := &benchFlags{}
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Make load on a running room and measure it",
+		Long: `Make load on a running room and measure it. The IDs are issued for real: use a
+tag that nobody else does.
+
+Modes: unary (Next), batch (NextBatch), stream (Stream, with --window requests
+under way on each), lease (Lease).`,
+		Example: `  march bench --mode unary --concurrency 64 --duration 10s
+  march bench --mode stream -o json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			if err := f.validate(); err != nil {
+				return usageError{err}
+			}
+			return f.run(cmd, c)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
+	flags.StringVar(&f.tag, "tag", "bench", "the tag")
+	flags.StringVar(&f.mode, "mode", "unary", strings.Join(benchModes, ", "))
+	flags.IntVar(&f.connections, "connections", 2, "connections, 1 to 1000")
+	flags.IntVar(&f.workers, "concurrency", 32, "callers or streams at once, 1 to 10000")
+	flags.IntVar(&f.window, "window", 128, "requests under way on each stream, 1 to 10000")
+	flags.Int64Var(&f.count, "count", 1000, "IDs per batch or lease")
+	flags.DurationVar(&f.duration, "duration", 10*time.Second, "for how long")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress line")
+	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(benchModes, cobra.ShellCompDirectiveNoFileComp))
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func (f *benchFlags) validate() error {
+	for _, n := range []struct {
+		flag        string
+		value, most int64
+	}{
+		{"connections", int64(f.connections), 1000},
+		{"concurrency", int64(f.workers), 10_000},
+		{"window", int64(f.window), 10_000},
+	} {
+		if n.value < 1 || n.value > n.most {
+			return allocator.Errorf(allocator.Invalid, "%s: %d; allowed: 1 to %d", n.flag, n.value, n.most)
+		}
+	}
+	most := map[string]int64{"batch": room.MaxBatch, "lease": room.MaxLease}[f.mode]
+	switch _, err := allocator.ParseTag(f.tag); {
+	case err != nil:
+		return err
+	case !slices.Contains(benchModes, f.mode):
+		return allocator.Errorf(allocator.Invalid, "mode: %q; allowed: %s", f.mode, strings.Join(benchModes, ", "))
+	case most > 0 && (f.count < 1 || f.count > most):
+		return allocator.Errorf(allocator.Invalid, "count: %d; allowed in mode %s: 1 to %d", f.count, f.mode, most)
+	case f.duration <= 0:
+		return allocator.Errorf(allocator.Invalid, "duration: %v; allowed: above 0", f.duration)
+	}
+	return nil
+}
+
+func (f *benchFlags) run(cmd *cobra.Command, c *common) (err error) {
+	conns := make([]*grpc.ClientConn, f.connections)
+	for i := range conns {
+		conns[i], err = grpc.NewClient(f.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithUnaryInterceptor(api.UnaryClientInterceptor), grpc.WithStreamInterceptor(api.StreamClientInterceptor))
+		if err != nil {
+			return usageError{allocator.Errorf(allocator.Invalid, "room: %q: %w", f.address, err)}
+		}
+		defer func() { _ = conns[i].Close() }()
+	}
+	cfg := load.Config{Workers: f.workers, Duration: f.duration, Window: f.window}
+	switch f.mode {
+	case "unary":
+		cfg.New = load.Unary(conns, f.tag)
+	case "batch":
+		cfg.New = load.Batch(conns, f.tag, f.count)
+	case "lease":
+		cfg.New = load.Lease(conns, f.tag, f.count)
+	case "stream":
+		cfg.NewStream = load.Streams(conns, f.tag)
+	}
+	// One call first: where it fails, so would all others.
+	if _, err := load.Unary(conns, f.tag)(0)(cmd.Context()); err != nil {
+		return allocator.Errorf(allocator.KindOf(err), "room at %s (--room): %w", f.address, err)
+	}
+	if tty := term.IsTerminal(int(os.Stderr.Fd())); !f.quiet {
+		cfg.Every, cfg.Progress = 5*time.Second, progressLine(c, f.duration, tty)
+		if tty {
+			cfg.Every = 200 * time.Millisecond
+			defer func() { _, _ = fmt.Fprint(c.stderr, "\r\x1b[K") }()
+		}
+	}
+	result, err := load.Run(cmd.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	if err := f.print(c, result); err != nil {
+		return err
+	}
+	if result.Errors > 0 {
+		return allocator.Errorf(allocator.KindOf(result.FirstError), "%d calls failed, the first with: %w", result.Errors, result.FirstError)
+	}
+	return nil
+}
+
+// progressLine shows how far the load is: in place on a terminal, else a line
+// now and then.
+func progressLine(c *common, total time.Duration, tty bool) func(load.Result) {
+	var last load.Result
+	return func(r load.Result) {
+		since := (r.Elapsed - last.Elapsed).Seconds()
+		line := fmt.Sprintf("%3.0f%%  %s of %s  %.0f IDs/s  %.0f calls/s  %d failed", min(100*r.Elapsed.Seconds()/total.Seconds(), 100),
+			r.Elapsed.Round(time.Second), total, float64(r.IDs-last.IDs)/since, float64(r.Calls-last.Calls)/since, r.Errors)
+		last = r
+		if tty {
+			_, _ = fmt.Fprint(c.stderr, "\r\x1b[K"+line)
+		} else {
+			_, _ = fmt.Fprintln(c.stderr, line)
+		}
+	}
+}
+
+// quantiles are those that are shown.
+var quantiles = []float64{50, 90, 99, 99.9, 99.99, 100}
+
+func (f *benchFlags) print(c *common, r load.Result) error {
+	if c.output == "json" {
+		latency := make(map[string]string, len(quantiles))
+		for _, q := range quantiles {
+			latency[fmt.Sprintf("p%v", q)] = time.Duration(r.Latency.ValueAtQuantile(q)).String()
+		}
+		return json.NewEncoder(c.stdout).Encode(map[string]any{
+			"mode": f.mode, "concurrency": f.workers, "connections": f.connections, "seconds": r.Elapsed.Seconds(),
+			"calls": fmt.Sprint(r.Calls), "ids": fmt.Sprint(r.IDs), "errors": fmt.Sprint(r.Errors),
+			"calls_per_second": r.CallsPerSecond(), "ids_per_second": r.IDsPerSecond(), "latency": latency,
+		})
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintf(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections, r.Elapsed.Round(time.Millisecond))
+	_, _ = fmt.Fprintf(w, "IDs\t%d\t%.0f/s\n", r.IDs, r.IDsPerSecond())
+	_, _ = fmt.Fprintf(w, "calls\t%d\t%.0f/s\n", r.Calls, r.CallsPerSecond())
+	_, _ = fmt.Fprintf(w, "failed\t%d\n", r.Errors)
+	for _, q := range quantiles {
+		_, _ = fmt.Fprintf(w, "p%v\t%s\n", q, time.Duration(r.Latency.ValueAtQuantile(q)).Round(time.Microsecond))
+	}
+	return w.Flush()
+}
