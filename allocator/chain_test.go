@@ -52,7 +52,7 @@ func TestRefillFailsOnce(t *testing.T) {
 				c, m := w.chain(settings(1000, 1_000_000, time.Minute))
 				m.fault(nil, f)
 				errs := together(100, func(int) error {
-					_, err := c.Next(context.Background())
+					_, err := c.Next(w.Context())
 					return err
 				})
 				if len(errs) > 0 {
@@ -91,11 +91,11 @@ func TestRefillHangs(t *testing.T) {
 			w.Errorf("%d IDs are wanted by nobody", got)
 		}
 		// Who has no deadline is told when the lease times out, and then it goes on.
-		if _, err := c.Next(context.Background()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 5*time.Second {
+		if _, err := c.Next(w.Context()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 5*time.Second {
 			w.Errorf("after %v: %v", time.Since(start), err)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if _, err := c.Next(context.Background()); err != nil {
+		if _, err := c.Next(w.Context()); err != nil {
 			w.Errorf("after the lease that hung: %v", err)
 		}
 	})
@@ -119,7 +119,7 @@ func TestStoreAway(t *testing.T) {
 				if time.Since(start) != 0 {
 					w.Errorf("callers of a full chain waited %v", time.Since(start))
 				}
-				_, err := c.Next(context.Background()) // no deadline, and not stuck
+				_, err := c.Next(w.Context()) // no deadline, and not stuck
 				var gone *allocator.AwayError
 				if !errors.As(err, &gone) || !errors.Is(err, allocator.Unavailable) || gone.Tag != "order" || !gone.Since.Equal(start) {
 					t.Fatalf("%v since %v, want an AwayError since %v", err, gone, start)
@@ -132,13 +132,13 @@ func TestStoreAway(t *testing.T) {
 				}
 				time.Sleep(time.Hour)
 				start = time.Now()
-				if _, err := c.Next(context.Background()); !errors.As(err, &gone) || time.Since(start) != 0 {
+				if _, err := c.Next(w.Context()); !errors.As(err, &gone) || time.Since(start) != 0 {
 					w.Errorf("told after %v: %v", time.Since(start), err)
 				}
 				// A day of it costs no memory, and one lease per back-off at most.
 				leases := m.leases()
 				for range 10_000 {
-					c.Next(context.Background())
+					_, _ = c.Next(w.Context())
 					time.Sleep(10 * time.Millisecond)
 				}
 				if n := m.leases() - leases; n > 500 || w.refiller.Queued() > 2 {
@@ -147,7 +147,7 @@ func TestStoreAway(t *testing.T) {
 				m.fault(nil)
 				start = time.Now()
 				for {
-					if _, err := c.Next(context.Background()); err == nil {
+					if _, err := c.Next(w.Context()); err == nil {
 						break
 					}
 					time.Sleep(time.Millisecond)
@@ -172,7 +172,7 @@ func TestExhausted(t *testing.T) {
 		var wrong sync.Map
 		errs := together(100, func(i int) error {
 			for time.Since(start) < 10*time.Second {
-				_, err := c.Next(context.Background())
+				_, err := c.Next(w.Context())
 				if !errors.Is(err, allocator.Exhausted) {
 					wrong.Store(fmt.Sprint(err), true)
 				}
@@ -207,7 +207,7 @@ func TestFailureKindIsTheOutermost(t *testing.T) {
 			return allocator.Segment{}, allocator.Errorf(allocator.Refused, "layout: %w", allocator.Unavailable)
 		})
 		for range 5 {
-			if _, err := c.Next(context.Background()); allocator.KindOf(err) != allocator.Refused {
+			if _, err := c.Next(w.Context()); allocator.KindOf(err) != allocator.Refused {
 				w.Errorf("%v", err)
 			}
 			time.Sleep(time.Second)
@@ -231,7 +231,7 @@ func TestEndOfTheSpace(t *testing.T) {
 				}
 				var got []int64
 				for {
-					id, err := c.Next(context.Background())
+					id, err := c.Next(w.Context())
 					if errors.Is(err, allocator.Exhausted) {
 						break
 					} else if err != nil {
@@ -243,7 +243,7 @@ func TestEndOfTheSpace(t *testing.T) {
 					w.Errorf("%d IDs up to %d, want %d up to %d", len(got), slices.Max(got), len(want), all.Last())
 				}
 				for range 3 {
-					if _, err := c.NextN(context.Background(), 2, nil); !errors.Is(err, allocator.Exhausted) {
+					if _, err := c.NextN(w.Context(), 2, nil); !errors.Is(err, allocator.Exhausted) {
 						w.Errorf("%v after the end", err)
 					}
 					time.Sleep(2 * time.Second)
@@ -272,7 +272,7 @@ func TestSourceThatLies(t *testing.T) {
 				chain.Renew(1)
 				m.fault(c.lie)
 				for i := int64(0); ; {
-					id, err := chain.Next(context.Background())
+					id, err := chain.Next(w.Context())
 					if err != nil {
 						if allocator.KindOf(err) != c.want {
 							w.Errorf("%v, want %v", err, c.want)
@@ -288,7 +288,7 @@ func TestSourceThatLies(t *testing.T) {
 				}
 				leases := m.leases()
 				for range 100 {
-					chain.Next(context.Background())
+					_, _ = chain.Next(w.Context())
 					time.Sleep(100 * time.Millisecond)
 				}
 				if n := m.leases() - leases; n > 22 {
@@ -324,7 +324,7 @@ func TestClose(t *testing.T) {
 		time.AfterFunc(time.Second, c.Close)
 		start := time.Now()
 		errs := together(100, func(i int) error {
-			ctx := context.Background()
+			ctx := w.Context()
 			_, err := c.Next(ctx)
 			if i%3 == 1 {
 				_, err = c.NextN(ctx, 5, nil)
@@ -348,47 +348,19 @@ func TestClose(t *testing.T) {
 	})
 }
 
-func TestNextNAndLeaseBounds(t *testing.T) {
-	virtual(t, func(w *world) {
-		c, m := w.chain(settings(10, 1000, time.Minute))
-		for _, n := range []int64{-1, 0, allocator.LargestStep + 1, allocator.MaxID} {
-			if runs, err := c.NextN(w.Context(), n, nil); !errors.Is(err, allocator.Invalid) || len(runs) > 0 {
-				w.Errorf("NextN(%d): %v, %v", n, runs, err)
-			}
-			if seg, err := c.Lease(w.Context(), n); !errors.Is(err, allocator.Invalid) {
-				w.Errorf("Lease(%d): %v, %v", n, seg, err)
-			}
-		}
-		if m.leases() > 0 {
-			w.Errorf("%d leases", m.leases())
-		}
-		runs := w.take(c, 25_500) // many refills of max_step
-		var sum int64
-		for _, r := range runs {
-			sum += r.Count
-		}
-		if sum != 25_500 {
-			w.Errorf("%d IDs in %v", sum, runs)
-		}
-		w.balance(c, m)
-	})
-}
-
-// A lease takes what one segment has, wherever the head stands in it.
-func TestLeaseTakesWholeSegments(t *testing.T) {
+// The segment that arrives after Close is not held.
+func TestCloseWithALeaseUnderWay(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
-		w.take(c, 1)
-		last := int64(-1)
-		for range 5 {
-			if _, err := c.Next(w.Context()); err != nil {
-				t.Fatal(err)
-			}
-			seg, err := c.Lease(w.Context(), 150)
-			if err != nil || seg.Count != 150 || seg.Validate() != nil || seg.First <= last {
-				t.Fatalf("%v, %v, want 150 IDs above %d", seg, err, last)
-			}
-			last = seg.Last()
+		w.take(c, 100)
+		time.Sleep(time.Second)
+		m.fault(nil, late)
+		w.take(c, 500)
+		time.Sleep(time.Millisecond)
+		c.Close()
+		time.Sleep(time.Minute)
+		if _, ok := c.TryNext(); ok || c.Status().Held != 0 || c.Status().Dropped != 1400 {
+			w.Errorf("%+v", c.Status())
 		}
 		w.balance(c, m)
 	})

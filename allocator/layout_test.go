@@ -68,7 +68,7 @@ func TestLayoutValidateAgainstListedResidues(t *testing.T) {
 			return
 		}
 		valid++
-		for id := int64(0); id < 3*l.Boundary; id++ {
+		for id := range 3 * l.Boundary {
 			room, ok := l.RoomOf(id)
 			var want []allocator.Room
 			for name, r := range l.Ranges {

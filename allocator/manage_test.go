@@ -63,7 +63,7 @@ func TestRenewWithALeaseUnderWay(t *testing.T) {
 		m.setVersion(2)
 		border := m.nextID()
 		c.Renew(2)
-		id, err := c.Next(context.Background())
+		id, err := c.Next(w.Context())
 		if err != nil || id < border || !c.Renewed(2) {
 			w.Errorf("%d, %v; the new begin at %d", id, err, border)
 		}
@@ -182,7 +182,7 @@ func TestCloseUnusedSparesWaiters(t *testing.T) {
 		time.Sleep(time.Hour)
 		done := make(chan error)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 			defer cancel()
 			_, err := c.Next(ctx)
 			done <- err

@@ -69,7 +69,7 @@ func TestThousandChainsAway(t *testing.T) {
 							w.take(chain, held)
 						}
 						for time.Since(start) < time.Minute {
-							_, err := chain.Next(context.Background())
+							_, err := chain.Next(w.Context())
 							if !errors.As(err, &gone) || gone.Since.Before(start) || gone.Since.After(start.Add(10*time.Millisecond)) {
 								w.Errorf("after %v: %v", time.Since(start), err)
 							}
@@ -95,7 +95,7 @@ func TestThousandChainsAway(t *testing.T) {
 				for _, chain := range all {
 					callers.Go(func() {
 						for {
-							if _, err := chain.Next(context.Background()); err == nil {
+							if _, err := chain.Next(w.Context()); err == nil {
 								break
 							}
 							time.Sleep(10 * time.Millisecond)
@@ -121,23 +121,27 @@ func TestOutageIsForgottenWhenNobodyAsks(t *testing.T) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
 		m.fault(away)
 		var gone *allocator.AwayError
-		if _, err := c.Next(context.Background()); !errors.As(err, &gone) {
+		if _, err := c.Next(w.Context()); !errors.As(err, &gone) {
 			t.Fatal(err)
 		}
 		c.Close() // as a room does with chains nobody uses
+		time.Sleep(600 * time.Millisecond)
+		if since, _ := w.refiller.Outage(); since.IsZero() {
+			w.Error("a chain that needs nothing ends an outage")
+		}
 		time.Sleep(time.Hour)
 		if since, err := w.refiller.Outage(); !since.IsZero() {
 			w.Errorf("an outage since %v that nobody looks at: %v", since, err)
 		}
 		fresh, _ := w.chain(settings(1000, 1_000_000, time.Minute))
-		if _, err := fresh.Next(context.Background()); err != nil {
+		if _, err := fresh.Next(w.Context()); err != nil {
 			w.Errorf("an hour later: %v", err)
 		}
 		// And one that is still there begins anew.
 		c, m = w.chain(settings(1000, 1_000_000, time.Minute))
 		m.fault(away)
 		start := time.Now()
-		if _, err := c.Next(context.Background()); !errors.As(err, &gone) || !gone.Since.Equal(start) {
+		if _, err := c.Next(w.Context()); !errors.As(err, &gone) || !gone.Since.Equal(start) {
 			w.Errorf("%v since %v, want %v", err, gone.Since, start)
 		}
 	})
@@ -153,7 +157,7 @@ func TestOneHungLeaseIsNoOutage(t *testing.T) {
 			c, _ := w.chain(settings(1000, 1_000_000, time.Minute))
 			w.take(c, 1)
 		})
-		if _, err := stuck.Next(context.Background()); err != nil || time.Since(start) > 5100*time.Millisecond {
+		if _, err := stuck.Next(w.Context()); err != nil || time.Since(start) > 5100*time.Millisecond {
 			w.Errorf("after %v: %v", time.Since(start), err)
 		}
 	})
@@ -194,7 +198,7 @@ func TestEndOfRunLetsWaitersGo(t *testing.T) {
 				time.AfterFunc(500*time.Millisecond, w.stop)
 				start := time.Now()
 				errs := together(50, func(int) error {
-					_, err := c.Next(context.Background())
+					_, err := c.Next(w.Context())
 					if !errors.Is(err, allocator.Unavailable) {
 						return err
 					}
@@ -205,7 +209,7 @@ func TestEndOfRunLetsWaitersGo(t *testing.T) {
 				}
 				time.Sleep(time.Hour)
 				start = time.Now()
-				if _, err := c.Next(context.Background()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 0 {
+				if _, err := c.Next(w.Context()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 0 {
 					w.Errorf("long after: %v, told after %v", err, time.Since(start))
 				}
 			})

@@ -1,7 +1,6 @@
 package allocator_test
 
 import (
-	"context"
 	"math"
 	"testing"
 	"time"
@@ -35,7 +34,7 @@ func (d *traffic) drive(length time.Duration, rate func(at time.Duration) float6
 		if n := int64(d.carry); n > 0 {
 			d.carry -= float64(n)
 			var err error
-			if d.runs, err = d.chain.NextN(context.Background(), n, d.runs[:0]); err != nil {
+			if d.runs, err = d.chain.NextN(d.Context(), n, d.runs[:0]); err != nil {
 				d.Fatalf("after %v: %v", at, err)
 			}
 		}
