@@ -91,7 +91,7 @@ func TestRefillHangs(t *testing.T) {
 			w.Errorf("%d IDs are wanted by nobody", got)
 		}
 		// Who has no deadline is told when the lease times out, and then it goes on.
-		if _, err := c.Next(w.Context()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 5*time.Second {
+		if _, err := c.Next(w.Context()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 2*time.Second {
 			w.Errorf("after %v: %v", time.Since(start), err)
 		}
 		time.Sleep(100 * time.Millisecond)

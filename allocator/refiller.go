@@ -12,7 +12,8 @@ type RefillerConfig struct {
 	// Concurrency bounds the leases under way at once, over all chains.
 	// Default 16: enough to hide a store's round trip, too few to storm it.
 	Concurrency int
-	// Timeout bounds one lease. Default 5 s: two tries of the ledger.
+	// Timeout bounds one lease. Default 2 s: one try of the ledger. A lease that
+	// hangs holds the others back for so long when the store comes back.
 	Timeout time.Duration
 	// BackoffMin and BackoffMax bound the pause after a lease found the store
 	// away: it doubles from min to max, jittered by half. Defaults 20 ms and
@@ -33,7 +34,7 @@ type RefillerConfig struct {
 func DefaultRefillerConfig(now func() time.Time, rand func() float64) RefillerConfig {
 	return RefillerConfig{
 		Concurrency: 16,
-		Timeout:     5 * time.Second,
+		Timeout:     2 * time.Second,
 		BackoffMin:  20 * time.Millisecond,
 		BackoffMax:  500 * time.Millisecond,
 		Patience:    time.Second,

@@ -64,7 +64,9 @@ func (s Settings) Validate() error {
 //   - Over each window of at least 10 s the rate is measured; peak is the larger
 //     of it and the old peak, which halves every three reserves. So the target
 //     follows growth within a window, and quiet shrinks it slowly.
-//   - A caller that had to wait doubles the target at once.
+//   - A caller that had to wait doubles the target at once. So does a target
+//     that was issued within a window of its refill: a chain that has just
+//     started need not wait for the first measurement, nor starve first.
 //
 // Leaf's rule (double a step that lasted under 15 minutes, halve one
 // that lasted over 30) is this with a reserve of 15 minutes: a step then lasts
@@ -75,6 +77,9 @@ type pace struct {
 	peak    float64   // IDs per second
 	sampled time.Time // when the present window began
 	issued  int64     // what the chain had issued by then
+
+	refill       time.Time // the last refill,
+	refillIssued int64     // and what the chain had issued by then
 }
 
 const (
@@ -103,6 +108,16 @@ func (p *pace) observe(s Settings, now time.Time, issued int64) {
 func (p *pace) starve(s Settings, now time.Time) {
 	doubled := min(2*p.target(s, now), s.MaxStep)
 	p.peak = max(p.peak, float64(doubled)/span(s))
+}
+
+// refilled takes note of a refill; starved tells that the target was doubled
+// since the last one already.
+func (p *pace) refilled(s Settings, now time.Time, issued int64, starved bool) {
+	quick := now.Sub(p.refill) < min(paceWindow, s.Reserve/2) && !p.refill.IsZero()
+	if quick && !starved && issued-p.refillIssued >= p.target(s, now)/2 {
+		p.starve(s, now)
+	}
+	p.refill, p.refillIssued = now, issued
 }
 
 // target returns how many IDs the chain should hold.

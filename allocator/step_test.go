@@ -254,3 +254,18 @@ func TestStepAfterRestart(t *testing.T) {
 		}
 	})
 }
+
+// A busy tag does not sit on a small step until the first window is over.
+func TestColdAndBusy(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 100_000_000, 10*time.Minute))
+		for range 1000 { // 100,000 IDs/s for 10 s
+			w.take(c, 1000)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if s := c.Status(); s.Refills > 20 || s.Target < 500_000 {
+			w.Errorf("%+v, want 20 refills at most and a target of some seconds", s)
+		}
+		w.balance(c, m)
+	})
+}

@@ -1,0 +1,141 @@
+package allocator
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// need returns how many IDs to lease now, 0 for none. The caller holds the
+// lock.
+func (c *Chain) need(now time.Time) int64 {
+	if c.mu.closed {
+		return 0
+	}
+	target := c.mu.pace.target(c.mu.settings, now)
+	held := c.held()
+	if c.renewing() {
+		held = 0 // what is held will go
+	}
+	if held >= target && held >= c.mu.wanted {
+		return 0
+	}
+	return min(max(target, c.mu.wanted-held), c.mu.settings.MaxStep)
+}
+
+// requestIfNeeded queues the chain for a refill. The caller holds the lock.
+func (c *Chain) requestIfNeeded(now time.Time) {
+	switch {
+	case c.mu.refills == 0 && c.mu.wanted == 0:
+		return // nobody has used the chain yet
+	case c.mu.failure != nil && now.Before(c.mu.retry), c.need(now) == 0:
+		return
+	case c.mu.wanted > 0:
+		c.refiller.request(c, urgent)
+	default:
+		c.refiller.request(c, background)
+	}
+}
+
+// refill leases one segment, if the chain still needs one. ended is called
+// with the outcome under the chain's lock, after which the chain may be queued
+// again.
+func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
+	c.mu.Lock()
+	n := c.need(c.now())
+	c.mu.Unlock()
+	var seg Segment
+	var err error
+	if n > 0 {
+		if seg, err = c.source.Lease(ctx, n); err != nil && KindOf(err) != Unavailable && ctx.Err() != nil {
+			err = Errorf(Unavailable, "lease of tag %s: %w", c.tag, err)
+		}
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	switch {
+	case n == 0:
+	case err != nil:
+		c.fail(err, now)
+	default:
+		c.accept(seg, now)
+	}
+	ended(n > 0, err)
+	c.requestIfNeeded(now)
+}
+
+// fail takes note of a refill that failed. That the store is away is the
+// refiller's matter; anything else goes to the waiting callers.
+func (c *Chain) fail(err error, now time.Time) {
+	if KindOf(err) == Unavailable {
+		return
+	}
+	c.mu.failure, c.mu.retry = err, now.Add(failurePause)
+	c.wake()
+}
+
+// accept appends a segment.
+func (c *Chain) accept(seg Segment, now time.Time) {
+	switch {
+	case c.mu.closed:
+		c.mu.dropped += seg.Count
+		return
+	case seg.Count < 1:
+		c.fail(Errorf(Internal, "tag %s: an empty segment was leased", c.tag), now)
+		return
+	case c.outdated(seg):
+		// Leased just before that was said: ask again. But not for ever at
+		// full speed, should the source not have heard.
+		c.mu.dropped += seg.Count
+		if c.mu.stale {
+			c.fail(Errorf(Conflict, "tag %s: leased %v, but only layout %d and IDs from %d on are wanted by now",
+				c.tag, seg, c.mu.oldest, c.mu.least), now)
+		}
+		c.mu.stale = true
+		return
+	case seg.First <= c.mu.last:
+		// The source broke its promise. Better an alarm than a second time.
+		c.mu.dropped += seg.Count
+		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
+			c.tag, seg.First, c.mu.last), now)
+		return
+	}
+	c.drop(c.outdated)
+	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
+	c.mu.refills++
+	c.mu.starved, c.mu.stale = false, false
+	c.mu.failure = nil
+	c.mu.last = seg.Last()
+	c.mu.tail = append(c.mu.tail, seg)
+	c.mu.tailHeld += seg.Count
+	c.promote(now)
+	c.wake()
+}
+
+// drop gives up the segments that are held and outdated.
+func (c *Chain) drop(outdated func(Segment) bool) {
+	if outdated(c.head.Load().seg) {
+		c.putBack()
+	}
+	c.mu.tail = slices.DeleteFunc(c.mu.tail, func(s Segment) bool {
+		if !outdated(s) {
+			return false
+		}
+		c.mu.tailHeld -= s.Count
+		c.mu.dropped += s.Count
+		return true
+	})
+	if len(c.mu.tail) == 0 {
+		c.mu.tail = nil // let the array go
+	}
+}
+
+// wake lets the waiting callers look again.
+func (c *Chain) wake() {
+	if c.mu.changed != nil {
+		close(c.mu.changed)
+		c.mu.changed = nil
+	}
+}
