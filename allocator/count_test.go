@@ -61,7 +61,7 @@ func TestLeaseDoesNotCrossAGap(t *testing.T) {
 		w.take(c, 1)
 		m.skip(5000)
 		time.Sleep(time.Hour) // else a step that is issued so quickly doubles
-		w.take(c, 900) // the head is the last link of the first segment
+		w.take(c, 900)        // the head is the last link of the first segment
 		time.Sleep(time.Second)
 		if s := c.Status(); s.Refills != 2 {
 			t.Fatalf("%+v, want two segments", s)

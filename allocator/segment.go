@@ -177,3 +177,11 @@ func addChecked(a, b int64) (int64, bool) {
 	sum, _ := bits.Add64(uint64(a), uint64(b), 0)
 	return int64(sum), sum <= MaxID
 }
+
+// CountIDs returns how many IDs in [from, to) have a residue in r.
+func (l Layout) CountIDs(r Range, from, to int64) int64 {
+	if to <= from {
+		return 0
+	}
+	return l.ordinal(r, to) - l.ordinal(r, from)
+}

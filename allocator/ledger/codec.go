@@ -125,6 +125,52 @@ type auditValue struct {
 	To     json.RawMessage `json:"to,omitempty"`
 }
 
+// rangesValue is a layout of a migration: the version is the one it has, or
+// will have.
+type rangesValue struct {
+	Version  int64                 `json:"version,string"`
+	Boundary int64                 `json:"boundary,string"`
+	Rooms    map[string]rangeValue `json:"rooms"`
+}
+
+type moveValue struct {
+	Kind   string      `json:"kind"`
+	Why    string      `json:"why"`
+	Layout rangesValue `json:"layout"`
+	Loses  []string    `json:"loses,omitempty"`
+	Made   *time.Time  `json:"made,omitempty"`
+}
+
+type logValue struct {
+	Time time.Time `json:"time"`
+	Text string    `json:"text"`
+}
+
+type migrationValue struct {
+	header
+	State   string               `json:"state"`
+	Abort   bool                 `json:"abort,omitempty"`
+	From    rangesValue          `json:"from"`
+	Target  rangesValue          `json:"target"`
+	Moves   []moveValue          `json:"moves"`
+	Reached int                  `json:"reached"`
+	Hold    string               `json:"hold"`
+	Without []string             `json:"without,omitempty"`
+	Silent  map[string]time.Time `json:"silent,omitempty"`
+	Log     []logValue           `json:"log"`
+	Actor   string               `json:"actor"`
+	Created time.Time            `json:"created"`
+	Updated time.Time            `json:"updated"`
+	Nonce   string               `json:"nonce"`
+}
+
+// holderValue names who or what holds a key that only one may: the migration
+// under way, the console that drives it.
+type holderValue struct {
+	header
+	Name string `json:"name"`
+}
+
 // value is any of the above, by pointer.
 type value interface{ setFormat() }
 
@@ -177,7 +223,7 @@ func fields(object []byte) map[string]any {
 // differs returns the first field in which a and b differ, if one does.
 func differs(a, b map[string]any) (string, bool) {
 	for _, field := range slices.Sorted(maps.Keys(b)) {
-		if !reflect.DeepEqual(a[field], b[field]) {
+		if a[field] == nil || !reflect.DeepEqual(a[field], b[field]) {
 			return field, true
 		}
 	}

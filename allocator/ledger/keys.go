@@ -1,8 +1,12 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/march-id/march/allocator"
 )
@@ -62,20 +66,83 @@ func (k keys) alive(room allocator.Room, name allocator.Instance) string {
 	return fmt.Sprintf("%salive/%s/%s", string(k), room, name)
 }
 
-func (k keys) parseRegistration(key string) (allocator.Room, allocator.Instance, error) {
-	room, name, ok := strings.Cut(strings.TrimPrefix(key, k.registrations("")), "/")
-	if !ok {
-		return "", "", allocator.Errorf(allocator.Internal, "key %q: not a registration", key)
-	}
-	r, err := allocator.ParseRoom(room)
-	if err != nil {
-		return "", "", err
-	}
-	n, err := allocator.ParseInstance(name)
-	return r, n, err
+func (k keys) audits() string           { return string(k) + "audit/" }
+func (k keys) audit(ulid string) string { return k.audits() + ulid }
+
+func (k keys) migrations() string           { return string(k) + "migrations/" }
+func (k keys) migration(ulid string) string { return k.migrations() + ulid }
+
+// activeMigration names the one migration that is under way, and driver the
+// console that drives it.
+func (k keys) activeMigration() string { return string(k) + "migration" }
+func (k keys) driver() string          { return string(k) + "driver" }
+
+// keyParts is what a key says: which kind it is, and of what.
+type keyParts struct {
+	kind     string // the part after the prefix: "layouts", say
+	room     allocator.Room
+	tag      allocator.Tag
+	instance allocator.Instance
+	version  int64
+	ulid     string
 }
 
-func (k keys) audit(ulid string) string { return string(k) + "audit/" + ulid }
+// parse is the reverse of the methods above: a key that it accepts is the key
+// that they make of its parts. Its error is Internal.
+func (k keys) parse(key string) (p keyParts, err error) {
+	rest, ok := strings.CutPrefix(key, string(k))
+	parts := strings.Split(rest, "/")
+	p.kind = parts[0]
+	again := ""
+	switch n := len(parts); {
+	case !ok:
+	case n == 1:
+		for _, single := range []string{k.identity(), k.epoch(), k.layout(), k.activeMigration(), k.driver()} {
+			if key == single {
+				again = single
+			}
+		}
+	case n == 2 && p.kind == "layouts":
+		p.version, err = strconv.ParseInt(parts[1], 10, 64)
+		again = k.layoutAt(p.version)
+	case n == 2 && p.kind == "tags":
+		p.tag, err = allocator.ParseTag(parts[1])
+		again = k.tag(p.tag)
+	case n == 2 && p.kind == "audit":
+		p.ulid = parts[1]
+		_, err = ulid.ParseStrict(p.ulid)
+		again = k.audit(p.ulid)
+	case n == 2 && p.kind == "migrations":
+		p.ulid = parts[1]
+		_, err = ulid.ParseStrict(p.ulid)
+		again = k.migration(p.ulid)
+	case n >= 3:
+		if p.room, err = allocator.ParseRoom(parts[1]); err != nil {
+			break
+		}
+		switch {
+		case n == 3 && p.kind == "marks":
+			p.tag, err = allocator.ParseTag(parts[2])
+			again = k.mark(p.room, p.tag)
+		case n == 4 && p.kind == "eras":
+			var versionErr error
+			p.tag, err = allocator.ParseTag(parts[2])
+			p.version, versionErr = strconv.ParseInt(parts[3], 10, 64)
+			err = errors.Join(err, versionErr)
+			again = k.era(p.room, p.tag, p.version)
+		case n == 3 && p.kind == "rooms":
+			p.instance, err = allocator.ParseInstance(parts[2])
+			again = k.registration(p.room, p.instance)
+		case n == 3 && p.kind == "alive":
+			p.instance, err = allocator.ParseInstance(parts[2])
+			again = k.alive(p.room, p.instance)
+		}
+	}
+	if err != nil || again != key || p.version < 0 {
+		return keyParts{}, allocator.Errorf(allocator.Internal, "key %q: not a key of this program", key)
+	}
+	return p, nil
+}
 
 // prefixEnd returns the end of the interval of keys that begin with prefix,
 // which ends in a byte below 0xff.

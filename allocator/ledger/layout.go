@@ -107,6 +107,12 @@ func (l *Ledger) Init(ctx context.Context, layout allocator.Layout, actor string
 // layout is no longer from), WentBack (leasing is halted: nothing changes a
 // layout then) and Unavailable where the outcome could not be learned.
 func (l *Ledger) ChangeLayout(ctx context.Context, from LayoutRecord, to allocator.Layout, actor string) (LayoutRecord, error) {
+	return l.changeLayout(ctx, from, to, actor, Txn{})
+}
+
+// changeLayout is ChangeLayout, under more conditions and with more operations
+// in the same transaction.
+func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocator.Layout, actor string, with Txn) (LayoutRecord, error) {
 	if err := to.Validate(); err != nil {
 		return LayoutRecord{}, err
 	}
@@ -124,16 +130,16 @@ func (l *Ledger) ChangeLayout(ctx context.Context, from LayoutRecord, to allocat
 	nonce := randomHex()
 	value := record.encode(nonce)
 	answer, err := l.try(ctx, Txn{
-		If: []Cond{
-			{Key: l.keys.layout(), ModRevision: from.revision},
+		If: append(with.If,
+			Cond{Key: l.keys.layout(), ModRevision: from.revision},
 			hasValue(l.keys.epoch(), s.raw),
 			absent(l.keys.layoutAt(to.Version)),
-		},
-		Then: []Op{
+		),
+		Then: append(with.Then,
 			put(l.keys.layout(), value),
 			put(l.keys.layoutAt(to.Version), value),
 			l.audit(actor, "change layout", l.keys.layout(), from.encode(""), value),
-		},
+		),
 	})
 	if err == nil && answer.Succeeded {
 		return l.Refresh(ctx)
@@ -154,7 +160,7 @@ func (l *Ledger) ChangeLayout(ctx context.Context, from LayoutRecord, to allocat
 	if s, _ := l.current(); s.lessable() != nil {
 		return LayoutRecord{}, s.lessable()
 	}
-	return LayoutRecord{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now, the change was made for version %d", current.Layout.Version, from.Layout.Version)
+	return LayoutRecord{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now (or the migration moved on), the change was made for version %d", current.Layout.Version, from.Layout.Version)
 }
 
 // layoutHasNonce reports whether version was written with nonce. It must be

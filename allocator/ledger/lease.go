@@ -85,12 +85,7 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 			return seg, false, err
 		}
 	}
-	base := max(s.mark.Next, s.tag.Settings.Start, s.tag.Settings.Skips[s.instance.room])
-	if s.mark.Era.Stamp != stamp {
-		base, err = s.raise(base, s.floor)
-	} else if skew := s.tag.Settings.MaxSkew; skew > 0 {
-		base, err = s.raise(base, s.floor-skew)
-	}
+	base, err := s.base(state)
 	if err == nil {
 		seg, err = state.layout.Layout.Segment(s.instance.room, base, n, s.tag.Settings.Limit)
 	}
@@ -165,6 +160,22 @@ func (s *lessor) read(ctx context.Context, state *state) error {
 	s.floorStamp = state.stamp()
 	s.known = true
 	return nil
+}
+
+// base returns the least ID that may be leased under state. Its error is
+// raise's.
+func (s *lessor) base(state *state) (int64, error) {
+	base := max(s.mark.Next, s.tag.Settings.Start, s.tag.Settings.Skips[s.instance.room])
+	skew := s.tag.Settings.MaxSkew
+	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
+	case !serves:
+		return base, nil // and Layout.Segment says so
+	case s.mark.Era.Stamp != state.stamp():
+		return s.raise(base, s.floor)
+	case skew > 0:
+		return s.raise(base, s.floor-skew)
+	}
+	return base, nil
 }
 
 // raise returns base, raised to a floor or a catch-up where that lies above.

@@ -37,7 +37,8 @@ func (m Mark) leased(stamp Stamp, seg allocator.Segment) (next Mark, ended *Era)
 	era := m.Era
 	if era.Version != seg.Version {
 		if era.Version != 0 {
-			ended = &era
+			was := era // a copy: era becomes the new one
+			ended = &was
 		}
 		era = Era{Version: seg.Version, First: seg.First}
 	}

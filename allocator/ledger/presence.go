@@ -53,23 +53,33 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		return nil, err
 	}
 	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
-	// Over what is there now, and nothing later: a first try of which the answer
-	// was lost must not come after a second one and take its place.
-	key := l.keys.registration(r.Room, r.Name)
-	there, err := l.gets(ctx, get(key))
-	if err != nil {
-		return nil, err
-	}
-	i.mu.kv, _ = there.one(0)
-	i.mu.kv.Key = key
 	i.mu.value = registrationValue{
 		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(),
 	}
-	if err := i.write(ctx); err != nil {
-		return nil, err
+	key := l.keys.registration(r.Room, r.Name)
+	for range joinAttempts {
+		// Over what is there now, and nothing later: a first try of which the
+		// answer was lost must not come after a second one and take its place.
+		there, err := l.gets(ctx, get(key))
+		if err != nil {
+			return nil, err
+		}
+		i.mu.kv, _ = there.one(0)
+		i.mu.kv.Key = key
+		i.mu.lost = nil
+		if err = i.write(ctx); err == nil {
+			return i, nil
+		}
+		if kind := allocator.KindOf(err); kind != allocator.Refused && kind != allocator.Conflict {
+			return nil, err
+		}
 	}
-	return i, nil
+	return nil, allocator.Errorf(allocator.Unavailable, "other processes register as instance %s of room %s all the while", r.Name, r.Room)
 }
+
+// joinAttempts bounds how often Join starts over because the process that it
+// replaces wrote its registration just then.
+const joinAttempts = 5
 
 // write puts the registration as it now is, over what we know of it.
 func (i *Instance) write(ctx context.Context) error {
@@ -214,7 +224,7 @@ func (b *heartbeat) send(ctx context.Context, i *Instance) error {
 		if err := i.check(answer.Got[0]); err != nil {
 			return err
 		}
-		if err := b.adopt(i, append(b.doubt, value), answer.Got[1]); err != nil {
+		if err := b.adopt(i, append(b.doubt, value, b.kv.Value), answer.Got[1]); err != nil {
 			return err
 		}
 	}
@@ -297,13 +307,13 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]Instance
 		if err := decode(kv, &v); err != nil {
 			return nil, err
 		}
-		room, name, err := l.keys.parseRegistration(kv.Key)
+		key, err := l.keys.parse(kv.Key)
 		if err != nil {
 			return nil, err
 		}
 		beat, alive := beats[v.Incarnation]
 		records = append(records, InstanceRecord{
-			Registration: Registration{Room: room, Name: name, Address: v.Address, Build: v.Build},
+			Registration: Registration{Room: key.room, Name: key.instance, Address: v.Address, Build: v.Build},
 			Version:      v.Version, Started: v.Started, Alive: alive, LastSeen: beat.Time,
 		})
 	}

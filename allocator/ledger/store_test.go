@@ -14,6 +14,7 @@ func TestMemoryStore(t *testing.T) {
 }
 
 func TestEtcdStore(t *testing.T) {
+	t.Parallel()
 	ledgertest.RunStore(t, func(t *testing.T) ledgertest.Subject {
 		e := ledgertest.StartEtcd(t)
 		another := e.Store(t)

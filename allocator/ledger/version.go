@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/march-id/march/allocator"
 )
@@ -18,7 +19,8 @@ const supportedVersions = "3.6.9 or newer"
 // both versions.
 func checkVersion(version string) error {
 	var major, minor, patch int
-	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil {
+	core, _, _ := strings.Cut(version, "+") // a build's name may follow; a pre-release is not the release
+	if _, err := fmt.Sscanf(core, "%d.%d.%d", &major, &minor, &patch); err != nil || core != fmt.Sprintf("%d.%d.%d", major, minor, patch) {
 		return allocator.Errorf(allocator.Refused, "etcd says its version is %q; supported: %s", version, supportedVersions)
 	}
 	newest := supported[len(supported)-1]

@@ -1,0 +1,76 @@
+package ledger_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// Two instances of each of two rooms hammer eight tags from cold, over both
+// stores, while the layout changes under them.
+func TestManyAtOnce(t *testing.T) {
+	layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7", "100 a=0-50 b=50-100"}
+	tags := make([]allocator.Tag, 8)
+	for i := range tags {
+		tags[i] = allocator.Tag(fmt.Sprintf("t%d", i))
+	}
+	stores := map[string]func(t *testing.T) func() ledger.Store{
+		"memory": func(t *testing.T) func() ledger.Store {
+			m := ledgertest.NewMemory(t)
+			return func() ledger.Store { return m.Open() }
+		},
+		"etcd": func(t *testing.T) func() ledger.Store {
+			e := ledgertest.StartEtcd(t)
+			return func() ledger.Store { return e.Store(t) }
+		},
+	}
+	for name, connect := range stores {
+		t.Run(name, func(t *testing.T) {
+			store := connect(t)
+			admin := open(t, store())
+			if _, err := admin.Init(bg, lay(t, layouts[0]), "test"); err != nil {
+				t.Fatal(err)
+			}
+			for _, tag := range tags {
+				if _, err := admin.CreateTag(bg, tag, ledger.DefaultTag(), "test"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var mu sync.Mutex
+			issued := ledgertest.Issued{}
+			var all sync.WaitGroup
+			for i, room := range []allocator.Room{"a", "a", "b", "b"} {
+				l := open(t, store())
+				p, err := l.Join(bg, ledger.Registration{Room: room, Name: allocator.Instance(fmt.Sprint(i))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, tag := range tags {
+					all.Go(func() {
+						source, _, err := p.Source(bg, tag)
+						for k := 0; k < 20 && err == nil; k++ {
+							var seg allocator.Segment
+							if seg, err = source.Lease(bg, int64(1+k)); err == nil {
+								mu.Lock()
+								issued.Add(tag, room, seg)
+								mu.Unlock()
+							}
+						}
+						if err != nil {
+							t.Errorf("room %s tag %s: %v", room, tag, err)
+						}
+					})
+				}
+			}
+			for _, layout := range layouts[1:] {
+				change(t, admin, layout)
+			}
+			all.Wait()
+			ledgertest.CheckCluster(t, store(), "default", issued)
+		})
+	}
+}

@@ -1,0 +1,154 @@
+package ledger_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// heard is how long news may take.
+const heard = 10 * time.Second
+
+// etcdAt returns a store over endpoints, closed when the test ends.
+func etcdAt(t *testing.T, endpoints ...string) ledger.Store {
+	t.Helper()
+	s, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// silent listens and never answers.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+// dead is an endpoint where nobody listens.
+func dead(t *testing.T) string { return "unix://" + filepath.Join(t.TempDir(), "none") }
+
+// together runs tests at once, however few processors there are: they wait.
+func together(t *testing.T, tests map[string]func(*testing.T)) {
+	var all sync.WaitGroup
+	for name, test := range tests {
+		all.Go(func() { t.Run(name, test) })
+	}
+	all.Wait()
+}
+
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(*testing.T){}
+	for where, endpoint := range map[string]string{"nobody listens": dead(t), "nobody answers": silent(t)} {
+		for what, call := range map[string]func(context.Context, *ledger.Ledger) error{
+			"Ping": func(ctx context.Context, l *ledger.Ledger) error { return l.Ping(ctx) },
+			"Join": func(ctx context.Context, l *ledger.Ledger) error {
+				_, err := l.Join(ctx, ledger.Registration{Room: "a", Name: "one"})
+				return err
+			},
+			"Init": func(ctx context.Context, l *ledger.Ledger) error {
+				_, err := l.Init(ctx, lay(t, "10 a=0-5"), "me")
+				return err
+			},
+			"CreateTag": func(ctx context.Context, l *ledger.Ledger) error {
+				_, err := l.CreateTag(ctx, "t", ledger.DefaultTag(), "me")
+				return err
+			},
+		} {
+			tests[what+" where "+where] = func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				begun := time.Now()
+				wantKind(t, call(ctx, open(t, etcdAt(t, endpoint))), allocator.Unavailable, endpoint)
+				if took := time.Since(begun); took > 5*time.Second {
+					t.Errorf("it took %v", took)
+				}
+			}
+		}
+	}
+	together(t, tests)
+}
+
+func TestAnotherEndpointWhenOneFails(t *testing.T) {
+	t.Parallel()
+	e := ledgertest.StartEtcd(t)
+	admin := open(t, e.Store(t))
+	if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]func(*testing.T){}
+	for name, first := range map[string]string{"dead": dead(t), "silent": silent(t)} {
+		tests[name] = func(t *testing.T) {
+			l := open(t, etcdAt(t, first, first, e.Endpoint))
+			if _, err := l.Refresh(t.Context()); err != nil && name == "dead" {
+				t.Errorf("the first call: %v", err)
+			}
+			eventually(t, "an answer from the last endpoint", func() bool { return l.Ping(t.Context()) == nil })
+			w := watch(t, l)
+			w.await(t, 1)
+		}
+		tests[name+" for Ping"] = func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			if err := open(t, etcdAt(t, first, e.Endpoint)).Ping(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	together(t, tests)
+}
+
+// A caller that gives up is no reason to leave an endpoint.
+func TestGivingUpKeepsTheEndpoint(t *testing.T) {
+	e := ledgertest.StartEtcd(t)
+	s := etcdAt(t, e.Endpoint, dead(t))
+	read := ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: "a"}}}}}
+	if _, err := s.Txn(bg, read); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	for range 3 {
+		_, err := s.Txn(ctx, read)
+		wantKind(t, err, allocator.Unavailable, "canceled")
+		if _, err := s.Txn(bg, read); err != nil {
+			t.Errorf("after a caller gave up: %v", err)
+		}
+	}
+}
+
+func TestNewEtcdEndpoints(t *testing.T) {
+	for _, endpoints := range [][]string{nil, {""}, {"a:1", " "}, {"a:1,b:2"}, {"a b"}} {
+		_, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: endpoints})
+		wantKind(t, err, allocator.Invalid, "etcd endpoints")
+	}
+	// One that parses and leads nowhere is an error when it is used, not a hang.
+	for _, endpoint := range []string{"http://", "://", "nonsense://x", "http://[::1"} {
+		s := etcdAt(t, endpoint)
+		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
+		_, err := s.Txn(ctx, ledger.Txn{})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), endpoint) {
+			t.Errorf("endpoint %q: error %v does not name it", endpoint, err)
+		}
+	}
+}

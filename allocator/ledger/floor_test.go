@@ -1,0 +1,228 @@
+package ledger_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// Any layout may follow any other.
+func TestLayoutChangesInEveryDirection(t *testing.T) {
+	for name, layouts := range map[string][]string{
+		"swap":                  {"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "100 a=0-50 b=50-100"},
+		"shrink and grow":       {"100 a=0-50 b=50-100", "100 a=0-10 b=50-100", "100 a=0-10 b=10-100"},
+		"larger boundary":       {"10 a=0-5 b=5-10", "1000 a=0-500 b=500-1000"},
+		"smaller boundary":      {"1000 a=0-500 b=500-1000", "10 a=5-10 b=0-5"},
+		"coprime boundaries":    {"7 a=0-3 b=3-7", "10 a=3-10 b=0-3", "9 a=0-1 b=1-9"},
+		"a room is added":       {"100 a=0-50 b=50-100", "100 a=0-50 b=50-60 c=60-100"},
+		"a room goes":           {"100 a=0-50 b=50-100", "100 a=0-100", "100 a=0-1 b=1-100"},
+		"a room comes alone":    {"100 a=0-100", "100 b=0-100", "100 a=0-100"},
+		"to the whole boundary": {"100 a=3-4 b=99-100", "1 b=0-1", "9223372036854775807 a=0-4611686018427387904 b=4611686018427387904-9223372036854775807"},
+		"the same again":        {"100 a=0-50 b=50-100", "100 a=0-50 b=50-100"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, layouts[0])
+			processes := []*process{c.start("a"), c.start("a"), c.start("b"), c.start("c")}
+			for i, layout := range layouts {
+				if i > 0 {
+					c.move(layout)
+				}
+				for round := range 3 {
+					for _, p := range processes {
+						_, in := lay(t, layout).Ranges[p.room]
+						seg, err := p.tryLease("t", int64(1+37*round))
+						switch {
+						case !in:
+							wantKind(t, err, allocator.NoRange, "room "+string(p.room), fmt.Sprintf("version %d", i+1))
+						case err != nil:
+							t.Errorf("room %s under %s: %v", p.room, layout, err)
+						case seg.Version != int64(i+1):
+							t.Errorf("room %s under version %d leased %v", p.room, i+1, seg)
+						}
+					}
+				}
+			}
+			c.check()
+		})
+	}
+}
+
+// drawLayout draws a valid layout with small numbers, unaligned.
+func drawLayout(t *rapid.T, rooms []allocator.Room) allocator.Layout {
+	l := allocator.Layout{Boundary: rapid.Int64Range(1, 24).Draw(t, "boundary"), Ranges: map[allocator.Room]allocator.Range{}}
+	at := int64(0)
+	for _, room := range rapid.Permutation(rooms).Draw(t, "order") {
+		lower := at + rapid.Int64Range(0, 2).Draw(t, "gap")
+		upper := lower + rapid.Int64Range(1, 9).Draw(t, "width")
+		if upper = min(upper, l.Boundary); lower < upper {
+			l.Ranges[room] = allocator.Range{Lower: lower, Upper: upper}
+			at = upper
+		}
+	}
+	if len(l.Ranges) == 0 {
+		l.Ranges[rooms[0]] = allocator.Range{Lower: 0, Upper: l.Boundary}
+	}
+	return l
+}
+
+// checkInBubble is rapid.Check with a clock that makes waiting free.
+func checkInBubble(t *testing.T, f func(*rapid.T)) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var failed any // how rapid ends a test
+		synctest.Test(t, func(*testing.T) {
+			defer func() { failed = recover() }()
+			f(rt)
+		})
+		switch {
+		case strings.HasSuffix(fmt.Sprintf("%T", failed), "invalidData"):
+			panic(failed)
+		case failed != nil: // from a line of its own, by which rapid tells failures apart
+			panic(failed)
+		}
+	})
+}
+
+// Random layouts, rooms, instances, tags, restarts and faults: no ID is ever in
+// two segments. The store complains about each single step, tryLease about
+// growth, and check lists all IDs.
+func TestNoIDTwice(t *testing.T) {
+	refusals, leases := map[allocator.Kind]int{}, 0
+	checkInBubble(t, func(t *rapid.T) {
+		rooms := []allocator.Room{"a", "b", "c"}
+		c := newCluster(t, "10 a=0-3 b=3-6 c=7-10")
+		var processes []*process
+		var fate ledgertest.Fate
+		start := func(room allocator.Room) {
+			p := c.start(room)
+			p.conn.Fate(func(ledger.Txn) ledgertest.Fate {
+				now := fate // for one transaction of the next action
+				fate = ledgertest.Fate{}
+				return now
+			})
+			processes = append(processes, p)
+		}
+		for _, room := range rooms {
+			start(room)
+		}
+		c.tag("u", func(s *ledger.TagSettings) {
+			s.Start, s.Limit = 5, rapid.Int64Range(50, 2000).Draw(t, "limit")
+			s.MaxJump = rapid.SampledFrom([]int64{20, 1000}).Draw(t, "max jump")
+			s.MaxSkew = rapid.SampledFrom([]int64{0, 1, 40}).Draw(t, "max skew")
+		})
+		tags := rapid.SampledFrom([]allocator.Tag{"t", "t", "u"})
+		for range rapid.IntRange(1, 100).Draw(t, "actions") {
+			if name := rapid.SampledFrom(ledgertest.Fates()).Draw(t, "fate"); rapid.IntRange(0, 3).Draw(t, "fault") == 0 {
+				fate = ledgertest.Fate{Name: name, N: rapid.IntRange(1, 8).Draw(t, "n")}
+			}
+			i := rapid.IntRange(0, len(processes)-1).Draw(t, "process")
+			p := processes[i]
+			switch rapid.IntRange(0, 15).Draw(t, "action") {
+			case 0:
+				c.moveTo(drawLayout(t, rooms))
+			case 2:
+				start(p.room)
+			case 3: // a restart under its name
+				fate = ledgertest.Fate{}
+				again := c.startAs(p.room, p.name)
+				again.conn.Fate(func(ledger.Txn) ledgertest.Fate { now := fate; fate = ledgertest.Fate{}; return now })
+				processes[i] = again
+			case 4:
+				_ = p.Serve(bg, 1)
+			case 5:
+				_, _ = p.ledger.Refresh(bg)
+			default:
+				if _, err := p.tryLease(tags.Draw(t, "tag"), rapid.Int64Range(1, 40).Draw(t, "count")); err != nil {
+					refusals[allocator.KindOf(err)]++
+				} else {
+					leases++
+				}
+			}
+		}
+		c.check()
+	})
+	t.Logf("%d leases, refused: %v", leases, refusals)
+	for _, kind := range []allocator.Kind{allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.Exhausted, allocator.Refused} {
+		if refusals[kind] == 0 {
+			t.Errorf("weak: no lease was refused as %v", kind)
+		}
+	}
+	if refusals[allocator.Internal] > 0 {
+		t.Errorf("%d leases failed as internal", refusals[allocator.Internal])
+	}
+}
+
+// A typo in one room must not drag the others to the end of the space.
+func TestMaxJump(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.tag("j", func(s *ledger.TagSettings) { s.MaxJump = 1000 })
+	a, b := c.start("a"), c.start("b")
+	must := func(p *process, n int64) allocator.Segment {
+		t.Helper()
+		seg, err := p.tryLease("j", n)
+		if err != nil {
+			t.Fatalf("room %s: %v", p.room, err)
+		}
+		return seg
+	}
+	must(a, 10)
+	must(b, 10)
+	must(a, 1000) // to about 2,000
+	// Under a layout that both know already nobody has to jump, whoever starts.
+	must(c.start("b"), 10)
+	must(b, 10)
+	c.move("100 a=50-100 b=0-50")
+	_, err := b.tryLease("j", 10)
+	wantKind(t, err, allocator.Refused, "max_jump (1000)", "march tag update j --max-jump")
+	_, err = c.start("b").tryLease("j", 10)
+	wantKind(t, err, allocator.Refused)
+	must(a, 10) // the furthest itself may go on
+	c.update("j", func(s *ledger.TagSettings) { s.MaxJump = 5000 })
+	if seg := must(b, 10); seg.First < 2000 {
+		t.Errorf("after the jump was agreed: %v", seg)
+	}
+	must(a, 10)
+	c.check()
+}
+
+func TestSkewAndSkips(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.start("a"), c.start("b")
+	a.lease(1000)
+	b.lease(10)
+	c.update("t", func(s *ledger.TagSettings) { s.MaxSkew = 500 })
+	far := c.mark("a").Next
+	if seg := b.lease(10); seg.First < far-500 || seg.First > far+100 {
+		t.Errorf("with max_skew 500 behind %d: %v", far, seg)
+	}
+	// A catch-up over more than max_jump is refused, as a floor is.
+	c.update("t", func(s *ledger.TagSettings) { s.MaxJump = 2000 })
+	if _, err := c.admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, false, "test"); err == nil {
+		t.Error("a skip of 10,000,000 was not refused")
+	} else {
+		wantKind(t, err, allocator.Refused, "max_jump (2000)")
+	}
+	if _, err := c.admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, true, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if seg := a.lease(10); seg.First < 10_000_000 {
+		t.Errorf("after a skip to 10,000,000: %v", seg)
+	}
+	_, err := b.tryLease("t", 10)
+	wantKind(t, err, allocator.Refused, "max_jump")
+	// Without max_skew, room b need not follow a typo in room a, not even
+	// when it starts anew.
+	c.update("t", func(s *ledger.TagSettings) { s.MaxSkew = 0 })
+	for _, p := range []*process{b, c.start("b")} {
+		if seg := p.lease(10); seg.Last() > 10_000 {
+			t.Errorf("room b followed: %v", seg)
+		}
+	}
+	c.check()
+}

@@ -1,0 +1,156 @@
+package ledgertest_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// recorder is a TB that notes what it is told.
+type recorder struct{ said []string }
+
+func (r *recorder) Helper() {}
+func (r *recorder) Errorf(format string, args ...any) {
+	r.said = append(r.said, fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...) }
+
+// issue makes a cluster that changed its layout, and returns what was issued.
+func issue(t *testing.T, store ledger.Store) ledgertest.Issued {
+	ctx := context.Background()
+	l, err := ledger.New(store, ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := allocator.Range{Lower: 0, Upper: 5}, allocator.Range{Lower: 5, Upper: 10}
+	record, err := l.Init(ctx, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.CreateTag(ctx, "t", ledger.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	issued := ledgertest.Issued{}
+	lease := func() {
+		for _, room := range []allocator.Room{"a", "b"} {
+			p, err := l.Join(ctx, ledger.Registration{Room: room, Name: "one"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			source, _, err := p.Source(ctx, "t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			seg, err := source.Lease(ctx, 20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			issued.Add("t", room, seg)
+		}
+	}
+	lease()
+	if _, err := l.ChangeLayout(ctx, record, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	lease()
+	return issued
+}
+
+// The check of a cluster finds each thing that it is there to find.
+func TestCheckClusterFinds(t *testing.T) {
+	for _, test := range []struct {
+		name, key, old, new string // in this key's value; an empty key is what was issued
+		says                string
+	}{
+		{name: "nothing"},
+		{"an era that reaches into another room's", "eras/a/t/0000000000000000001", `"end":"41"`, `"end":"195"`, "may both have leased"},
+		{"an era that is gone", "eras/a/t/0000000000000000001", "", "", "lies in no era"},
+		{"an era of no layout", "marks/a/t", `"version":"2"`, `"version":"3"`, "no such layout"},
+		{"a mark of no room", "marks/c/t", "", `{"format":1,"next":"5"}`, "which never was"},
+		{"a mark that is gone", "marks/b/t", "", "", "has eras but no mark"},
+		{"a mark that is garbage", "marks/b/t", `"next"`, `"nest"`, "marks/b/t"},
+		{"a key of nobody", "marks/b", "", "x", "not a key of this program"},
+		{"a history with a hole", "layouts/0000000000000000001", "", "", "is version 2"},
+		{"a layout that differs", "layout", `"lower":"5","upper":"10"`, `"lower":"6","upper":"10"`, "not the last of the history"},
+		{"no identity", "identity", "", "", "identity"},
+		{name: "an ID twice", says: "was issued by room"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := ledgertest.NewMemory(t)
+			issued := issue(t, m.Open())
+			key := "/march/default/" + test.key
+			switch value, _ := m.Value(key); {
+			case test.name == "nothing":
+			case test.key == "":
+				issued["t"]["b"] = append(issued["t"]["b"], issued["t"]["a"][0])
+			case test.old == "" && test.new == "":
+				m.Corrupt(ledger.Op{Delete: key})
+			case !strings.Contains(string(value), test.old):
+				t.Fatalf("%s is not in %s", test.old, value)
+			case test.old == "":
+				m.Corrupt(ledger.Op{Put: &ledger.Put{Key: key, Value: []byte(test.new)}})
+			default:
+				m.Corrupt(ledger.Op{Put: &ledger.Put{Key: key, Value: []byte(strings.Replace(string(value), test.old, test.new, 1))}})
+			}
+			var r recorder
+			ledgertest.CheckCluster(&r, m.Open(), "default", issued)
+			if all := strings.Join(r.said, "\n"); (test.says == "") != (all == "") || !strings.Contains(all, test.says) {
+				t.Errorf("it said:\n%s\nwant: %q", all, test.says)
+			}
+		})
+	}
+}
+
+// The store in memory complains by itself of what no ledger may do.
+func TestMemoryComplains(t *testing.T) {
+	const prefix = "/march/default/"
+	edit := func(key, from, to string) func(*ledgertest.Memory) ledger.Txn {
+		return func(m *ledgertest.Memory) ledger.Txn {
+			value, _ := m.Value(prefix + key)
+			return ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: prefix + key, Value: []byte(strings.Replace(string(value), from, to, 1))}}}}
+		}
+	}
+	remove := func(key string) func(*ledgertest.Memory) ledger.Txn {
+		return func(*ledgertest.Memory) ledger.Txn { return ledger.Txn{Then: []ledger.Op{{Delete: prefix + key}}} }
+	}
+	for _, test := range []struct {
+		name string
+		txn  func(*ledgertest.Memory) ledger.Txn
+		says string
+	}{
+		{"a raised mark", edit("marks/a/t", `"next":"1`, `"next":"91`), ""},
+		{"a tag deleted", remove("tags/t"), ""},
+		{"a mark that falls", edit("marks/a/t", `"next":"1`, `"next":"`), "falls from"},
+		{"a mark deleted", remove("marks/a/t"), "never may be"},
+		{"a layout deleted", remove("layouts/0000000000000000001"), "never may be"},
+		{"an era deleted", remove("eras/a/t/0000000000000000001"), "never may be"},
+		{"the identity deleted", remove("identity"), "never may be"},
+		{"a version reused", edit("layouts/0000000000000000001", `"boundary":"10"`, `"boundary":"11"`), "written again"},
+		{"an era rewritten", edit("eras/a/t/0000000000000000001", `"first":"1"`, `"first":"2"`), "written again"},
+		{"a layout without a new version", edit("layout", `"boundary":"10"`, `"boundary":"11"`), "version goes from 2 to 2"},
+		{"a layout without its history", edit("layout", `"version":"2"`, `"version":"3"`), "without its history"},
+		{"a room that is forgotten", edit("layout", `"ever":["a","b"]`, `"ever":["a"]`), "rooms that ever were"},
+		{"a lease under another layout", edit("marks/a/t", `"layout_revision":"`, `"layout_revision":"9`), "stamp of layout"},
+		{"a lease without conditions", edit("marks/a/t", `"first":"`, `"first":"1`), "without a condition on rooms/a/"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var r recorder
+			m := ledgertest.NewMemory(&r)
+			issue(t, m.Open())
+			if len(r.said) > 0 {
+				t.Fatalf("before: %v", r.said)
+			}
+			if _, err := m.Open().Txn(t.Context(), test.txn(m)); err != nil {
+				t.Fatal(err)
+			}
+			if all := strings.Join(r.said, "\n"); (test.says == "") != (all == "") || !strings.Contains(all, test.says) {
+				t.Errorf("it said:\n%s\nwant: %q", all, test.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,135 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+func TestTagSettingsSurvive(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	want := ledger.TagSettings{
+		Start: allocator.MaxID - 2, Limit: allocator.MaxID - 1, MaxJump: 1<<53 + 1, MaxSkew: 1<<62 + 1,
+		Chain: allocator.Settings{MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: 90*time.Minute + time.Millisecond, Prescale: 1<<39 + 3,
+			PrescaleUntil: time.Date(2026, 11, 27, 0, 0, 0, 1, time.FixedZone("", 3600))},
+		Skips: map[allocator.Room]int64{"a": 1<<53 + 1, "b": allocator.MaxID},
+	}
+	if _, err := c.admin.CreateTag(bg, "big", want, "me"); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*ledger.Ledger{c.admin, open(t, c.mem.Open())} {
+		got, err := l.Tag(bg, "big")
+		if diff := cmp.Diff(want, got.Settings); diff != "" || err != nil {
+			t.Errorf("%v %s", err, diff)
+		}
+	}
+	rev := c.mem.Revision()
+	c.update("big", func(*ledger.TagSettings) {})
+	if c.mem.Revision() != rev {
+		t.Error("an update that changes nothing wrote something")
+	}
+	c.check()
+}
+
+func TestTagErrors(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	_, err := c.admin.CreateTag(bg, "t", ledger.DefaultTag(), "me")
+	wantKind(t, err, allocator.Exists, "tag t")
+	_, err = c.admin.CreateTag(bg, "bad", ledger.TagSettings{}, "me")
+	wantKind(t, err, allocator.Invalid)
+	_, err = c.admin.Tag(bg, "none")
+	wantKind(t, err, allocator.NotFound, "tag none")
+	_, err = c.admin.UpdateTag(bg, "none", func(*ledger.TagSettings) error { return nil }, "me")
+	wantKind(t, err, allocator.NotFound)
+	wantKind(t, c.admin.DeleteTag(bg, "none", "me"), allocator.NotFound)
+	for _, change := range []func(*ledger.TagSettings){
+		func(s *ledger.TagSettings) { s.Start = 7 },
+		func(s *ledger.TagSettings) { s.Limit = s.Start },
+		func(s *ledger.TagSettings) { s.Chain.MinStep = 0 },
+		func(s *ledger.TagSettings) { s.MaxJump = -1 },
+	} {
+		_, err = c.admin.UpdateTag(bg, "t", func(s *ledger.TagSettings) error { change(s); return nil }, "me")
+		wantKind(t, err, allocator.Invalid)
+	}
+	c.corrupt("tags/t", []byte(`{"format":1}`))
+	_, err = c.start("a").tryLease("t", 1)
+	wantKind(t, err, allocator.Internal, "tags/t")
+}
+
+func TestTagsByPage(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	for _, name := range []allocator.Tag{"t.1", "t.2", "t-1", "u", "t0"} {
+		c.tag(name, func(*ledger.TagSettings) {})
+	}
+	page := func(prefix string, after allocator.Tag, n int) (names []string) {
+		tags, err := c.admin.Tags(bg, prefix, after, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tag := range tags {
+			names = append(names, string(tag.Name))
+		}
+		return names
+	}
+	for _, test := range []struct {
+		got  []string
+		want string
+	}{
+		{page("", "", 10), "[t t-1 t.1 t.2 t0 u]"},
+		{page("", "", 2), "[t t-1]"},
+		{page("", "t-1", 2), "[t.1 t.2]"},
+		{page("t.", "", 10), "[t.1 t.2]"},
+		{page("t.", "t.1", 10), "[t.2]"},
+		{page("t.", "u", 10), "[]"},
+		{page("t.", "a", 10), "[t.1 t.2]"},
+		{page("x", "", 10), "[]"},
+		{page("\xff", "", 10), "[]"},
+		{page("\x7f", "", 10), "[]"},
+	} {
+		if got := fmt.Sprint(test.got); got != test.want {
+			t.Errorf("got %s, want %s", got, test.want)
+		}
+	}
+}
+
+func TestTagUnknownOutcome(t *testing.T) {
+	for _, fate := range unknown {
+		t.Run(fate.String(), func(t *testing.T) {
+			c := newCluster(t, "10 a=0-5 b=5-10")
+			p := c.start("a")
+			once := func() { p.next(ledgertest.Fate{Name: fate, N: 1000}, writes("tags/new")) }
+			outcome := func(what string, err error) {
+				t.Helper()
+				if happened(fate) && err != nil {
+					t.Errorf("%s happened, and its error is %v", what, err)
+				} else if !happened(fate) {
+					wantKind(t, err, allocator.Unavailable)
+				}
+			}
+			once()
+			_, err := p.ledger.CreateTag(bg, "new", ledger.DefaultTag(), "me")
+			outcome("create", err)
+			if !happened(fate) {
+				if _, err := p.ledger.CreateTag(bg, "new", ledger.DefaultTag(), "me"); err != nil {
+					t.Fatalf("create again: %v", err)
+				}
+			}
+			once()
+			raise := func(s *ledger.TagSettings) error { s.MaxSkew += 10; return nil }
+			_, err = p.ledger.UpdateTag(bg, "new", raise, "me")
+			outcome("update", err)
+			if tag, err := p.ledger.Tag(bg, "new"); err != nil || happened(fate) && tag.Settings.MaxSkew != 10 {
+				t.Errorf("after an update by 10: %+v, %v", tag, err)
+			}
+			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn ledger.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			outcome("delete", p.ledger.DeleteTag(bg, "new", "me"))
+			c.check()
+		})
+	}
+}

@@ -1,0 +1,195 @@
+package ledger_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// watcher is a ledger that runs, and the tags it was told of.
+type watcher struct {
+	*ledger.Ledger
+	mu   sync.Mutex
+	tags map[allocator.Tag]int
+}
+
+// watch runs l until the test ends.
+func watch(t *testing.T, l *ledger.Ledger) *watcher {
+	w := &watcher{Ledger: l, tags: map[allocator.Tag]int{}}
+	ctx, cancel := context.WithCancel(bg)
+	done := make(chan error)
+	go func() {
+		done <- l.Run(ctx, func(tag allocator.Tag) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.tags[tag]++
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return w
+}
+
+func (w *watcher) told(tag allocator.Tag) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tags[tag]
+}
+
+// await waits until the ledger knows a layout version, by the channel that says
+// when to look.
+func (w *watcher) await(t *testing.T, version int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(bg, heard)
+	defer cancel()
+	for {
+		r, changed := w.Layout()
+		if r.Layout.Version == version {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			t.Fatalf("after %v the layout is version %d, want %d", heard, r.Layout.Version, version)
+		}
+	}
+}
+
+// change makes the next layout.
+func change(t *testing.T, l *ledger.Ledger, layout string) {
+	t.Helper()
+	from, err := l.Refresh(bg)
+	if err == nil {
+		_, err = l.ChangeLayout(bg, from, lay(t, layout), "test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Run over both stores: from nothing to a cluster, layouts, tags, a compaction
+// of all that it heard of.
+func TestRun(t *testing.T) {
+	for name, open2 := range map[string]func(t *testing.T) ledgertest.Subject{
+		"memory": func(t *testing.T) ledgertest.Subject {
+			m := ledgertest.NewMemory(t)
+			return ledgertest.Subject{Store: m.Open(), Another: m.Open(), Compact: m.Compact}
+		},
+		"etcd": func(t *testing.T) ledgertest.Subject {
+			e := ledgertest.StartEtcd(t)
+			another := e.Store(t)
+			return ledgertest.Subject{Store: e.Store(t), Another: another, Compact: func() { e.Compact(t, another) }}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open2(t)
+			admin := open(t, s.Another)
+			w := watch(t, open(t, s.Store)) // there is no cluster yet
+			if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+				t.Fatal(err)
+			}
+			w.await(t, 1)
+			change(t, admin, "10 a=5-10 b=0-5")
+			w.await(t, 2)
+			if _, err := admin.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a created tag is told", func() bool { return w.told("t") == 1 })
+			s.Compact()
+			change(t, admin, "10 a=0-5 b=5-10")
+			w.await(t, 3)
+			if _, err := admin.UpdateTag(bg, "t", func(s *ledger.TagSettings) error { s.MaxSkew = 5; return nil }, "test"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "an update is told", func() bool { return w.told("t") == 2 })
+			if err := admin.DeleteTag(bg, "t", "test"); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "a deletion is told", func() bool { return w.told("t") == 3 })
+			ledgertest.CheckCluster(t, s.Another, "default", nil)
+		})
+	}
+}
+
+// A watch that broke while all that it missed was compacted.
+func TestRunSurvivesBreakAndCompaction(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	w := watch(t, open(t, c.mem.Open()))
+	w.await(t, 1)
+	for version := int64(2); version < 5; version++ {
+		c.mem.Break()
+		c.move("10 a=0-5 b=5-10")
+		c.mem.Compact()
+		w.await(t, version)
+	}
+	// An invalid layout is told of, and its repair, be it of the history alone.
+	good := c.value("layouts/0000000000000000004")
+	c.corrupt("layouts/0000000000000000004", []byte("garbage"))
+	eventually(t, "Lessable says that the layout is invalid", func() bool { return w.Lessable() != nil })
+	c.corrupt("layouts/0000000000000000004", good)
+	eventually(t, "Lessable says that it was repaired", func() bool { return w.Lessable() == nil })
+	c.corrupt("epoch", []byte(halted))
+	eventually(t, "Lessable says that leasing is halted", func() bool {
+		return w.Lessable() != nil && allocator.KindOf(w.Lessable()) == allocator.WentBack
+	})
+}
+
+// The same in a real etcd, which stops and starts again, compacted meanwhile.
+func TestRunSurvivesAnEtcdRestart(t *testing.T) {
+	t.Parallel()
+	e := ledgertest.StartEtcd(t)
+	admin := open(t, e.Store(t))
+	if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	w := watch(t, open(t, e.Store(t)))
+	w.await(t, 1)
+	p, err := w.Join(bg, ledger.Registration{Room: "a", Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, _, err := p.Source(bg, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued := ledgertest.Issued{}
+	lease := func() error {
+		seg, err := source.Lease(bg, 10)
+		if err == nil {
+			issued.Add("t", "a", seg)
+		}
+		return err
+	}
+	if err := lease(); err != nil {
+		t.Fatal(err)
+	}
+	e.Stop()
+	wantKind(t, lease(), allocator.Unavailable, e.Endpoint)
+	if away, _, cause := w.Contact(); away.IsZero() || cause == nil {
+		t.Errorf("while etcd is down: away %v, %v", away, cause)
+	}
+	e.Start(t)
+	eventually(t, "a lease after the restart", func() bool { return lease() == nil })
+	if away, _, _ := w.Contact(); !away.IsZero() {
+		t.Errorf("still away since %v", away)
+	}
+	change(t, admin, "10 a=5-10 b=0-5")
+	e.Compact(t, e.Store(t))
+	change(t, admin, "7 a=0-7")
+	w.await(t, 3)
+	if err := lease(); err != nil {
+		t.Error(err)
+	}
+	ledgertest.CheckCluster(t, e.Store(t), "default", issued)
+}
