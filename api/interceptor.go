@@ -6,6 +6,10 @@ import (
 	"google.golang.org/grpc"
 )
 
+// ActorHeader is the metadata key in which a client says on whose behalf it
+// calls; it goes into the audit as it is said.
+const ActorHeader = "march-actor"
+
 // UnaryServerInterceptor turns a handler's error into a status. It is on the
 // hot path: without an error it does nothing.
 func UnaryServerInterceptor(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -3,14 +3,15 @@ package console
 import (
 	"context"
 	"net"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/oklog/ulid/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -42,6 +43,9 @@ type Server struct {
 	ledger *ledger.Ledger
 	rooms  dialer
 	health *health.Server
+
+	name     string        // this process's, its own
+	stopping chan struct{} // closed when the drain begins
 }
 
 // New checks cfg. Its error is Invalid.
@@ -52,7 +56,14 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	return &Server{cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer()}, nil
+	host, err := os.Hostname()
+	if err != nil {
+		host = "console"
+	}
+	return &Server{
+		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
+		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
+	}, nil
 }
 
 // Run serves until ctx ends, finishes the calls under way, and returns nil; or
@@ -62,10 +73,16 @@ func (s *Server) Run(ctx context.Context) error {
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	s.health.SetServingStatus(marchv1.ConsoleService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
+	driving, stop := context.WithCancel(ctx)
+	var driver sync.WaitGroup
+	driver.Go(func() { s.drive(driving) })
+	defer driver.Wait()
+	defer stop()
 	err := server.Run(ctx, server.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 1 << 20, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
 		Ready:    s.ready,
+		Draining: func() { close(s.stopping) },
 	})
 	s.log.Info("stopped")
 	return err
@@ -76,28 +93,6 @@ func (s *Server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return s.ledger.Ping(ctx)
-}
-
-// ActorHeader is the metadata key in which a client says on whose behalf it
-// calls; it goes into the audit as it is said.
-const ActorHeader = "march-actor"
-
-const maxActor = 128
-
-// actor returns who calls, for the audit: what the client says, and where from.
-func actor(ctx context.Context) string {
-	said := "unknown"
-	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		if v := md.Get(ActorHeader); len(v) > 0 && v[0] != "" {
-			said = v[0][:min(len(v[0]), maxActor)]
-		}
-	}
-	if p, ok := peer.FromContext(ctx); ok {
-		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
-			return said + " from " + host
-		}
-	}
-	return said
 }
 
 // pageSize returns how many items a page has.

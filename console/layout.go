@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -23,7 +24,7 @@ func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.ledger.Init(ctx, layout, actor(ctx))
+	record, err := s.ledger.Init(ctx, layout, levers.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,9 @@ const (
 	adoptUnused = time.Minute
 )
 
-// adoptLayouts moves this instance to every new layout, until ctx ends.
-func (s *Server) adoptLayouts(ctx context.Context) error {
-	served := s.layoutVersion() // chains made from now on are of this version or later
+// adoptLayouts moves this instance to every layout after served, the one it
+// registered with, until ctx ends.
+func (s *Server) adoptLayouts(ctx context.Context, served int64) error {
 	for {
 		record, changed := s.ledger.Layout()
 		if version := record.Layout.Version; version > served {

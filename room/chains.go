@@ -16,6 +16,7 @@ import (
 // chains is the chains in memory, by tag.
 type chains struct {
 	loading singleflight.Group // of chains being made, by tag
+	slots   chan struct{}      // one for each that is read now
 	mu      struct {
 		sync.RWMutex
 		chains  map[allocator.Tag]*allocator.Chain
@@ -31,7 +32,12 @@ const (
 	maxUnknown = 10_000
 )
 
+// loadAtOnce is how many tags are read at once: so that a thousand cold tags
+// do not storm an etcd that is slow, or just back.
+const loadAtOnce = 64
+
 func (c *chains) init() {
+	c.slots = make(chan struct{}, loadAtOnce)
 	c.mu.chains = make(map[allocator.Tag]*allocator.Chain)
 	c.mu.unknown = make(map[allocator.Tag]time.Time)
 }
@@ -55,6 +61,18 @@ func (c *chains) all(sorted bool) []tagged {
 		slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(a.tag, b.tag) })
 	}
 	return list
+}
+
+// anyHeld reports whether any chain holds an ID.
+func (c *chains) anyHeld() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, chain := range c.mu.chains {
+		if chain.Status().Held > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // byPeak returns the chains by their recent peak rate, the highest first.
@@ -150,9 +168,13 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		chain, err := s.makeChain(ctx, tag)
-		if err != nil && allocator.KindOf(err) == allocator.NotFound {
+		switch away, _, _ := s.ledger.Contact(); {
+		case err == nil:
+		case allocator.KindOf(err) == allocator.NotFound:
 			s.chains.setUnknown(tag, time.Now())
 			return nil, notFound(tag)
+		case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
+			return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
 		}
 		return chain, err
 	})
@@ -173,6 +195,12 @@ func notFound(tag allocator.Tag) error {
 }
 
 func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {
+	select {
+	case s.chains.slots <- struct{}{}:
+		defer func() { <-s.chains.slots }()
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
+	}
 	source, settings, err := s.instance.Source(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
 		_, err = s.ledger.CreateTag(ctx, tag, ledger.DefaultTag(), "room "+string(s.cfg.Room))
@@ -193,39 +221,59 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.C
 }
 
 // tagChanged is told by the ledger of a tag whose settings changed. A chain in
-// memory takes them up; a deleted tag's chain is dropped.
-func (s *Server) tagChanged(tag allocator.Tag) {
-	s.chains.forgetUnknown(tag)
-	chain := s.chains.get(string(tag))
-	if chain == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	t, err := s.ledger.Tag(ctx, tag)
+// memory takes them up; a deleted tag's chain is dropped; and one that is
+// prescaled is made, so that what was asked for is there before its first
+// caller.
+func (s *Server) tagChanged(change ledger.TagChange) {
+	s.chains.forgetUnknown(change.Name)
+	chain := s.chains.get(string(change.Name))
 	switch {
-	case err == nil:
-		if err := chain.Update(t.Settings.Chain); err != nil {
-			s.log.Error("tag's settings refused", "tag", tag, "error", err)
+	case change.Settings == nil && chain != nil:
+		s.chains.remove(change.Name, chain)
+		s.log.Info("tag deleted", "tag", change.Name)
+	case change.Settings == nil:
+	case chain != nil:
+		if err := chain.Update(change.Settings.Chain); err != nil {
+			s.log.Error("tag's settings refused", "tag", change.Name, "error", err)
 			return
 		}
-		chain.Skip(t.Settings.Skips[s.cfg.Room])
-		s.log.Info("tag updated", "tag", tag)
-	case allocator.KindOf(err) == allocator.NotFound:
-		s.chains.remove(tag, chain)
-		s.log.Info("tag deleted", "tag", tag)
-	default:
-		s.log.Warn("tag changed but could not be read; its next lease will see", "tag", tag, "error", err)
+		chain.Skip(change.Settings.Skips[s.cfg.Room])
+		s.log.Info("tag updated", "tag", change.Name)
+	case change.Settings.Chain.Prescale > 0 && time.Now().Before(change.Settings.Chain.PrescaleUntil):
+		select {
+		case s.prescaled <- change.Name:
+		default: // so many at once are made as they are asked for
+		}
 	}
 }
 
-// sweepEvery is how often every chain is looked at: it measures rates and
-// refills chains too slow to look at themselves.
+// maxPrescaled is how many tags that nobody has asked for yet may wait for
+// their prescale.
+const maxPrescaled = 1000
+
+// warmPrescaled makes the chains of tags that were prescaled, until ctx ends.
+func (s *Server) warmPrescaled(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case tag := <-s.prescaled:
+			warming, cancel := context.WithTimeout(ctx, 5*time.Second)
+			if err := s.warmTag(warming, tag); err != nil && ctx.Err() == nil {
+				s.log.Warn("tag not prescaled yet, its first caller will", "tag", tag, "error", err)
+			}
+			cancel()
+		}
+	}
+}
+
+// sweepEvery is how often every chain is looked at, unless IdleAfter asks for
+// more: it measures rates and refills chains too slow to look at themselves.
 const sweepEvery = 10 * time.Second
 
 // sweep looks after all chains until ctx ends.
 func (s *Server) sweep(ctx context.Context) error {
-	ticker := time.NewTicker(sweepEvery)
+	ticker := time.NewTicker(min(sweepEvery, s.cfg.IdleAfter/2))
 	defer ticker.Stop()
 	for {
 		select {
@@ -238,6 +286,5 @@ func (s *Server) sweep(ctx context.Context) error {
 				s.chains.remove(t.tag, t.chain)
 			}
 		}
-		s.reportHealth()
 	}
 }

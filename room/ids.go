@@ -3,7 +3,6 @@ package room
 import (
 	"context"
 	"errors"
-	"io"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -89,34 +88,6 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 		return nil, err
 	}
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg)}, nil
-}
-
-// Stream implements IDService. A stop ends it with UNAVAILABLE between two
-// answers, so that the client goes elsewhere.
-func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
-	ctx := stream.Context()
-	var request marchv1.NextRequest // read again and again: nobody keeps it
-	var tag string
-	for {
-		if err := stream.RecvMsg(&request); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if request.GetTag() != "" {
-			tag = request.GetTag()
-		}
-		if err := s.status.stopping(); err != nil {
-			return err
-		}
-		id, err := s.next(ctx, tag)
-		if err != nil {
-			return err
-		}
-		if err := stream.Send(&marchv1.NextResponse{Id: id}); err != nil {
-			return err
-		}
-	}
 }
 
 // Decode implements IDService.

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -65,12 +65,22 @@ type Server struct {
 	chains   chains
 	health   *health.Server
 	status   status
+	streams  sync.WaitGroup // what answers streams
+
+	prescaled chan allocator.Tag // tags to be made ahead of their first caller
+	metrics   *prometheus.Registry
 
 	instance *ledger.Instance // set by Run before anything is served
 }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
+	if _, err := allocator.ParseRoom(string(cfg.Room)); err != nil {
+		return nil, err
+	}
+	if _, err := allocator.ParseInstance(string(cfg.Name)); err != nil {
+		return nil, err
+	}
 	switch {
 	case cfg.Ledger == nil || cfg.GRPC == nil:
 		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
@@ -92,10 +102,12 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
+		prescaled: make(chan allocator.Tag, maxPrescaled), metrics: prometheus.NewRegistry(),
 	}
 	s.chains.init()
-	s.status.set(errStarting)
-	s.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
+	s.status.init()
+	s.reportHealth()
 	return s, nil
 }
 
@@ -121,13 +133,16 @@ func (s *Server) Run(ctx context.Context) error {
 		err := s.instance.Run(background)
 		if err != nil { // another process has our name: issue nothing more
 			s.log.Error("registration lost", "error", err)
-			s.status.set(errStopping)
+			s.status.stopped()
 			s.chains.closeAll()
 		}
 		return err
 	})
-	work.Go(func() error { return s.adoptLayouts(background) })
+	served := s.layoutVersion() // before anything can learn of a later one
+	work.Go(func() error { return s.adoptLayouts(background, served) })
 	work.Go(func() error { return s.sweep(background) })
+	work.Go(func() error { return s.warmPrescaled(background) })
+	work.Go(func() error { return s.watchHealth(background) })
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -141,18 +156,22 @@ func (s *Server) Run(ctx context.Context) error {
 			marchv1.RegisterRoomServiceServer(r, s)
 		},
 		Ready:    func(context.Context) error { return s.Ready() },
-		Draining: func() { s.status.set(errStopping) },
+		Metrics:  s.metrics,
+		Draining: s.status.stopped,
 	})
 	stopServing()
 	warming.Wait()
+	s.streams.Wait()
 
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	left := s.instance.Leave(leaving)
+	// Nothing may be leased after Leave, and a heartbeat after it would find the
+	// registration lost.
 	stop()
 	if lost := work.Wait(); lost != nil {
 		return lost
 	}
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	left := s.instance.Leave(leaving)
 	held := s.chains.closeAll()
 	s.log.Info("stopped", "ids_held_and_dropped", held)
 	if left != nil && err == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,10 +23,25 @@ var (
 	errStopping = &allocator.Error{Kind: allocator.Unavailable, Msg: "this instance is stopping; call another"}
 )
 
-// status is whether the instance serves: why not, or nil.
-type status struct{ reason atomic.Pointer[error] }
+// status is whether the instance serves.
+type status struct {
+	reason atomic.Pointer[error] // why not, or nil
+	stop   chan struct{}         // closed when the reason is errStopping, for good
+	once   sync.Once
+}
+
+func (s *status) init() {
+	s.stop = make(chan struct{})
+	s.set(errStarting)
+}
 
 func (s *status) set(reason error) { s.reason.Store(&reason) }
+
+// stopped begins the stop.
+func (s *status) stopped() {
+	s.set(errStopping)
+	s.once.Do(func() { close(s.stop) })
+}
 
 // started ends errStarting, and nothing else: a stop may have come first.
 func (s *status) started() {
@@ -61,12 +77,27 @@ func (s *Server) Ready() error {
 	if away.IsZero() {
 		return s.ledger.Lessable()
 	}
-	for _, t := range s.chains.all(false) {
-		if t.chain.Status().Held > 0 {
-			return nil
-		}
+	if s.chains.anyHeld() {
+		return nil
 	}
 	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s and no IDs are held: %v", away.UTC().Format(time.RFC3339), cause)
+}
+
+// healthEvery is how late gRPC's health service may be.
+const healthEvery = time.Second
+
+// watchHealth keeps gRPC's health service up to date until ctx ends.
+func (s *Server) watchHealth(ctx context.Context) error {
+	ticker := time.NewTicker(healthEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			s.reportHealth()
+		}
+	}
 }
 
 // reportHealth tells gRPC's health service.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -10,19 +11,29 @@ import (
 // lessor leases segments of one tag to one instance: an allocator.Source. It
 // remembers what it read and what its own last transaction wrote, so that a
 // cold chain costs one read and one write, and a steady one a write per
-// segment.
+// segment. A room has one for each tag in memory, so it keeps numbers, and
+// makes keys and values when it needs them.
 type lessor struct {
 	instance *Instance
 	name     allocator.Tag
 
-	known bool // tag, mark and kv are as last read or written
-	tag   Tag
-	mark  Mark
-	kv    KV // the mark's; ModRevision 0: there is none yet
+	known       bool  // what follows is as last read or written
+	tagRevision int64 // of the tag's key
+	terms       terms
+	mark        Mark
+	revision    int64  // of the mark's key; 0: there is none yet
+	raw         []byte // the mark's value, where it is not what encode makes of it
 
 	floor      int64 // the largest next of all rooms' marks,
 	jump       int64 // how far above the second largest it lies,
 	floorStamp Stamp // as they were read under this layout and epoch
+}
+
+// terms are the settings of a tag that leases of one room follow.
+type terms struct {
+	start, limit     int64
+	skip             int64 // the least ID this room may lease
+	maxJump, maxSkew int64
 }
 
 // Source reads a tag and returns the source of its segments for this instance.
@@ -31,15 +42,16 @@ type lessor struct {
 func (i *Instance) Source(ctx context.Context, name allocator.Tag) (allocator.Source, TagSettings, error) {
 	s := &lessor{instance: i, name: name}
 	for range leaseAttempts {
+		var settings TagSettings
 		state, err := i.ledger.lessableState(ctx)
 		if err == nil {
-			err = s.read(ctx, state)
+			settings, err = s.read(ctx, state)
 		}
 		if err != nil {
 			return nil, TagSettings{}, err
 		}
 		if s.known {
-			return s, s.tag.Settings, nil
+			return s, settings, nil
 		}
 	}
 	return nil, TagSettings{}, allocator.Errorf(allocator.Unavailable, "tag %s: the layout changed %d times while it was read", name, leaseAttempts)
@@ -80,14 +92,14 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 	}
 	stamp := state.stamp()
 	// Where the tag bounds the skew, the other rooms' marks are needed each time.
-	if !s.known || s.tag.Settings.MaxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp {
-		if err := s.read(ctx, state); err != nil || !s.known {
+	if !s.known || s.terms.maxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp {
+		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
 	}
 	base, err := s.base(state)
 	if err == nil {
-		seg, err = state.layout.Layout.Segment(s.instance.room, base, n, s.tag.Settings.Limit)
+		seg, err = state.layout.Layout.Segment(s.instance.room, base, n, s.terms.limit)
 	}
 	if err != nil {
 		// So it is by what is remembered. It is said only if that still holds.
@@ -121,7 +133,7 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 // that state's layout and epoch still hold, so one snapshot that shows the
 // layout shows every mark that was written before it. Where they hold no
 // longer, known stays false and the ledger has read the newer ones.
-func (s *lessor) read(ctx context.Context, state *state) error {
+func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, err error) {
 	s.known = false
 	l := s.instance.ledger
 	ops := []Op{get(l.keys.tag(s.name)), get(s.markKey())}
@@ -130,14 +142,14 @@ func (s *lessor) read(ctx context.Context, state *state) error {
 	}
 	answer, err := l.read(ctx, Txn{If: l.holds(state), Then: ops})
 	if err != nil {
-		return err
+		return settings, err
 	}
 	if !answer.Succeeded {
 		_, err := l.Refresh(ctx)
-		return err
+		return settings, err
 	}
-	if err := s.take(answer.Got[0], answer.Got[1]); err != nil {
-		return err
+	if settings, err = s.take(state, answer.Got[0], answer.Got[1]); err != nil {
+		return settings, err
 	}
 	s.known = false // until the floor is, too
 	marks := make([]Mark, 0, len(state.layout.Ever))
@@ -145,12 +157,12 @@ func (s *lessor) read(ctx context.Context, state *state) error {
 		if kv, ok := answer.one(i); ok {
 			mark, err := decodeMark(kv)
 			if err != nil {
-				return err
+				return settings, err
 			}
 			marks = append(marks, mark)
 		}
 	}
-	second := s.tag.Settings.Start
+	second := s.terms.start
 	s.floor = 0
 	for _, mark := range marks {
 		second = max(second, min(s.floor, mark.Next))
@@ -159,14 +171,14 @@ func (s *lessor) read(ctx context.Context, state *state) error {
 	s.jump = s.floor - second
 	s.floorStamp = state.stamp()
 	s.known = true
-	return nil
+	return settings, nil
 }
 
 // base returns the least ID that may be leased under state. Its error is
 // raise's.
 func (s *lessor) base(state *state) (int64, error) {
-	base := max(s.mark.Next, s.tag.Settings.Start, s.tag.Settings.Skips[s.instance.room])
-	skew := s.tag.Settings.MaxSkew
+	base := max(s.mark.Next, s.terms.start, s.terms.skip)
+	skew := s.terms.maxSkew
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
 		return base, nil // and Layout.Segment says so
@@ -182,7 +194,7 @@ func (s *lessor) base(state *state) (int64, error) {
 // Its error is Refused where that is due to a single mark that lies more than
 // max_jump above all others.
 func (s *lessor) raise(base, to int64) (int64, error) {
-	if allowed := s.tag.Settings.MaxJump; to > base && s.jump > allowed {
+	if allowed := s.terms.maxJump; to > base && s.jump > allowed {
 		return 0, allocator.Errorf(allocator.Refused,
 			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if that is no mistake, agree with `march tag update %s --max-jump %d`",
 			s.name, s.floor, s.jump, allowed, s.name, s.jump)
@@ -191,23 +203,43 @@ func (s *lessor) raise(base, to int64) (int64, error) {
 }
 
 // take remembers a tag and a mark as a transaction showed them.
-func (s *lessor) take(tag, mark []KV) (err error) {
+func (s *lessor) take(state *state, tag, mark []KV) (TagSettings, error) {
 	s.known = false
 	if len(tag) == 0 {
-		return unknownTag(s.name)
+		return TagSettings{}, unknownTag(s.name)
 	}
-	if s.tag, err = s.instance.ledger.decodeTag(tag[0]); err != nil {
-		return err
+	t, err := s.instance.ledger.decodeTag(tag[0])
+	if err != nil {
+		return TagSettings{}, err
 	}
-	s.mark, s.kv = Mark{}, KV{Key: s.markKey()}
+	s.tagRevision = tag[0].ModRevision
+	s.terms = terms{
+		start: t.Settings.Start, limit: t.Settings.Limit, skip: t.Settings.Skips[s.instance.room],
+		maxJump: t.Settings.MaxJump, maxSkew: t.Settings.MaxSkew,
+	}
+	s.mark, s.revision, s.raw = Mark{}, 0, nil
 	if len(mark) > 0 {
-		s.kv = mark[0]
 		if s.mark, err = decodeMark(mark[0]); err != nil {
-			return err
+			return TagSettings{}, err
+		}
+		s.revision = mark[0].ModRevision
+		if !bytes.Equal(mark[0].Value, s.mark.encode()) {
+			s.raw = mark[0].Value
+		}
+		if s.mark.Era.Stamp.Epoch == state.epoch {
+			s.mark.Era.Stamp.Epoch = state.epoch // one string for all tags
 		}
 	}
 	s.known = true
-	return nil
+	return t.Settings, nil
+}
+
+// value returns the mark's value as it is stored.
+func (s *lessor) value() []byte {
+	if s.raw != nil {
+		return s.raw
+	}
+	return s.mark.encode()
 }
 
 func (s *lessor) markKey() string { return s.instance.ledger.keys.mark(s.instance.room, s.name) }
@@ -225,24 +257,25 @@ func (l *Ledger) holds(state *state) []Cond {
 // them.
 func (s *lessor) standing(state *state) Txn {
 	registration := s.instance.registered()
+	tag, mark := s.instance.ledger.keys.tag(s.name), s.markKey()
 	txn := Txn{
-		If:   append(s.instance.ledger.holds(state), unchanged(s.tag.kv), unchanged(registration)),
-		Else: []Op{get(s.tag.kv.Key), get(s.kv.Key), get(registration.Key)},
+		If:   append(s.instance.ledger.holds(state), Cond{Key: tag, ModRevision: s.tagRevision}, unchanged(registration)),
+		Else: []Op{get(tag), get(mark), get(registration.Key)},
 	}
-	if s.kv.ModRevision == 0 {
-		txn.If = append(txn.If, absent(s.kv.Key))
+	if s.revision == 0 {
+		txn.If = append(txn.If, absent(mark))
 	} else {
-		txn.If = append(txn.If, unchanged(s.kv), hasValue(s.kv.Key, s.kv.Value))
+		txn.If = append(txn.If, Cond{Key: mark, ModRevision: s.revision, Value: s.value()})
 	}
 	return txn
 }
 
 // outdated learns from what a standing transaction showed.
-func (s *lessor) outdated(ctx context.Context, answer Answer) error {
+func (s *lessor) outdated(ctx context.Context, state *state, answer Answer) error {
 	if err := s.instance.check(answer.Got[2]); err != nil {
 		return err
 	}
-	if err := s.take(answer.Got[0], answer.Got[1]); err != nil {
+	if _, err := s.take(state, answer.Got[0], answer.Got[1]); err != nil {
 		return err
 	}
 	_, err := s.instance.ledger.Refresh(ctx)
@@ -256,7 +289,7 @@ func (s *lessor) confirm(ctx context.Context, state *state) (bool, error) {
 	if err != nil || answer.Succeeded {
 		return err == nil, err
 	}
-	return false, s.outdated(ctx, answer)
+	return false, s.outdated(ctx, state, answer)
 }
 
 // commit raises the mark over seg. It reports whether seg is ours; false
@@ -264,9 +297,8 @@ func (s *lessor) confirm(ctx context.Context, state *state) (bool, error) {
 func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment) (bool, error) {
 	l := s.instance.ledger
 	mark, ended := s.mark.leased(state.stamp(), seg)
-	next := KV{Key: s.kv.Key, Value: mark.encode()}
 	txn := s.standing(state)
-	txn.Then = []Op{put(next.Key, next.Value)}
+	txn.Then = []Op{put(s.markKey(), mark.encode())}
 	if ended != nil {
 		txn.Then = append(txn.Then, put(l.keys.era(s.instance.room, s.name, ended.Version), ended.encode()))
 	}
@@ -279,14 +311,13 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, err
 	}
 	if !answer.Succeeded {
-		return false, s.outdated(ctx, answer)
+		return false, s.outdated(ctx, state, answer)
 	}
 	if answer.Revision <= seen {
 		return false, allocator.Errorf(allocator.WentBack,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
 	}
-	next.ModRevision = answer.Revision
-	s.mark, s.kv = mark, next
+	s.mark, s.revision, s.raw = mark, answer.Revision, nil
 	return true, nil
 }
 

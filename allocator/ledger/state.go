@@ -225,12 +225,30 @@ func containsAll(all, some []allocator.Room) bool {
 	return true
 }
 
+// TagChange tells of a tag that was created, changed or deleted.
+type TagChange struct {
+	Name     allocator.Tag
+	Settings *TagSettings // nil when it was deleted, or cannot be read
+}
+
+func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
+	if kv.ModRevision == 0 {
+		return TagChange{Name: name}
+	}
+	t, err := l.decodeTag(kv)
+	if err != nil {
+		l.log.Error("tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
+		return TagChange{Name: name}
+	}
+	return TagChange{Name: name, Settings: &t.Settings}
+}
+
 // Run watches epoch, layout and tags until ctx ends, and returns nil then. It
 // keeps Layout current, and calls onTag, from one goroutine, with each tag
 // whose settings were changed or that was deleted. Changes that a watch lost
 // (a compaction, a silent member) are not repeated to onTag: a lease sees them
 // all the same.
-func (l *Ledger) Run(ctx context.Context, onTag func(allocator.Tag)) error {
+func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 	for ctx.Err() == nil {
 		err := l.watch(ctx, onTag)
 		if ctx.Err() != nil {
@@ -246,7 +264,7 @@ func (l *Ledger) Run(ctx context.Context, onTag func(allocator.Tag)) error {
 }
 
 // watch reads the state, then follows what changes after it, until an error.
-func (l *Ledger) watch(ctx context.Context, onTag func(allocator.Tag)) error {
+func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	answer, err := l.gets(ctx, get(l.keys.layout()))
 	if err != nil {
 		return err
@@ -267,8 +285,8 @@ func (l *Ledger) watch(ctx context.Context, onTag func(allocator.Tag)) error {
 			return change.Err
 		}
 		for _, kv := range change.KVs {
-			if tag, err := l.keys.parseTag(kv.Key); err == nil {
-				onTag(tag)
+			if name, err := l.keys.parseTag(kv.Key); err == nil {
+				onTag(l.tagChange(name, kv))
 			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 				return err
 			}

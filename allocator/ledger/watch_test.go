@@ -23,10 +23,10 @@ func watch(t *testing.T, l *ledger.Ledger) *watcher {
 	ctx, cancel := context.WithCancel(bg)
 	done := make(chan error)
 	go func() {
-		done <- l.Run(ctx, func(tag allocator.Tag) {
+		done <- l.Run(ctx, func(change ledger.TagChange) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.tags[tag]++
+			w.tags[change.Name]++
 		})
 	}()
 	t.Cleanup(func() {

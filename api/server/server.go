@@ -1,6 +1,6 @@
 // Package server serves gRPC and its HTTP side the same way in rooms and
 // consoles: bounded sizes and times, errors as package api has them, health,
-// reflection, /livez and /readyz, and a stop that lets calls finish.
+// reflection, /livez, /readyz and /metrics, and a stop that lets calls finish.
 package server
 
 import (
@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -31,6 +33,8 @@ type Config struct {
 	Health *health.Server
 	// Ready returns why /readyz should answer 503, nil for 200.
 	Ready func(context.Context) error
+	// Metrics is what /metrics shows, in Prometheus's formats; nil for none.
+	Metrics prometheus.Gatherer
 	// MaxRequest bounds a gRPC request, in bytes.
 	MaxRequest int
 	// Drain is how long calls under way may take at the end.
@@ -38,6 +42,9 @@ type Config struct {
 	// Draining, where it is set, is called when the drain begins.
 	Draining func()
 }
+
+// maxHeader bounds a call's headers, in bytes, of gRPC and of HTTP.
+const maxHeader = 16 << 10
 
 // Run serves until ctx ends, then lets the calls under way finish, for Drain at
 // most, and returns nil; or it returns the error of a listener that failed.
@@ -49,17 +56,24 @@ func Run(ctx context.Context, cfg Config) error {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(10*time.Second),
+		grpc.MaxHeaderListSize(maxHeader),
+		grpc.WaitForHandlers(true), // Stop too: no call outlives Run
 	)
 	cfg.Register(g)
 	healthpb.RegisterHealthServer(g, cfg.Health)
 	reflection.Register(g)
 	h := &http.Server{
-		Handler: handler(cfg.Ready), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		Handler: handler(cfg), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
 	}
 
 	serve, serving := errgroup.WithContext(ctx)
-	serve.Go(func() error { return g.Serve(cfg.GRPC) })
+	serve.Go(func() error {
+		if err := g.Serve(cfg.GRPC); !errors.Is(err, grpc.ErrServerStopped) { // ctx may end before this begins
+			return err
+		}
+		return nil
+	})
 	if cfg.HTTP != nil {
 		serve.Go(func() error {
 			if err := h.Serve(cfg.HTTP); !errors.Is(err, http.ErrServerClosed) {
@@ -74,27 +88,30 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Draining()
 	}
 	cfg.Health.Shutdown()
-	timer := time.AfterFunc(cfg.Drain, g.Stop)
-	defer timer.Stop()
-	g.GracefulStop()
-	down, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 	defer cancel()
-	if h.Shutdown(down) != nil {
+	stop := context.AfterFunc(draining, g.Stop)
+	g.GracefulStop()
+	stop()
+	if h.Shutdown(draining) != nil {
 		_ = h.Close()
 	}
 	return serve.Wait()
 }
 
-// handler serves /livez and /readyz.
-func handler(ready func(context.Context) error) http.Handler {
+// handler serves /livez, /readyz and /metrics.
+func handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := ready(r.Context()); err != nil {
+		if err := cfg.Ready(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
+	if cfg.Metrics != nil {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
+	}
 	return mux
 }

@@ -56,7 +56,7 @@ under way on each), lease (Lease).`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
+	cmd.PersistentFlags().StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
 	flags.StringVar(&f.tag, "tag", "bench", "the tag")
 	flags.StringVar(&f.mode, "mode", "unary", strings.Join(benchModes, ", "))
 	flags.IntVar(&f.connections, "connections", 2, "connections, 1 to 1000")

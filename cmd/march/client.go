@@ -2,24 +2,29 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/user"
-	"strings"
+	"strconv"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console"
 )
 
 // target is a server that a command calls.
@@ -43,25 +48,92 @@ func (t *target) flags(cmd *cobra.Command, what, address string) {
 
 // call connects and calls use with a context that ends after the timeout.
 func (t *target) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
-	if !strings.Contains(t.address, ":") {
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT", t.what, t.address)}
+	l, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return l.call(ctx, use)
+}
+
+// link is a connection to a target.
+type link struct {
+	target *target
+	conn   *grpc.ClientConn
+	failed atomic.Pointer[net.OpError] // why the last attempt to connect failed
+}
+
+// dial returns a link. It does not connect yet.
+func (t *target) dial() (*link, error) {
+	if err := checkAddress(t.what, t.address); err != nil {
+		return nil, usageError{err}
 	}
 	if t.timeout <= 0 {
-		return usageError{allocator.Errorf(allocator.Invalid, "timeout: %v; allowed: above 0", t.timeout)}
+		return nil, usageError{allocator.Errorf(allocator.Invalid, "timeout: %v; allowed: above 0", t.timeout)}
 	}
-	conn, err := grpc.NewClient(t.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	l := &link{target: t}
+	// The dialer resolves names too, so that each failure is seen in full.
+	conn, err := grpc.NewClient("passthrough:///"+t.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(l.connect),
 		grpc.WithUnaryInterceptor(api.UnaryClientInterceptor), grpc.WithStreamInterceptor(api.StreamClientInterceptor))
 	if err != nil {
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: %q: %w", t.what, t.address, err)}
+		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %q: %w", t.what, t.address, err)}
 	}
-	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, console.ActorHeader, whoami()), t.timeout)
+	l.conn = conn
+	return l, nil
+}
+
+func (l *link) close() { _ = l.conn.Close() }
+
+func (l *link) connect(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	var why *net.OpError
+	if errors.As(err, &why) {
+		l.failed.Store(why)
+	}
+	return conn, err
+}
+
+// call calls use with a context that ends after the timeout. Its error is
+// Unavailable when the server did not answer.
+func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
+	t := l.target
+	bounded, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader, whoami()), t.timeout)
 	defer cancel()
-	err = use(ctx, conn)
-	if err != nil && allocator.KindOf(err) == allocator.Unavailable && conn.GetState().String() != "READY" {
+	err := use(bounded, l.conn)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	connected := l.conn.GetState() == connectivity.Ready
+	why := l.failed.Load()
+	switch {
+	case !connected && why != nil:
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w%s", t.what, t.address, t.what, why.Err, t.hint())
+	case errors.Is(err, context.DeadlineExceeded):
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s) within %v (--timeout)", t.what, t.address, t.what, t.timeout)
+	case status.Code(err) == codes.Unimplemented:
+		return allocator.Errorf(allocator.Refused, "%s (--%s) is not a %s: %w", t.address, t.what, t.what, err)
+	case !connected && allocator.KindOf(err) == allocator.Unavailable:
 		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w", t.what, t.address, t.what, err)
 	}
 	return err
+}
+
+// hint tells a newcomer what would be at the usual address.
+func (t *target) hint() string {
+	if t.address == defaultRoom || t.address == defaultConsole {
+		return "; is `march dev` running?"
+	}
+	return ""
+}
+
+// checkAddress checks HOST:PORT.
+func checkAddress(field, address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if n, badPort := strconv.ParseUint(port, 10, 16); err != nil || badPort != nil || n == 0 {
+		return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT, with a port of 1 to 65535", field, address)
+	}
+	return nil
 }
 
 // whoami returns user@host, for the audit.

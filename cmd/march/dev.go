@@ -1,19 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"path/filepath"
+	"os/signal"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
-	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
@@ -26,15 +26,13 @@ import (
 // dev is a whole cluster in one process.
 type dev struct {
 	common   *common
-	dataDir  string
-	basePort int
+	data     devData
+	ports    devPorts
 	rooms    []string
 	boundary int64
 
-	log       hclog.Logger
-	temporary bool
-	listeners map[string]net.Listener
-	closers   []func() // in the order of opening
+	log     hclog.Logger
+	closers []func() // in the order of opening
 }
 
 func newDev(c *common) *cobra.Command {
@@ -55,22 +53,15 @@ ranges. Later the layout that the data directory holds does.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			defer d.close()
-			return ignoreCanceled(cmd.Context(), d.run(cmd.Context(), cmd))
+			return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&d.dataDir, "data-dir", "", "directory that keeps everything (default a temporary one, removed at the end)")
-	flags.IntVar(&d.basePort, "base-port", 7000, "the first port, 1 to 65504")
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&d.data.dir, "data-dir", "", "directory that keeps everything (default a temporary one, removed at the end)")
+	flags.IntVar(&d.ports.base, "base-port", 7000, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
 	return cmd
-}
-
-// maxDevRooms is how many ports lie between the rooms' gRPC and HTTP ports.
-const maxDevRooms = 10
-
-func (d *dev) address(offset int) string {
-	return fmt.Sprintf("127.0.0.1:%d", d.basePort+offset)
 }
 
 func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
@@ -81,10 +72,16 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	if d.basePort < 1 || d.basePort > 65535-31 {
-		return usageError{allocator.Errorf(allocator.Invalid, "base-port: %d; allowed: 1 to %d", d.basePort, 65535-31)}
+	if err := d.ports.check(); err != nil {
+		return usageError{err}
 	}
-	if err := d.openData(); err != nil {
+	signal.Ignore(syscall.SIGPIPE) // `march dev | head -1`: no reason to stop, let alone to leave the data behind
+	d.closers = append(d.closers, d.data.close)
+	if err := d.data.open(); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.ports.freeAll)
+	if err := d.ports.open(len(d.rooms)); err != nil {
 		return err
 	}
 	etcd, err := d.startEtcd(ctx)
@@ -97,13 +94,19 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	}
 	record, err := admin.Refresh(ctx)
 	if err != nil && errors.Is(err, allocator.Refused) {
-		record, err = admin.Init(ctx, layout, "march dev")
+		made, initErr := admin.Init(ctx, layout, "march dev")
+		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists { // else there is one, and it was refused
+			record, err = made, initErr
+		}
+	}
+	if err == nil {
+		err = d.data.finish()
 	}
 	if err != nil {
 		return err
 	}
-	if cmd.Flags().Changed("rooms") && !record.Layout.Equal(layout) {
-		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.dataDir, "version", record.Layout.Version)
+	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !record.Layout.Equal(layout) {
+		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.data.dir, "version", record.Layout.Version)
 	}
 	return d.serve(ctx, etcd, admin, record)
 }
@@ -126,70 +129,17 @@ func (d *dev) firstLayout() (allocator.Layout, error) {
 	return allocator.EqualLayout(d.boundary, rooms)
 }
 
-// openData makes and locks the data directory.
-func (d *dev) openData() error {
-	if d.dataDir == "" {
-		dir, err := os.MkdirTemp("", "march-dev-")
-		if err != nil {
-			return allocator.Errorf(allocator.Invalid, "temporary data directory: %w", err)
-		}
-		d.dataDir, d.temporary = dir, true
-		d.closers = append(d.closers, func() { _ = os.RemoveAll(dir) })
-	}
-	if err := os.MkdirAll(d.dataDir, 0o700); err != nil {
-		return allocator.Errorf(allocator.Invalid, "data-dir: %w", err)
-	}
-	path := filepath.Join(d.dataDir, "lock")
-	lock, err := fileutil.TryLockFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fileutil.ErrLocked) {
-		return allocator.Errorf(allocator.Refused, "data-dir: %s is in use by another march dev", d.dataDir)
-	} else if err != nil {
-		return allocator.Errorf(allocator.Invalid, "data-dir: %w", err)
-	}
-	d.closers = append(d.closers, func() { _ = lock.Close() })
-	return nil
-}
-
-// startEtcd starts etcd and opens every listener: all ports are known to be
-// free before anything runs.
+// startEtcd starts etcd.
 func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
-	d.listeners = make(map[string]net.Listener)
-	open := func(what string, offset int) error {
-		l, err := listen(what, d.address(offset), "base-port")
-		if err == nil {
-			d.listeners[what] = l
-			d.closers = append(d.closers, func() { _ = l.Close() })
-		}
-		return err
-	}
-	if err := open("console HTTP", 0); err != nil {
-		return nil, err
-	}
-	if err := open("console gRPC", 1); err != nil {
-		return nil, err
-	}
-	for i := range maxDevRooms {
-		err := open(fmt.Sprintf("room %d gRPC", i), 10+i)
-		if err == nil {
-			err = open(fmt.Sprintf("room %d HTTP", i), 20+i)
-		}
-		if err != nil && i < len(d.rooms) { // a layout on disk may have more rooms: see room
-			return nil, err
-		}
-	}
-	for offset, what := range map[int]string{30: "etcd client", 31: "etcd peer"} {
-		l, err := listen(what, d.address(offset), "base-port")
-		if err != nil {
-			return nil, err
-		}
-		_ = l.Close() // etcd opens it itself
-	}
 	start, cancel := context.WithTimeout(ctx, embedded.ReadyWithin)
 	defer cancel()
 	etcd, err := embedded.Start(start, embedded.Config{
-		Dir: filepath.Join(d.dataDir, "etcd"), Client: "http://" + d.address(30), Peer: "http://" + d.address(31),
+		Dir: d.data.etcd(), Client: "http://" + d.ports.address(portEtcdClient), Peer: "http://" + d.ports.address(portEtcdPeer),
 		Logger: d.etcdLogger(),
 	})
+	if err != nil && start.Err() != nil && ctx.Err() == nil {
+		return nil, allocator.Errorf(allocator.Unavailable, "etcd in %s was not ready within %v; --log-level error shows what it says", d.data.etcd(), embedded.ReadyWithin)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +159,7 @@ func (d *dev) etcdLogger() hclog.Logger {
 // openLedger opens a ledger with a connection of its own, as a process of its
 // own would.
 func (d *dev) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	l, err := openLedger(ctx, ledger.EtcdConfig{Endpoints: []string{d.address(30)}, Logger: d.log}, "default", "", d.log)
+	l, err := openLedger(ctx, ledger.EtcdConfig{Endpoints: []string{d.ports.address(portEtcdClient)}, Logger: d.log}, "default", "", d.log)
 	if err == nil {
 		d.closers = append(d.closers, func() { _ = l.Close() })
 	}
@@ -220,11 +170,11 @@ func (d *dev) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Ledger, record ledger.LayoutRecord) error {
 	names := record.Layout.Rooms()
 	if len(names) > maxDevRooms {
-		return allocator.Errorf(allocator.Refused, "the layout in %s has %d rooms; march dev runs up to %d", d.dataDir, len(names), maxDevRooms)
+		return allocator.Errorf(allocator.Refused, "the layout in %s has %d rooms; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
 	}
 	consoleConfig := console.DefaultConfig()
 	consoleConfig.Ledger, consoleConfig.Logger = admin, d.log.Named("console")
-	consoleConfig.GRPC, consoleConfig.HTTP = d.listeners["console gRPC"], d.listeners["console HTTP"]
+	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
 	cons, err := console.New(consoleConfig)
 	if err != nil {
 		return err
@@ -237,13 +187,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Le
 		}
 		servers, rooms = append(servers, server), append(rooms, server)
 	}
-	for i := len(names); i < maxDevRooms; i++ {
-		for _, kind := range []string{"gRPC", "HTTP"} {
-			if l := d.listeners[fmt.Sprintf("room %d %s", i, kind)]; l != nil {
-				_ = l.Close()
-			}
-		}
-	}
+	d.ports.freeAll() // those of rooms that the layout does not have
 	group, ctx := errgroup.WithContext(ctx)
 	for _, server := range servers {
 		group.Go(func() error { return server.Run(ctx) })
@@ -267,12 +211,12 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	}
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
-	cfg.GRPC, cfg.HTTP = d.listeners[fmt.Sprintf("room %d gRPC", i)], d.listeners[fmt.Sprintf("room %d HTTP", i)]
+	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
 	cfg.CreateTags = true
 	cfg.Drain = 2 * time.Second
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {
-		return nil, allocator.Errorf(allocator.Refused, "a port of room %s (%s or %s) is in use; choose others with --base-port", name, d.address(10+i), d.address(20+i))
+		return nil, allocator.Errorf(allocator.Refused, "a port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.address(portRoomGRPC+i), d.ports.address(portRoomHTTP+i))
 	}
 	return room.New(cfg)
 }
@@ -290,25 +234,30 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, record ledger.
 			}
 		}
 	}
-	w := tabwriter.NewWriter(d.common.stdout, 0, 0, 3, ' ', 0)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\n", d.address(1), d.address(0))
+	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP))
 	for i, name := range record.Layout.Rooms() {
-		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.address(10+i), d.address(20+i), record.Layout.Ranges[name], record.Layout.Boundary)
+		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+i), d.ports.address(portRoomHTTP+i), record.Layout.Ranges[name], record.Layout.Boundary)
 	}
-	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", d.address(30), d.address(31))
-	if d.temporary {
-		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.dataDir)
+	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", d.ports.address(portEtcdClient), d.ports.address(portEtcdPeer))
+	if d.data.temporary {
+		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.dir)
 	} else {
-		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.dataDir)
+		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.data.dir)
 	}
 	self, flags := selfName(), [2]string{}
-	if d.basePort != 7000 {
-		flags = [2]string{" --room " + d.address(10), " --console " + d.address(1)}
+	if d.ports.base != 7000 {
+		flags = [2]string{" --room " + d.ports.address(portRoomGRPC), " --console " + d.ports.address(portConsoleGRPC)}
 	}
 	_, _ = fmt.Fprintf(w, "\nTry, in another terminal:\n\n  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag show order%s\n\n",
 		self, flags[0], self, flags[0], self, flags[1])
-	return w.Flush()
+	_ = w.Flush()
+	if _, err := text.WriteTo(d.common.stdout); err != nil {
+		d.log.Warn("could not say what runs where", "error", err)
+	}
+	return nil
 }
 
 // selfName returns how this program was called, for examples.

@@ -5,11 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -29,17 +32,24 @@ func newIDNext(c *common, t *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next TAG",
 		Short: "Issue IDs, one per line",
+		Long:  `Issue IDs, one per line; with -o json each line is {"id":"NUMBER"}.`,
 		Example: `  march id next order
   march id next order --count 10`,
 		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, runs []*marchv1.Run) {
-				for _, run := range runs {
+			before, after := "", "\n"
+			if c.output == "json" {
+				before, after = `{"id":"`, "\"}\n" // a NextResponse
+			}
+			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
+				for _, run := range answer.GetRuns() {
 					for k := range run.GetCount() {
-						_, _ = w.WriteString(strconv.FormatInt(run.GetFirst()+k, 10))
-						_ = w.WriteByte('\n')
+						_, _ = w.WriteString(before)
+						_, _ = w.Write(strconv.AppendInt(w.AvailableBuffer(), run.GetFirst()+k, 10))
+						_, _ = w.WriteString(after)
 					}
 				}
+				return nil
 			})
 		},
 	}
@@ -50,15 +60,22 @@ func newIDNext(c *common, t *target) *cobra.Command {
 func newIDBatch(c *common, t *target) *cobra.Command {
 	var count int64
 	cmd := &cobra.Command{
-		Use:     "batch TAG",
-		Short:   "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
+		Use:   "batch TAG",
+		Short: "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
+		Long: `Issue many IDs, printed as runs: the first ID and how many follow each other from
+it. It takes 100,000 IDs from the room at a time, and with -o json prints a line
+for each time.`,
 		Example: `  march id batch order --count 100000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, runs []*marchv1.Run) {
-				for _, run := range runs {
+			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
+				if c.output == "json" {
+					return c.print(answer, nil)
+				}
+				for _, run := range answer.GetRuns() {
 					_, _ = fmt.Fprintf(w, "%d\t%d\n", run.GetFirst(), run.GetCount())
 				}
+				return nil
 			})
 		},
 	}
@@ -66,31 +83,35 @@ func newIDBatch(c *common, t *target) *cobra.Command {
 	return cmd
 }
 
-// issue fetches count IDs, as many calls as that takes, and prints each
+// issue fetches count IDs, in as many calls as that takes, and prints each
 // answer as it comes.
-func issue(ctx context.Context, c *common, t *target, tag string, count int64, text func(*bufio.Writer, []*marchv1.Run)) error {
+func issue(ctx context.Context, c *common, t *target, tag string, count int64, show func(*bufio.Writer, *marchv1.NextBatchResponse) error) error {
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
 	if count < 1 {
 		return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 or more", count)}
 	}
+	l, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer l.close()
 	w := bufio.NewWriter(c.stdout)
-	defer func() { _ = w.Flush() }()
 	for count > 0 {
 		n := min(count, room.MaxBatch)
-		err := t.ids(ctx, func(ctx context.Context, ids marchv1.IDServiceClient) error {
-			answer, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
-			if err != nil {
-				return err
-			}
-			if c.output == "json" {
-				return c.print(answer, nil)
-			}
-			text(w, answer.GetRuns())
-			return w.Flush()
+		var answer *marchv1.NextBatchResponse
+		err := l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			answer, err = marchv1.NewIDServiceClient(conn).NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+			return err
 		})
 		if err != nil {
+			return err
+		}
+		if err := show(w, answer); err != nil {
+			return err
+		}
+		if err := w.Flush(); err != nil {
 			return err
 		}
 		count -= n
@@ -99,7 +120,7 @@ func issue(ctx context.Context, c *common, t *target, tag string, count int64, t
 }
 
 func newIDDecode(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:     "decode TAG ID",
 		Short:   "Tell the block and residue of an ID, and which room issued it under which layout",
 		Example: `  march id decode order 1501`,
@@ -108,9 +129,9 @@ func newIDDecode(c *common, t *target) *cobra.Command {
 			if err := c.checkOutput(); err != nil {
 				return err
 			}
-			id, err := strconv.ParseInt(args[1], 10, 64)
-			if err != nil || id < 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "id: %q; allowed: 0 to %d", args[1], int64(allocator.MaxID))}
+			id, err := parseID(args[1])
+			if err != nil {
+				return usageError{err}
 			}
 			return t.ids(cmd.Context(), func(ctx context.Context, ids marchv1.IDServiceClient) error {
 				answer, err := ids.Decode(ctx, &marchv1.DecodeRequest{Tag: args[0], Id: id})
@@ -121,6 +142,25 @@ func newIDDecode(c *common, t *target) *cobra.Command {
 			})
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) { // -5 is no flag, but a negative number
+			if _, notNumber := strconv.ParseUint(unknown.GetSpecifiedShortnames(), 10, 64); !errors.Is(notNumber, strconv.ErrSyntax) {
+				_, err := parseID("-" + unknown.GetSpecifiedShortnames())
+				return usageError{err}
+			}
+		}
+		return flagError(cmd, err)
+	})
+	return cmd
+}
+
+func parseID(s string) (int64, error) {
+	id, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || id < 0 {
+		return 0, allocator.Errorf(allocator.Invalid, "id: %q; allowed: 0 to %d", s, int64(allocator.MaxID))
+	}
+	return id, nil
 }
 
 func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {

@@ -13,7 +13,7 @@ import (
 
 func newInstance(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("instance", "Show the instances of rooms", newInstanceList(c, t))
+	cmd := group("instance", "Show the instances of rooms, and forget those that are gone for good", newInstanceList(c, t), newInstanceForget(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -47,4 +47,25 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&room, "of", "", "only this room's")
 	return cmd
+}
+
+func newInstanceForget(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "forget ROOM INSTANCE",
+		Short: "Take away the registration of an instance that is gone for good",
+		Long: `Take away the registration of an instance that is gone for good, so that
+migrations do not wait for it. Should it live after all, it leases nothing more
+and stops; what it still holds stays unique.`,
+		Example: `  march instance forget a host-7`,
+		Args:    exactly("a room", "an instance"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.ForgetInstance(ctx, &marchv1.ForgetInstanceRequest{Room: args[0], Name: args[1]})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "instance %s/%s forgotten\n", args[0], args[1]) })
+			})
+		},
+	}
 }

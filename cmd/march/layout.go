@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -109,9 +111,6 @@ func newLayoutHistory(c *common, t *target) *cobra.Command {
 	}
 }
 
-// errProblems ends `layout validate` after the problems were printed.
-var errProblems = &allocator.Error{Kind: allocator.Invalid}
-
 func newLayoutValidate(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
@@ -126,9 +125,13 @@ exits 1 if there is one.
 			if err := c.checkOutput(); err != nil {
 				return err
 			}
-			file, err := readLayout(args[0])
+			content, err := readBounded(args[0], maxLayoutFile)
 			if err != nil {
 				return err
+			}
+			file, err := parseLayout(args[0], content)
+			if err != nil {
+				return finding{err}
 			}
 			answer := &marchv1.ValidateLayoutResponse{}
 			var invalid *allocator.LayoutError
@@ -142,11 +145,11 @@ exits 1 if there is one.
 					_, _ = fmt.Fprintf(w, "valid: boundary %d, %s\n", file.GetBoundary(), rangesText(file))
 				}
 				for _, problem := range answer.GetProblems() {
-					_, _ = fmt.Fprintln(w, problem)
+					_, _ = fmt.Fprintln(w, excerpt(problem))
 				}
 			})
 			if err == nil && len(answer.GetProblems()) > 0 {
-				return silent{errProblems}
+				return silent{finding{invalid}}
 			}
 			return err
 		},
@@ -159,6 +162,23 @@ type silent struct{ error }
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
+// excerpt makes a parser's message that quotes a file fit for a line: of a
+// bounded length and without control characters.
+func excerpt(msg string) string {
+	const most = 400
+	if len(msg) > most {
+		msg = strings.ToValidUTF8(msg[:most], "") + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, msg)
+}
+
+const layoutLooks = `a layout looks like {"boundary":100,"rooms":{"a":{"lower":0,"upper":50}}}, with whole numbers up to 9223372036854775807`
+
 // maxLayoutFile bounds a layout file, in bytes: 64 rooms take 5 KB.
 const maxLayoutFile = 1 << 20
 
@@ -167,11 +187,18 @@ func readLayout(path string) (*marchv1.Layout, error) {
 	if err != nil {
 		return nil, err
 	}
+	return parseLayout(path, content)
+}
+
+func parseLayout(path string, content []byte) (*marchv1.Layout, error) {
+	if len(bytes.TrimSpace(content)) == 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: empty; %s", path, layoutLooks)
+	}
 	layout := &marchv1.Layout{}
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(content, layout); err != nil {
 		// protojson varies the space after its name, on purpose.
-		msg := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 ")
-		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; a layout looks like {\"boundary\":100,\"rooms\":{\"a\":{\"lower\":0,\"upper\":50}}}", path, msg)
+		msg := excerpt(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 "))
+		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; %s", path, msg, layoutLooks)
 	}
 	return layout, nil
 }

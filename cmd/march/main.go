@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -24,8 +25,13 @@ func run(args []string) int {
 	if err == nil {
 		return exitOK
 	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = errInterrupted
+	}
 	if msg := err.Error(); msg != "" {
 		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.CommandPath(), msg)
 	}
 	return exitCode(err)
 }
+
+var errInterrupted = errors.New("interrupted")

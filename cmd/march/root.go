@@ -25,21 +25,31 @@ const (
 // usageError is an error of the command line itself.
 type usageError struct{ error }
 
+// Unwrap returns what is wrong.
+func (e usageError) Unwrap() error { return e.error }
+
+// finding is what a check found: the command worked, and its answer is no.
+type finding struct{ error }
+
+// Unwrap returns what was found.
+func (f finding) Unwrap() error { return f.error }
+
 func exitCode(err error) int {
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
+	if errors.As(err, new(finding)) {
+		return exitFailed
+	}
 	switch allocator.KindOf(err) {
+	case allocator.Invalid:
+		return exitUsage
 	case allocator.NotFound:
 		return exitNotFound
 	case allocator.Conflict, allocator.Exists:
 		return exitConflict
 	case allocator.Unavailable:
 		return exitUnavailable
-	}
-	// cobra's own errors of the command line have no type.
-	if strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag") {
-		return exitUsage
 	}
 	return exitFailed
 }
@@ -63,12 +73,15 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 Each room issues only IDs with lower <= id mod boundary < upper. Rooms share
 one etcd and serve from memory.
 
-Every flag can also be set in the environment (--console as MARCH_CONSOLE) and
-in a YAML file named by --config (console: HOST:PORT). A flag wins over the
-environment, the environment over the file.
+Flags that say where things are and how a server runs are settings too: they
+can be set in the environment (--console as MARCH_CONSOLE) and in a YAML file
+named by --config or MARCH_CONFIG (console: HOST:PORT). A flag wins over the
+environment, the environment over the file. Flags that say what one command is
+to do (--count, --to) are flags only.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed,
-2 wrong usage, 3 not found, 4 conflict or exists already, 5 unavailable.`,
+2 wrong usage (a flag, argument, setting or value that is not allowed), 3 not
+found, 4 conflict or exists already, 5 unavailable.`,
 		Example: `  march dev                          a whole cluster here, to try things
   march id next order --count 10     ten IDs
   march layout show                  who issues what`,
@@ -81,19 +94,53 @@ Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed,
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{allocator.Errorf(allocator.Invalid, "%w; see `%s --help`", err, cmd.CommandPath())}
-	})
+	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "YAML file with settings, named as the flags are")
 	flags.StringVar(&c.logLevel, "log-level", "", "least level to log: trace, debug, info, warn, error, off (default info; warn for dev)")
 	flags.StringVar(&c.logFormat, "log-format", "text", "text or json")
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
-		newID(c), newTag(c), newLayout(c), newInstance(c),
-		newVersion(c),
+		newID(c), newTag(c), newLayout(c), newInstance(c), newMigrate(c), newAudit(c),
+		newBench(c), newVersion(c),
 	)
+	root.SetHelpCommand(newHelp(root))
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" { // cobra's own: it takes any argument for help
+			cmd.RunE, cmd.Args = help, noArgs
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
 	return root
+}
+
+// newHelp is `march help COMMAND`, which refuses what is no command.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`", strings.Join(args, " "), cmd.CommandPath())}
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, begin string) (names []string, _ cobra.ShellCompDirective) {
+			if cmd, _, err := root.Find(args); err == nil {
+				for _, child := range cmd.Commands() {
+					if child.IsAvailableCommand() && strings.HasPrefix(child.Name(), begin) {
+						names = append(names, cobra.CompletionWithDesc(child.Name(), child.Short))
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
 }
 
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -147,9 +194,10 @@ func (c *common) logger(usual hclog.Level) (hclog.Logger, error) {
 	}), nil
 }
 
-// ignoreCanceled makes a command that was told to stop succeed.
-func ignoreCanceled(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+// stopped makes a server that was told to stop succeed, even while it started:
+// what it was waiting for then failed for that reason.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || allocator.KindOf(err) == allocator.Unavailable) {
 		return nil
 	}
 	return err

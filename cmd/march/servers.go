@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +31,7 @@ type clusterFlags struct {
 }
 
 func (f *clusterFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
+	flags := cmd.PersistentFlags()
 	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"}, "etcd's client endpoints, HOST:PORT or URLs, separated by commas")
 	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
 	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one (`march layout show` prints it)")
@@ -152,22 +154,27 @@ same over restarts. SIGTERM stops it: calls under way are answered first.`,
 				}
 				cfg.WarmTags = append(cfg.WarmTags, parsed)
 			}
+			if cfg.Advertise != "" {
+				if err := checkAddress("advertise", cfg.Advertise); err != nil {
+					return usageError{err}
+				}
+			}
 			if cfg.Ledger, err = cluster.open(cmd.Context(), log); err != nil {
-				return err
+				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			return serve(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
-				cfg.GRPC, cfg.HTTP = g, h
+				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
 				return room.New(cfg)
 			})
 		},
 	}
 	cluster.add(cmd)
-	flags := cmd.Flags()
+	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
-	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc)")
+	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
@@ -195,7 +202,7 @@ as many as you like, anywhere, of one cluster.`,
 			}
 			cfg.Logger = log.Named("console")
 			if cfg.Ledger, err = cluster.open(cmd.Context(), log); err != nil {
-				return err
+				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			return serve(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
@@ -205,7 +212,7 @@ as many as you like, anywhere, of one cluster.`,
 		},
 	}
 	cluster.add(cmd)
-	flags := cmd.Flags()
+	flags := cmd.PersistentFlags()
 	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
@@ -219,6 +226,7 @@ type runner interface {
 
 // serve opens the listeners and runs what build makes of them.
 func serve(ctx context.Context, what, grpc, http string, build func(g, h net.Listener) (runner, error)) error {
+	signal.Ignore(syscall.SIGPIPE) // nobody reads the log any longer: no reason to stop
 	g, err := listen(what+" gRPC", grpc, "grpc")
 	if err != nil {
 		return err
@@ -237,5 +245,18 @@ func serve(ctx context.Context, what, grpc, http string, build func(g, h net.Lis
 		}
 		return err
 	}
-	return server.Run(ctx)
+	return stopped(ctx, server.Run(ctx))
+}
+
+// advertise returns the address that others reach a listener by: as it was
+// set, or where it listens, with the host's name where that is everywhere.
+func advertise(set string, at net.Addr, hostname string) string {
+	tcp, ok := at.(*net.TCPAddr)
+	if set != "" || !ok {
+		return set
+	}
+	if tcp.IP.IsUnspecified() && hostname != "" {
+		return net.JoinHostPort(hostname, strconv.Itoa(tcp.Port))
+	}
+	return tcp.String()
 }

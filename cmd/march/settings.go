@@ -3,47 +3,65 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 )
 
-// settle sets each flag that was not given from the environment or else from
-// the file named by --config.
+// Settings are the persistent flags. A command's other flags say what it is to
+// do this once: --force from the environment, or dev's rooms for `tag skip`,
+// would be a trap.
+
+// settle sets each setting that was not given as a flag from the environment,
+// or else from the file named by --config.
 func settle(cmd *cobra.Command, c *common) error {
+	for parent := cmd; parent.HasParent(); parent = parent.Parent() {
+		switch parent.Name() {
+		case "help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
+			return nil // they work whatever the settings are
+		}
+	}
 	if err := fromEnvironment(cmd.Flags().Lookup("config")); err != nil {
 		return err
 	}
 	file, err := readSettings(cmd.Root(), c.config)
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	var errs []error
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Name == "help" || f.Changed {
-			return
+	visitSettings(cmd, func(f *pflag.Flag) {
+		err := fromEnvironment(f)
+		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
+			err = s.set(fmt.Sprintf("%s:%d: %s", c.config, s.line, f.Name), f)
 		}
-		if err := fromEnvironment(f); err != nil {
+		if err != nil {
 			errs = append(errs, err)
-			return
-		}
-		if value, ok := file[f.Name]; ok && !f.Changed {
-			if err := set(f, value); err != nil {
-				errs = append(errs, usageError{allocator.Errorf(allocator.Invalid, "%s: %s: %w", c.config, f.Name, err)})
-			}
 		}
 	})
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	return nil
 }
 
-// variable returns the environment's name for a flag.
+// visitSettings calls visit with each setting of a command.
+func visitSettings(cmd *cobra.Command, visit func(*pflag.Flag)) {
+	cmd.InheritedFlags().VisitAll(visit)
+	cmd.PersistentFlags().VisitAll(visit)
+}
+
+// variable returns the environment's name for a setting.
 func variable(f *pflag.Flag) string {
 	return "MARCH_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
@@ -53,87 +71,183 @@ func fromEnvironment(f *pflag.Flag) error {
 	if !ok || f.Changed {
 		return nil
 	}
-	if err := set(f, value); err != nil {
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: %w", variable(f), err)}
-	}
-	return nil
+	return setting{values: []string{value}}.set(variable(f), f)
 }
 
-func set(f *pflag.Flag, value string) error {
-	if err := f.Value.Set(value); err != nil {
-		return err
+// setting is a value as it was written, or a list of them.
+type setting struct {
+	values []string
+	list   bool
+	line   int
+}
+
+// set sets f. field is what the user called it.
+func (s setting) set(field string, f *pflag.Flag) error {
+	list, takesList := f.Value.(pflag.SliceValue)
+	var err error
+	switch {
+	case !s.list:
+		err = f.Value.Set(s.values[0])
+	case takesList:
+		err = list.Replace(s.values)
+	default:
+		return allocator.Errorf(allocator.Invalid, "%s: a list; allowed: one value", field)
+	}
+	if err != nil {
+		return notAllowed(field, f, strings.Join(s.values, ","))
 	}
 	f.Changed = true
 	return nil
 }
 
-// maxSettings bounds the file, in bytes.
-const maxSettings = 1 << 20
+// maxSettings bounds the file, in bytes, and maxNested how deep brackets in it
+// go: the YAML parser's memory grows with the square of that.
+const (
+	maxSettings = 16 << 10
+	maxNested   = 8
+)
 
-// readSettings reads a file of settings: a YAML mapping of flag names to
-// scalars or lists of them. Names that no command has are refused.
-func readSettings(root *cobra.Command, path string) (map[string]string, error) {
+// readSettings reads a file of settings. Names that no command has are refused.
+func readSettings(root *cobra.Command, path string) (map[string]setting, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(path)
+	content, err := readBounded(path, maxSettings)
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "config: %w", err)
 	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxSettings))
+	settings, err := parseSettings(path, content)
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "config: %w", err)
+		return nil, err
 	}
-	var raw map[string]any
-	if err := yaml.Unmarshal(content, &raw); err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "%s: %w", path, err)
-	}
-	known := flagNames(root)
-	settings := make(map[string]string, len(raw))
-	for name, value := range raw {
+	known := settingNames(root)
+	for _, name := range sortedKeys(settings) {
 		if !slices.Contains(known, name) {
-			return nil, allocator.Errorf(allocator.Invalid, "%s: there is no setting %q; known: %s", path, name, strings.Join(known, ", "))
-		}
-		if settings[name], err = scalar(value); err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "%s: %s: %w", path, name, err)
+			return nil, allocator.Errorf(allocator.Invalid, "%s:%d: there is no setting %q; known: %s", path, settings[name].line, name, strings.Join(known, ", "))
 		}
 	}
 	return settings, nil
 }
 
-func scalar(value any) (string, error) {
-	switch v := value.(type) {
-	case nil:
-		return "", errors.New("no value is given")
-	case map[string]any:
-		return "", errors.New("a mapping; allowed: a value or a list of values")
-	case []any:
-		parts := make([]string, len(v))
-		for i, part := range v {
-			var err error
-			if parts[i], err = scalar(part); err != nil {
-				return "", err
-			}
+// parseSettings reads a YAML mapping of names to values or lists of them. All
+// are taken as they are written: a room named 007 is not room 7.
+func parseSettings(path string, content []byte) (map[string]setting, error) {
+	tokens := lexer.Tokenize(string(content))
+	depth := 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
 		}
-		return strings.Join(parts, ","), nil
-	default:
-		return fmt.Sprint(v), nil
+		if depth > maxNested {
+			return nil, badSettings(path, t.Position.Line, "more than %d brackets in each other; allowed: lines of NAME: VALUE", maxNested)
+		}
 	}
+	file, err := parser.Parse(tokens, 0)
+	if err != nil {
+		var at yaml.Error
+		if errors.As(err, &at) && at.GetToken() != nil {
+			return nil, badSettings(path, at.GetToken().Position.Line, "not YAML: %s", excerpt(at.GetMessage()))
+		}
+		return nil, allocator.Errorf(allocator.Invalid, "%s: not YAML: %s", path, excerpt(err.Error()))
+	}
+	settings := make(map[string]setting)
+	for i, doc := range file.Docs {
+		var entries []*ast.MappingValueNode
+		switch body := doc.Body.(type) {
+		case nil, *ast.CommentGroupNode, *ast.NullNode:
+			continue
+		case *ast.MappingNode:
+			entries = body.Values
+		case *ast.MappingValueNode:
+			entries = []*ast.MappingValueNode{body}
+		default:
+			return nil, badSettings(path, line(body), "not settings; allowed: lines of NAME: VALUE")
+		}
+		if i > 0 {
+			return nil, badSettings(path, line(doc.Body), "a second document; allowed: one")
+		}
+		for _, entry := range entries {
+			name, err := scalar(entry.Key)
+			if err != nil || !settingName.MatchString(name) {
+				return nil, badSettings(path, line(entry.Key), "there is no setting %s", excerpt(fmt.Sprintf("%q", name)))
+			}
+			if before, twice := settings[name]; twice {
+				return nil, badSettings(path, line(entry.Key), "%s: set in line %d already", name, before.line)
+			}
+			s, err := values(entry.Value)
+			if err != nil {
+				return nil, badSettings(path, line(entry.Key), "%s: %w; allowed: a value or a list of values", name, err)
+			}
+			s.line = line(entry.Key)
+			settings[name] = s
+		}
+	}
+	return settings, nil
 }
 
-// flagNames returns the flags of all commands.
-func flagNames(cmd *cobra.Command) []string {
+var settingName = regexp.MustCompile(`^[a-z][a-z-]{0,62}$`)
+
+func badSettings(path string, line int, format string, args ...any) error {
+	return allocator.Errorf(allocator.Invalid, "%s:%d: %w", path, line, fmt.Errorf(format, args...))
+}
+
+func line(n ast.Node) int {
+	if n == nil || n.GetToken() == nil {
+		return 1
+	}
+	return n.GetToken().Position.Line
+}
+
+// values returns the value or the list of values that n is.
+func values(n ast.Node) (setting, error) {
+	list, ok := n.(*ast.SequenceNode)
+	if !ok {
+		value, err := scalar(n)
+		return setting{values: []string{value}}, err
+	}
+	s := setting{list: true, values: make([]string, 0, len(list.Values))}
+	for _, part := range list.Values {
+		value, err := scalar(part)
+		if err != nil {
+			return setting{}, err
+		}
+		s.values = append(s.values, value)
+	}
+	return s, nil
+}
+
+// scalar returns the text of a value.
+func scalar(n ast.Node) (string, error) {
+	switch v := n.(type) {
+	case *ast.StringNode:
+		return v.Value, nil
+	case *ast.LiteralNode:
+		return v.Value.Value, nil
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return v.GetToken().Value, nil
+	case nil, *ast.NullNode:
+		return "", errors.New("no value")
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return "", errors.New("a mapping")
+	case *ast.SequenceNode:
+		return "", errors.New("a list in a list")
+	}
+	return "", fmt.Errorf("a YAML %s", strings.ToLower(n.Type().String()))
+}
+
+// settingNames returns the settings of all commands.
+func settingNames(cmd *cobra.Command) []string {
 	var names []string
-	add := func(f *pflag.Flag) {
-		if f.Name != "help" && f.Name != "config" {
+	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "config" {
 			names = append(names, f.Name)
 		}
-	}
-	cmd.PersistentFlags().VisitAll(add)
-	cmd.LocalFlags().VisitAll(add)
+	})
 	for _, child := range cmd.Commands() {
-		names = append(names, flagNames(child)...)
+		names = append(names, settingNames(child)...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

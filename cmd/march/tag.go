@@ -184,6 +184,9 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 		Example: `  march tag skip order --to 5000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := required(cmd, "to"); err != nil {
+				return err
+			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.SkipTag(ctx, &marchv1.SkipTagRequest{Name: args[0], To: to, Rooms: rooms, Force: force})
 				if err != nil {
@@ -196,7 +199,6 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 	cmd.Flags().Int64Var(&to, "to", 0, "the least ID to issue from now on")
 	cmd.Flags().StringSliceVar(&rooms, "rooms", nil, "only these rooms (default all)")
 	cmd.Flags().BoolVar(&force, "force", false, "skip more IDs than the tag's max-jump")
-	_ = cmd.MarkFlagRequired("to")
 	return cmd
 }
 
@@ -209,6 +211,9 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 		Example: `  march tag prescale order --step 5000000 --duration 2h`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := required(cmd, "step"); err != nil {
+				return err
+			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: args[0], Step: step, Duration: durationpb.New(d)})
 				if err != nil {
@@ -220,7 +225,6 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 	}
 	cmd.Flags().Int64Var(&step, "step", 0, "how many IDs to hold at least, up to the tag's max-step")
 	cmd.Flags().DurationVar(&d, "duration", time.Hour, "for how long, 1s to 168h")
-	_ = cmd.MarkFlagRequired("step")
 	return cmd
 }
 

@@ -9,7 +9,6 @@ package marchv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
-	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -414,154 +413,6 @@ func (x *ValidateLayoutResponse) GetProblems() []string {
 	return nil
 }
 
-// Tag is a tag's settings. Where a field is absent in CreateTag its default
-// holds.
-type Tag struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The least ID ever issued; default 1.
-	Start *int64 `protobuf:"varint,2,opt,name=start,proto3,oneof" json:"start,omitempty"`
-	// The end of the tag's IDs, exclusive; default 2^63-1.
-	Limit *int64 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// The least number of IDs a room leases at once, and what it starts with
-	// after every start; default 1,000.
-	MinStep *int64 `protobuf:"varint,4,opt,name=min_step,json=minStep,proto3,oneof" json:"min_step,omitempty"`
-	// The largest number of IDs a room leases at once; default 100,000,000.
-	MaxStep *int64 `protobuf:"varint,5,opt,name=max_step,json=maxStep,proto3,oneof" json:"max_step,omitempty"`
-	// How long what an instance holds should last at the recent peak rate;
-	// default 10 minutes. 1 s to 7 days.
-	Reserve *durationpb.Duration `protobuf:"bytes,6,opt,name=reserve,proto3" json:"reserve,omitempty"`
-	// How far above the second largest mark of the tag a room may be made to
-	// jump before an operator must agree by raising it; default 10^15.
-	MaxJump *int64 `protobuf:"varint,7,opt,name=max_jump,json=maxJump,proto3,oneof" json:"max_jump,omitempty"`
-	// When it was created, by the clock of the process that did it. Output only.
-	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
-	// How many IDs a room may lie behind the furthest room before it skips ahead;
-	// default 0, no bound.
-	MaxSkew *int64 `protobuf:"varint,9,opt,name=max_skew,json=maxSkew,proto3,oneof" json:"max_skew,omitempty"`
-	// Output only: what PrescaleTag set, and until when.
-	Prescale      int64                  `protobuf:"varint,10,opt,name=prescale,proto3" json:"prescale,omitempty"`
-	PrescaleUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=prescale_until,json=prescaleUntil,proto3" json:"prescale_until,omitempty"`
-	// Output only: the least ID each room may lease, where SkipTag set one.
-	Skips         map[string]int64 `protobuf:"bytes,12,rep,name=skips,proto3" json:"skips,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Tag) Reset() {
-	*x = Tag{}
-	mi := &file_march_v1_console_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Tag) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Tag) ProtoMessage() {}
-
-func (x *Tag) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Tag.ProtoReflect.Descriptor instead.
-func (*Tag) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Tag) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Tag) GetStart() int64 {
-	if x != nil && x.Start != nil {
-		return *x.Start
-	}
-	return 0
-}
-
-func (x *Tag) GetLimit() int64 {
-	if x != nil && x.Limit != nil {
-		return *x.Limit
-	}
-	return 0
-}
-
-func (x *Tag) GetMinStep() int64 {
-	if x != nil && x.MinStep != nil {
-		return *x.MinStep
-	}
-	return 0
-}
-
-func (x *Tag) GetMaxStep() int64 {
-	if x != nil && x.MaxStep != nil {
-		return *x.MaxStep
-	}
-	return 0
-}
-
-func (x *Tag) GetReserve() *durationpb.Duration {
-	if x != nil {
-		return x.Reserve
-	}
-	return nil
-}
-
-func (x *Tag) GetMaxJump() int64 {
-	if x != nil && x.MaxJump != nil {
-		return *x.MaxJump
-	}
-	return 0
-}
-
-func (x *Tag) GetCreated() *timestamppb.Timestamp {
-	if x != nil {
-		return x.Created
-	}
-	return nil
-}
-
-func (x *Tag) GetMaxSkew() int64 {
-	if x != nil && x.MaxSkew != nil {
-		return *x.MaxSkew
-	}
-	return 0
-}
-
-func (x *Tag) GetPrescale() int64 {
-	if x != nil {
-		return x.Prescale
-	}
-	return 0
-}
-
-func (x *Tag) GetPrescaleUntil() *timestamppb.Timestamp {
-	if x != nil {
-		return x.PrescaleUntil
-	}
-	return nil
-}
-
-func (x *Tag) GetSkips() map[string]int64 {
-	if x != nil {
-		return x.Skips
-	}
-	return nil
-}
-
 // Mark is what a room leased of a tag.
 type Mark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -576,7 +427,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +439,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +452,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Mark) GetRoom() string {
@@ -634,7 +485,7 @@ type CreateTagRequest struct {
 
 func (x *CreateTagRequest) Reset() {
 	*x = CreateTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +497,7 @@ func (x *CreateTagRequest) String() string {
 func (*CreateTagRequest) ProtoMessage() {}
 
 func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +510,7 @@ func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagRequest.ProtoReflect.Descriptor instead.
 func (*CreateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateTagRequest) GetTag() *Tag {
@@ -678,7 +529,7 @@ type CreateTagResponse struct {
 
 func (x *CreateTagResponse) Reset() {
 	*x = CreateTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +541,7 @@ func (x *CreateTagResponse) String() string {
 func (*CreateTagResponse) ProtoMessage() {}
 
 func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +554,7 @@ func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagResponse.ProtoReflect.Descriptor instead.
 func (*CreateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateTagResponse) GetTag() *Tag {
@@ -722,7 +573,7 @@ type GetTagRequest struct {
 
 func (x *GetTagRequest) Reset() {
 	*x = GetTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +585,7 @@ func (x *GetTagRequest) String() string {
 func (*GetTagRequest) ProtoMessage() {}
 
 func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +598,7 @@ func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagRequest.ProtoReflect.Descriptor instead.
 func (*GetTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetTagRequest) GetName() string {
@@ -772,7 +623,7 @@ type GetTagResponse struct {
 
 func (x *GetTagResponse) Reset() {
 	*x = GetTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +635,7 @@ func (x *GetTagResponse) String() string {
 func (*GetTagResponse) ProtoMessage() {}
 
 func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +648,7 @@ func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagResponse.ProtoReflect.Descriptor instead.
 func (*GetTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetTagResponse) GetTag() *Tag {
@@ -842,7 +693,7 @@ type ListTagsRequest struct {
 
 func (x *ListTagsRequest) Reset() {
 	*x = ListTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +705,7 @@ func (x *ListTagsRequest) String() string {
 func (*ListTagsRequest) ProtoMessage() {}
 
 func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +718,7 @@ func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsRequest.ProtoReflect.Descriptor instead.
 func (*ListTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTagsRequest) GetPageSize() int32 {
@@ -902,7 +753,7 @@ type ListTagsResponse struct {
 
 func (x *ListTagsResponse) Reset() {
 	*x = ListTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +765,7 @@ func (x *ListTagsResponse) String() string {
 func (*ListTagsResponse) ProtoMessage() {}
 
 func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +778,7 @@ func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsResponse.ProtoReflect.Descriptor instead.
 func (*ListTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTagsResponse) GetTags() []*Tag {
@@ -944,95 +795,6 @@ func (x *ListTagsResponse) GetNextPageToken() string {
 	return ""
 }
 
-type UpdateTagRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The fields that are present are changed; start cannot be.
-	Tag           *Tag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpdateTagRequest) Reset() {
-	*x = UpdateTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpdateTagRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpdateTagRequest) ProtoMessage() {}
-
-func (x *UpdateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpdateTagRequest.ProtoReflect.Descriptor instead.
-func (*UpdateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *UpdateTagRequest) GetTag() *Tag {
-	if x != nil {
-		return x.Tag
-	}
-	return nil
-}
-
-type UpdateTagResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *UpdateTagResponse) Reset() {
-	*x = UpdateTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[17]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *UpdateTagResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*UpdateTagResponse) ProtoMessage() {}
-
-func (x *UpdateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[17]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use UpdateTagResponse.ProtoReflect.Descriptor instead.
-func (*UpdateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
-}
-
-func (x *UpdateTagResponse) GetTag() *Tag {
-	if x != nil {
-		return x.Tag
-	}
-	return nil
-}
-
 type DeleteTagRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1042,7 +804,7 @@ type DeleteTagRequest struct {
 
 func (x *DeleteTagRequest) Reset() {
 	*x = DeleteTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +816,7 @@ func (x *DeleteTagRequest) String() string {
 func (*DeleteTagRequest) ProtoMessage() {}
 
 func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +829,7 @@ func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteTagRequest) GetName() string {
@@ -1085,7 +847,7 @@ type DeleteTagResponse struct {
 
 func (x *DeleteTagResponse) Reset() {
 	*x = DeleteTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +859,7 @@ func (x *DeleteTagResponse) String() string {
 func (*DeleteTagResponse) ProtoMessage() {}
 
 func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,228 +872,7 @@ func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
-}
-
-type SkipTagRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The least ID that may be leased from now on.
-	To int64 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Only these rooms; all of the current layout when empty.
-	Rooms []string `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty"`
-	// Skip more than the tag's max_jump.
-	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SkipTagRequest) Reset() {
-	*x = SkipTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SkipTagRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SkipTagRequest) ProtoMessage() {}
-
-func (x *SkipTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SkipTagRequest.ProtoReflect.Descriptor instead.
-func (*SkipTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *SkipTagRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *SkipTagRequest) GetTo() int64 {
-	if x != nil {
-		return x.To
-	}
-	return 0
-}
-
-func (x *SkipTagRequest) GetRooms() []string {
-	if x != nil {
-		return x.Rooms
-	}
-	return nil
-}
-
-func (x *SkipTagRequest) GetForce() bool {
-	if x != nil {
-		return x.Force
-	}
-	return false
-}
-
-type SkipTagResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SkipTagResponse) Reset() {
-	*x = SkipTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SkipTagResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SkipTagResponse) ProtoMessage() {}
-
-func (x *SkipTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SkipTagResponse.ProtoReflect.Descriptor instead.
-func (*SkipTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *SkipTagResponse) GetTag() *Tag {
-	if x != nil {
-		return x.Tag
-	}
-	return nil
-}
-
-type PrescaleTagRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How many IDs to hold at least: 1 to the tag's max_step; 0 ends a prescale.
-	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	// For how long, 1 s to 7 days.
-	Duration      *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PrescaleTagRequest) Reset() {
-	*x = PrescaleTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PrescaleTagRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PrescaleTagRequest) ProtoMessage() {}
-
-func (x *PrescaleTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PrescaleTagRequest.ProtoReflect.Descriptor instead.
-func (*PrescaleTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *PrescaleTagRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *PrescaleTagRequest) GetStep() int64 {
-	if x != nil {
-		return x.Step
-	}
-	return 0
-}
-
-func (x *PrescaleTagRequest) GetDuration() *durationpb.Duration {
-	if x != nil {
-		return x.Duration
-	}
-	return nil
-}
-
-type PrescaleTagResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PrescaleTagResponse) Reset() {
-	*x = PrescaleTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PrescaleTagResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PrescaleTagResponse) ProtoMessage() {}
-
-func (x *PrescaleTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PrescaleTagResponse.ProtoReflect.Descriptor instead.
-func (*PrescaleTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *PrescaleTagResponse) GetTag() *Tag {
-	if x != nil {
-		return x.Tag
-	}
-	return nil
+	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
 }
 
 type ListRoomsRequest struct {
@@ -1342,7 +883,7 @@ type ListRoomsRequest struct {
 
 func (x *ListRoomsRequest) Reset() {
 	*x = ListRoomsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +895,7 @@ func (x *ListRoomsRequest) String() string {
 func (*ListRoomsRequest) ProtoMessage() {}
 
 func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +908,7 @@ func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
 }
 
 type ListRoomsResponse struct {
@@ -1379,7 +920,7 @@ type ListRoomsResponse struct {
 
 func (x *ListRoomsResponse) Reset() {
 	*x = ListRoomsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +932,7 @@ func (x *ListRoomsResponse) String() string {
 func (*ListRoomsResponse) ProtoMessage() {}
 
 func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +945,7 @@ func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoomsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListRoomsResponse) GetRooms() []*Room {
@@ -1427,7 +968,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +980,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +993,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Room) GetName() string {
@@ -1493,7 +1034,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1046,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1059,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListInstancesRequest) GetRoom() string {
@@ -1537,7 +1078,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1090,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1103,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -1592,7 +1133,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1145,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1158,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1676,11 +1217,303 @@ func (x *Instance) GetLastSeen() *timestamppb.Timestamp {
 	return nil
 }
 
+type ForgetInstanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Room          string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetInstanceRequest) Reset() {
+	*x = ForgetInstanceRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetInstanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetInstanceRequest) ProtoMessage() {}
+
+func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
+func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ForgetInstanceRequest) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *ForgetInstanceRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ForgetInstanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetInstanceResponse) Reset() {
+	*x = ForgetInstanceResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetInstanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetInstanceResponse) ProtoMessage() {}
+
+func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
+func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+}
+
+type ListAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many, 1 to 1,000; 0 for 100.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the last page's answer; empty for the first.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditRequest) Reset() {
+	*x = ListAuditRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditRequest) ProtoMessage() {}
+
+func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
+func (*ListAuditRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListAuditRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListAuditRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListAuditResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Entries []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAuditResponse) Reset() {
+	*x = ListAuditResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAuditResponse) ProtoMessage() {}
+
+func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
+func (*ListAuditResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListAuditResponse) GetEntries() []*AuditEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListAuditResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// AuditEntry is one change, recorded with it.
+type AuditEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A ULID.
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Time  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	Actor string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// What was done: "create tag", say.
+	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
+	// To what: "tags/order", say.
+	Object string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
+	// What was stored of it before and after, as JSON; empty for nothing.
+	From          string `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`
+	To            string `protobuf:"bytes,7,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditEntry) Reset() {
+	*x = AuditEntry{}
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditEntry) ProtoMessage() {}
+
+func (x *AuditEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
+func (*AuditEntry) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *AuditEntry) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *AuditEntry) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
 var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x13march/v1/room.proto\"=\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
@@ -1701,31 +1534,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x15ValidateLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"4\n" +
 	"\x16ValidateLayoutResponse\x12\x1a\n" +
-	"\bproblems\x18\x01 \x03(\tR\bproblems\"\xcb\x04\n" +
-	"\x03Tag\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
-	"\x05limit\x18\x03 \x01(\x03H\x01R\x05limit\x88\x01\x01\x12\x1e\n" +
-	"\bmin_step\x18\x04 \x01(\x03H\x02R\aminStep\x88\x01\x01\x12\x1e\n" +
-	"\bmax_step\x18\x05 \x01(\x03H\x03R\amaxStep\x88\x01\x01\x123\n" +
-	"\areserve\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\areserve\x12\x1e\n" +
-	"\bmax_jump\x18\a \x01(\x03H\x04R\amaxJump\x88\x01\x01\x124\n" +
-	"\acreated\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x1e\n" +
-	"\bmax_skew\x18\t \x01(\x03H\x05R\amaxSkew\x88\x01\x01\x12\x1a\n" +
-	"\bprescale\x18\n" +
-	" \x01(\x03R\bprescale\x12A\n" +
-	"\x0eprescale_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rprescaleUntil\x12.\n" +
-	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x1a8\n" +
-	"\n" +
-	"SkipsEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01B\b\n" +
-	"\x06_startB\b\n" +
-	"\x06_limitB\v\n" +
-	"\t_min_stepB\v\n" +
-	"\t_max_stepB\v\n" +
-	"\t_max_jumpB\v\n" +
-	"\t_max_skew\"H\n" +
+	"\bproblems\x18\x01 \x03(\tR\bproblems\"H\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x18\n" +
@@ -1748,27 +1557,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"]\n" +
 	"\x10ListTagsResponse\x12!\n" +
 	"\x04tags\x18\x01 \x03(\v2\r.march.v1.TagR\x04tags\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"3\n" +
-	"\x10UpdateTagRequest\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"4\n" +
-	"\x11UpdateTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"&\n" +
 	"\x10DeleteTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
-	"\x11DeleteTagResponse\"`\n" +
-	"\x0eSkipTagRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\x03R\x02to\x12\x14\n" +
-	"\x05rooms\x18\x03 \x03(\tR\x05rooms\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"2\n" +
-	"\x0fSkipTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"s\n" +
-	"\x12PrescaleTagRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04step\x18\x02 \x01(\x03R\x04step\x125\n" +
-	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"6\n" +
-	"\x13PrescaleTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"\x12\n" +
+	"\x11DeleteTagResponse\"\x12\n" +
 	"\x10ListRoomsRequest\"9\n" +
 	"\x11ListRoomsResponse\x12$\n" +
 	"\x05rooms\x18\x01 \x03(\v2\x0e.march.v1.RoomR\x05rooms\"u\n" +
@@ -1789,7 +1581,27 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
 	"\x05alive\x18\a \x01(\bR\x05alive\x127\n" +
-	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen2\xb6\a\n" +
+	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\"?\n" +
+	"\x15ForgetInstanceRequest\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
+	"\x16ForgetInstanceResponse\"N\n" +
+	"\x10ListAuditRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"k\n" +
+	"\x11ListAuditResponse\x12.\n" +
+	"\aentries\x18\x01 \x03(\v2\x14.march.v1.AuditEntryR\aentries\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
+	"\n" +
+	"AuditEntry\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
+	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
+	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
+	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\a \x01(\tR\x02to2\xd3\x0e\n" +
 	"\x0eConsoleService\x12G\n" +
 	"\n" +
 	"InitLayout\x12\x1b.march.v1.InitLayoutRequest\x1a\x1c.march.v1.InitLayoutResponse\x12D\n" +
@@ -1804,7 +1616,18 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
 	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12D\n" +
 	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12P\n" +
-	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponseB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12S\n" +
+	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12P\n" +
+	"\rPlanMigration\x12\x1e.march.v1.PlanMigrationRequest\x1a\x1f.march.v1.PlanMigrationResponse\x12S\n" +
+	"\x0eApplyMigration\x12\x1f.march.v1.ApplyMigrationRequest\x1a .march.v1.ApplyMigrationResponse\x12M\n" +
+	"\fGetMigration\x12\x1d.march.v1.GetMigrationRequest\x1a\x1e.march.v1.GetMigrationResponse\x12S\n" +
+	"\x0eListMigrations\x12\x1f.march.v1.ListMigrationsRequest\x1a .march.v1.ListMigrationsResponse\x12U\n" +
+	"\x0eWatchMigration\x12\x1f.march.v1.WatchMigrationRequest\x1a .march.v1.WatchMigrationResponse0\x01\x12S\n" +
+	"\x0ePauseMigration\x12\x1f.march.v1.PauseMigrationRequest\x1a .march.v1.PauseMigrationResponse\x12V\n" +
+	"\x0fResumeMigration\x12 .march.v1.ResumeMigrationRequest\x1a!.march.v1.ResumeMigrationResponse\x12S\n" +
+	"\x0eAbortMigration\x12\x1f.march.v1.AbortMigrationRequest\x1a .march.v1.AbortMigrationResponse\x12\\\n" +
+	"\x11ContinueMigration\x12\".march.v1.ContinueMigrationRequest\x1a#.march.v1.ContinueMigrationResponse\x12D\n" +
+	"\tListAudit\x12\x1a.march.v1.ListAuditRequest\x1a\x1b.march.v1.ListAuditResponseB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_console_proto_rawDescOnce sync.Once
@@ -1818,103 +1641,139 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_march_v1_console_proto_goTypes = []any{
-	(*InitLayoutRequest)(nil),      // 0: march.v1.InitLayoutRequest
-	(*InitLayoutResponse)(nil),     // 1: march.v1.InitLayoutResponse
-	(*GetLayoutRequest)(nil),       // 2: march.v1.GetLayoutRequest
-	(*GetLayoutResponse)(nil),      // 3: march.v1.GetLayoutResponse
-	(*ListLayoutsRequest)(nil),     // 4: march.v1.ListLayoutsRequest
-	(*ListLayoutsResponse)(nil),    // 5: march.v1.ListLayoutsResponse
-	(*ValidateLayoutRequest)(nil),  // 6: march.v1.ValidateLayoutRequest
-	(*ValidateLayoutResponse)(nil), // 7: march.v1.ValidateLayoutResponse
-	(*Tag)(nil),                    // 8: march.v1.Tag
-	(*Mark)(nil),                   // 9: march.v1.Mark
-	(*CreateTagRequest)(nil),       // 10: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),      // 11: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),          // 12: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),         // 13: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),        // 14: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),       // 15: march.v1.ListTagsResponse
-	(*UpdateTagRequest)(nil),       // 16: march.v1.UpdateTagRequest
-	(*UpdateTagResponse)(nil),      // 17: march.v1.UpdateTagResponse
-	(*DeleteTagRequest)(nil),       // 18: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),      // 19: march.v1.DeleteTagResponse
-	(*SkipTagRequest)(nil),         // 20: march.v1.SkipTagRequest
-	(*SkipTagResponse)(nil),        // 21: march.v1.SkipTagResponse
-	(*PrescaleTagRequest)(nil),     // 22: march.v1.PrescaleTagRequest
-	(*PrescaleTagResponse)(nil),    // 23: march.v1.PrescaleTagResponse
-	(*ListRoomsRequest)(nil),       // 24: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),      // 25: march.v1.ListRoomsResponse
-	(*Room)(nil),                   // 26: march.v1.Room
-	(*ListInstancesRequest)(nil),   // 27: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),  // 28: march.v1.ListInstancesResponse
-	(*Instance)(nil),               // 29: march.v1.Instance
-	nil,                            // 30: march.v1.Tag.SkipsEntry
-	(*Layout)(nil),                 // 31: march.v1.Layout
-	(*LayoutRecord)(nil),           // 32: march.v1.LayoutRecord
-	(*durationpb.Duration)(nil),    // 33: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 34: google.protobuf.Timestamp
-	(*Chain)(nil),                  // 35: march.v1.Chain
-	(*Range)(nil),                  // 36: march.v1.Range
+	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
+	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
+	(*GetLayoutRequest)(nil),          // 2: march.v1.GetLayoutRequest
+	(*GetLayoutResponse)(nil),         // 3: march.v1.GetLayoutResponse
+	(*ListLayoutsRequest)(nil),        // 4: march.v1.ListLayoutsRequest
+	(*ListLayoutsResponse)(nil),       // 5: march.v1.ListLayoutsResponse
+	(*ValidateLayoutRequest)(nil),     // 6: march.v1.ValidateLayoutRequest
+	(*ValidateLayoutResponse)(nil),    // 7: march.v1.ValidateLayoutResponse
+	(*Mark)(nil),                      // 8: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 9: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 10: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 11: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 12: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 13: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 14: march.v1.ListTagsResponse
+	(*DeleteTagRequest)(nil),          // 15: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 16: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 17: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 18: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 19: march.v1.Room
+	(*ListInstancesRequest)(nil),      // 20: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 21: march.v1.ListInstancesResponse
+	(*Instance)(nil),                  // 22: march.v1.Instance
+	(*ForgetInstanceRequest)(nil),     // 23: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 24: march.v1.ForgetInstanceResponse
+	(*ListAuditRequest)(nil),          // 25: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 26: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 27: march.v1.AuditEntry
+	(*Layout)(nil),                    // 28: march.v1.Layout
+	(*LayoutRecord)(nil),              // 29: march.v1.LayoutRecord
+	(*Tag)(nil),                       // 30: march.v1.Tag
+	(*Chain)(nil),                     // 31: march.v1.Chain
+	(*Range)(nil),                     // 32: march.v1.Range
+	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
+	(*UpdateTagRequest)(nil),          // 34: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 35: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 36: march.v1.PrescaleTagRequest
+	(*PlanMigrationRequest)(nil),      // 37: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 38: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 39: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 40: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 41: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 42: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 43: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 44: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 45: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 46: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 47: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 48: march.v1.PrescaleTagResponse
+	(*PlanMigrationResponse)(nil),     // 49: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 50: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 51: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 52: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 53: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 54: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 55: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 56: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 57: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	31, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	32, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	32, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	32, // 3: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	31, // 4: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	33, // 5: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
-	34, // 6: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
-	34, // 7: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
-	30, // 8: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
-	8,  // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	8,  // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	8,  // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	9,  // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	35, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	8,  // 14: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	8,  // 15: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
-	8,  // 16: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
-	8,  // 17: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
-	33, // 18: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
-	8,  // 19: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
-	26, // 20: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	36, // 21: march.v1.Room.range:type_name -> march.v1.Range
-	29, // 22: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	34, // 23: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	34, // 24: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	0,  // 25: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 26: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 27: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 28: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 29: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 30: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 31: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 32: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	18, // 33: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	20, // 34: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	22, // 35: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	24, // 36: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	27, // 37: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	1,  // 38: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 39: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 40: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 41: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 42: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 43: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 44: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 45: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	19, // 46: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	21, // 47: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	23, // 48: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	25, // 49: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	28, // 50: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	38, // [38:51] is the sub-list for method output_type
-	25, // [25:38] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	28, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	29, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	29, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	29, // 3: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	28, // 4: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	30, // 5: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	30, // 6: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	30, // 7: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	8,  // 8: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	31, // 9: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	30, // 10: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	19, // 11: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	32, // 12: march.v1.Room.range:type_name -> march.v1.Range
+	22, // 13: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	33, // 14: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	33, // 15: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	27, // 16: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	33, // 17: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	0,  // 18: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 19: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 20: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 21: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	9,  // 22: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	11, // 23: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	13, // 24: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	34, // 25: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	15, // 26: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	35, // 27: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	36, // 28: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	17, // 29: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	20, // 30: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	23, // 31: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	37, // 32: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	38, // 33: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	39, // 34: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	40, // 35: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	41, // 36: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	42, // 37: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	43, // 38: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	44, // 39: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	45, // 40: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	25, // 41: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	1,  // 42: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 43: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 44: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 45: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	10, // 46: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	12, // 47: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	14, // 48: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	46, // 49: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	16, // 50: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	47, // 51: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	48, // 52: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	18, // 53: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	21, // 54: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	24, // 55: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	49, // 56: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	50, // 57: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	51, // 58: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	52, // 59: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	53, // 60: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	54, // 61: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	55, // 62: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	56, // 63: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	57, // 64: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	26, // 65: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	42, // [42:66] is the sub-list for method output_type
+	18, // [18:42] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -1923,15 +1782,16 @@ func file_march_v1_console_proto_init() {
 		return
 	}
 	file_march_v1_layout_proto_init()
+	file_march_v1_migration_proto_init()
 	file_march_v1_room_proto_init()
-	file_march_v1_console_proto_msgTypes[8].OneofWrappers = []any{}
+	file_march_v1_tag_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,19 +19,30 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ConsoleService_InitLayout_FullMethodName     = "/march.v1.ConsoleService/InitLayout"
-	ConsoleService_GetLayout_FullMethodName      = "/march.v1.ConsoleService/GetLayout"
-	ConsoleService_ListLayouts_FullMethodName    = "/march.v1.ConsoleService/ListLayouts"
-	ConsoleService_ValidateLayout_FullMethodName = "/march.v1.ConsoleService/ValidateLayout"
-	ConsoleService_CreateTag_FullMethodName      = "/march.v1.ConsoleService/CreateTag"
-	ConsoleService_GetTag_FullMethodName         = "/march.v1.ConsoleService/GetTag"
-	ConsoleService_ListTags_FullMethodName       = "/march.v1.ConsoleService/ListTags"
-	ConsoleService_UpdateTag_FullMethodName      = "/march.v1.ConsoleService/UpdateTag"
-	ConsoleService_DeleteTag_FullMethodName      = "/march.v1.ConsoleService/DeleteTag"
-	ConsoleService_SkipTag_FullMethodName        = "/march.v1.ConsoleService/SkipTag"
-	ConsoleService_PrescaleTag_FullMethodName    = "/march.v1.ConsoleService/PrescaleTag"
-	ConsoleService_ListRooms_FullMethodName      = "/march.v1.ConsoleService/ListRooms"
-	ConsoleService_ListInstances_FullMethodName  = "/march.v1.ConsoleService/ListInstances"
+	ConsoleService_InitLayout_FullMethodName        = "/march.v1.ConsoleService/InitLayout"
+	ConsoleService_GetLayout_FullMethodName         = "/march.v1.ConsoleService/GetLayout"
+	ConsoleService_ListLayouts_FullMethodName       = "/march.v1.ConsoleService/ListLayouts"
+	ConsoleService_ValidateLayout_FullMethodName    = "/march.v1.ConsoleService/ValidateLayout"
+	ConsoleService_CreateTag_FullMethodName         = "/march.v1.ConsoleService/CreateTag"
+	ConsoleService_GetTag_FullMethodName            = "/march.v1.ConsoleService/GetTag"
+	ConsoleService_ListTags_FullMethodName          = "/march.v1.ConsoleService/ListTags"
+	ConsoleService_UpdateTag_FullMethodName         = "/march.v1.ConsoleService/UpdateTag"
+	ConsoleService_DeleteTag_FullMethodName         = "/march.v1.ConsoleService/DeleteTag"
+	ConsoleService_SkipTag_FullMethodName           = "/march.v1.ConsoleService/SkipTag"
+	ConsoleService_PrescaleTag_FullMethodName       = "/march.v1.ConsoleService/PrescaleTag"
+	ConsoleService_ListRooms_FullMethodName         = "/march.v1.ConsoleService/ListRooms"
+	ConsoleService_ListInstances_FullMethodName     = "/march.v1.ConsoleService/ListInstances"
+	ConsoleService_ForgetInstance_FullMethodName    = "/march.v1.ConsoleService/ForgetInstance"
+	ConsoleService_PlanMigration_FullMethodName     = "/march.v1.ConsoleService/PlanMigration"
+	ConsoleService_ApplyMigration_FullMethodName    = "/march.v1.ConsoleService/ApplyMigration"
+	ConsoleService_GetMigration_FullMethodName      = "/march.v1.ConsoleService/GetMigration"
+	ConsoleService_ListMigrations_FullMethodName    = "/march.v1.ConsoleService/ListMigrations"
+	ConsoleService_WatchMigration_FullMethodName    = "/march.v1.ConsoleService/WatchMigration"
+	ConsoleService_PauseMigration_FullMethodName    = "/march.v1.ConsoleService/PauseMigration"
+	ConsoleService_ResumeMigration_FullMethodName   = "/march.v1.ConsoleService/ResumeMigration"
+	ConsoleService_AbortMigration_FullMethodName    = "/march.v1.ConsoleService/AbortMigration"
+	ConsoleService_ContinueMigration_FullMethodName = "/march.v1.ConsoleService/ContinueMigration"
+	ConsoleService_ListAudit_FullMethodName         = "/march.v1.ConsoleService/ListAudit"
 )
 
 // ConsoleServiceClient is the client API for ConsoleService service.
@@ -75,6 +86,28 @@ type ConsoleServiceClient interface {
 	ListRooms(ctx context.Context, in *ListRoomsRequest, opts ...grpc.CallOption) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
+	// ForgetInstance takes away the registration of an instance that is gone for
+	// good. Should it live after all, it leases nothing more.
+	ForgetInstance(ctx context.Context, in *ForgetInstanceRequest, opts ...grpc.CallOption) (*ForgetInstanceResponse, error)
+	// PlanMigration plans a way from the current layout to another, and changes
+	// nothing.
+	PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error)
+	// ApplyMigration starts a migration by a plan. There is one at a time (else
+	// exists); the plan must be for the current layout (else conflict).
+	ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error)
+	GetMigration(ctx context.Context, in *GetMigrationRequest, opts ...grpc.CallOption) (*GetMigrationResponse, error)
+	ListMigrations(ctx context.Context, in *ListMigrationsRequest, opts ...grpc.CallOption) (*ListMigrationsResponse, error)
+	// WatchMigration sends a migration whenever it changed, until it has ended.
+	WatchMigration(ctx context.Context, in *WatchMigrationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMigrationResponse], error)
+	// PauseMigration stops it before its next move.
+	PauseMigration(ctx context.Context, in *PauseMigrationRequest, opts ...grpc.CallOption) (*PauseMigrationResponse, error)
+	ResumeMigration(ctx context.Context, in *ResumeMigrationRequest, opts ...grpc.CallOption) (*ResumeMigrationResponse, error)
+	// AbortMigration plans the way back from where it stands, and goes it.
+	AbortMigration(ctx context.Context, in *AbortMigrationRequest, opts ...grpc.CallOption) (*AbortMigrationResponse, error)
+	// ContinueMigration goes on without instances that have not reported.
+	ContinueMigration(ctx context.Context, in *ContinueMigrationRequest, opts ...grpc.CallOption) (*ContinueMigrationResponse, error)
+	// ListAudit returns who changed what, the newest first.
+	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
 }
 
 type consoleServiceClient struct {
@@ -215,6 +248,125 @@ func (c *consoleServiceClient) ListInstances(ctx context.Context, in *ListInstan
 	return out, nil
 }
 
+func (c *consoleServiceClient) ForgetInstance(ctx context.Context, in *ForgetInstanceRequest, opts ...grpc.CallOption) (*ForgetInstanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetInstanceResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ForgetInstance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_PlanMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ApplyMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) GetMigration(ctx context.Context, in *GetMigrationRequest, opts ...grpc.CallOption) (*GetMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_GetMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) ListMigrations(ctx context.Context, in *ListMigrationsRequest, opts ...grpc.CallOption) (*ListMigrationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListMigrationsResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ListMigrations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) WatchMigration(ctx context.Context, in *WatchMigrationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMigrationResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ConsoleService_ServiceDesc.Streams[0], ConsoleService_WatchMigration_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchMigrationRequest, WatchMigrationResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ConsoleService_WatchMigrationClient = grpc.ServerStreamingClient[WatchMigrationResponse]
+
+func (c *consoleServiceClient) PauseMigration(ctx context.Context, in *PauseMigrationRequest, opts ...grpc.CallOption) (*PauseMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_PauseMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) ResumeMigration(ctx context.Context, in *ResumeMigrationRequest, opts ...grpc.CallOption) (*ResumeMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ResumeMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) AbortMigration(ctx context.Context, in *AbortMigrationRequest, opts ...grpc.CallOption) (*AbortMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AbortMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_AbortMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) ContinueMigration(ctx context.Context, in *ContinueMigrationRequest, opts ...grpc.CallOption) (*ContinueMigrationResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ContinueMigrationResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ContinueMigration_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAuditResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ListAudit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConsoleServiceServer is the server API for ConsoleService service.
 // All implementations must embed UnimplementedConsoleServiceServer
 // for forward compatibility.
@@ -256,6 +408,28 @@ type ConsoleServiceServer interface {
 	ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
+	// ForgetInstance takes away the registration of an instance that is gone for
+	// good. Should it live after all, it leases nothing more.
+	ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error)
+	// PlanMigration plans a way from the current layout to another, and changes
+	// nothing.
+	PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error)
+	// ApplyMigration starts a migration by a plan. There is one at a time (else
+	// exists); the plan must be for the current layout (else conflict).
+	ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error)
+	GetMigration(context.Context, *GetMigrationRequest) (*GetMigrationResponse, error)
+	ListMigrations(context.Context, *ListMigrationsRequest) (*ListMigrationsResponse, error)
+	// WatchMigration sends a migration whenever it changed, until it has ended.
+	WatchMigration(*WatchMigrationRequest, grpc.ServerStreamingServer[WatchMigrationResponse]) error
+	// PauseMigration stops it before its next move.
+	PauseMigration(context.Context, *PauseMigrationRequest) (*PauseMigrationResponse, error)
+	ResumeMigration(context.Context, *ResumeMigrationRequest) (*ResumeMigrationResponse, error)
+	// AbortMigration plans the way back from where it stands, and goes it.
+	AbortMigration(context.Context, *AbortMigrationRequest) (*AbortMigrationResponse, error)
+	// ContinueMigration goes on without instances that have not reported.
+	ContinueMigration(context.Context, *ContinueMigrationRequest) (*ContinueMigrationResponse, error)
+	// ListAudit returns who changed what, the newest first.
+	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	mustEmbedUnimplementedConsoleServiceServer()
 }
 
@@ -304,6 +478,39 @@ func (UnimplementedConsoleServiceServer) ListRooms(context.Context, *ListRoomsRe
 }
 func (UnimplementedConsoleServiceServer) ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListInstances not implemented")
+}
+func (UnimplementedConsoleServiceServer) ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetInstance not implemented")
+}
+func (UnimplementedConsoleServiceServer) PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) GetMigration(context.Context, *GetMigrationRequest) (*GetMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) ListMigrations(context.Context, *ListMigrationsRequest) (*ListMigrationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListMigrations not implemented")
+}
+func (UnimplementedConsoleServiceServer) WatchMigration(*WatchMigrationRequest, grpc.ServerStreamingServer[WatchMigrationResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) PauseMigration(context.Context, *PauseMigrationRequest) (*PauseMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PauseMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) ResumeMigration(context.Context, *ResumeMigrationRequest) (*ResumeMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResumeMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) AbortMigration(context.Context, *AbortMigrationRequest) (*AbortMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AbortMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) ContinueMigration(context.Context, *ContinueMigrationRequest) (*ContinueMigrationResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ContinueMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAudit not implemented")
 }
 func (UnimplementedConsoleServiceServer) mustEmbedUnimplementedConsoleServiceServer() {}
 func (UnimplementedConsoleServiceServer) testEmbeddedByValue()                        {}
@@ -560,6 +767,197 @@ func _ConsoleService_ListInstances_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_ForgetInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetInstanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ForgetInstance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ForgetInstance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ForgetInstance(ctx, req.(*ForgetInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_PlanMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).PlanMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_PlanMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).PlanMigration(ctx, req.(*PlanMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_ApplyMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ApplyMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ApplyMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ApplyMigration(ctx, req.(*ApplyMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_GetMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).GetMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_GetMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).GetMigration(ctx, req.(*GetMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_ListMigrations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListMigrationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ListMigrations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ListMigrations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ListMigrations(ctx, req.(*ListMigrationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_WatchMigration_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchMigrationRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ConsoleServiceServer).WatchMigration(m, &grpc.GenericServerStream[WatchMigrationRequest, WatchMigrationResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ConsoleService_WatchMigrationServer = grpc.ServerStreamingServer[WatchMigrationResponse]
+
+func _ConsoleService_PauseMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).PauseMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_PauseMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).PauseMigration(ctx, req.(*PauseMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_ResumeMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ResumeMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ResumeMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ResumeMigration(ctx, req.(*ResumeMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_AbortMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AbortMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).AbortMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_AbortMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).AbortMigration(ctx, req.(*AbortMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_ContinueMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ContinueMigrationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ContinueMigration(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ContinueMigration_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ContinueMigration(ctx, req.(*ContinueMigrationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_ListAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ListAudit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ListAudit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ListAudit(ctx, req.(*ListAuditRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConsoleService_ServiceDesc is the grpc.ServiceDesc for ConsoleService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -619,7 +1017,53 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListInstances",
 			Handler:    _ConsoleService_ListInstances_Handler,
 		},
+		{
+			MethodName: "ForgetInstance",
+			Handler:    _ConsoleService_ForgetInstance_Handler,
+		},
+		{
+			MethodName: "PlanMigration",
+			Handler:    _ConsoleService_PlanMigration_Handler,
+		},
+		{
+			MethodName: "ApplyMigration",
+			Handler:    _ConsoleService_ApplyMigration_Handler,
+		},
+		{
+			MethodName: "GetMigration",
+			Handler:    _ConsoleService_GetMigration_Handler,
+		},
+		{
+			MethodName: "ListMigrations",
+			Handler:    _ConsoleService_ListMigrations_Handler,
+		},
+		{
+			MethodName: "PauseMigration",
+			Handler:    _ConsoleService_PauseMigration_Handler,
+		},
+		{
+			MethodName: "ResumeMigration",
+			Handler:    _ConsoleService_ResumeMigration_Handler,
+		},
+		{
+			MethodName: "AbortMigration",
+			Handler:    _ConsoleService_AbortMigration_Handler,
+		},
+		{
+			MethodName: "ContinueMigration",
+			Handler:    _ConsoleService_ContinueMigration_Handler,
+		},
+		{
+			MethodName: "ListAudit",
+			Handler:    _ConsoleService_ListAudit_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchMigration",
+			Handler:       _ConsoleService_WatchMigration_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "march/v1/console.proto",
 }

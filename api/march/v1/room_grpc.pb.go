@@ -19,8 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RoomService_GetChain_FullMethodName   = "/march.v1.RoomService/GetChain"
-	RoomService_ListChains_FullMethodName = "/march.v1.RoomService/ListChains"
+	RoomService_GetChain_FullMethodName    = "/march.v1.RoomService/GetChain"
+	RoomService_ListChains_FullMethodName  = "/march.v1.RoomService/ListChains"
+	RoomService_UpdateTag_FullMethodName   = "/march.v1.RoomService/UpdateTag"
+	RoomService_SkipTag_FullMethodName     = "/march.v1.RoomService/SkipTag"
+	RoomService_PrescaleTag_FullMethodName = "/march.v1.RoomService/PrescaleTag"
 )
 
 // RoomServiceClient is the client API for RoomService service.
@@ -36,6 +39,11 @@ type RoomServiceClient interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(ctx context.Context, in *ListChainsRequest, opts ...grpc.CallOption) (*ListChainsResponse, error)
+	// UpdateTag, SkipTag and PrescaleTag are ConsoleService's, for whoever has a
+	// room at hand and no console. SkipTag without rooms is for this room alone.
+	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
+	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
+	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
 }
 
 type roomServiceClient struct {
@@ -66,6 +74,36 @@ func (c *roomServiceClient) ListChains(ctx context.Context, in *ListChainsReques
 	return out, nil
 }
 
+func (c *roomServiceClient) UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateTagResponse)
+	err := c.cc.Invoke(ctx, RoomService_UpdateTag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *roomServiceClient) SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SkipTagResponse)
+	err := c.cc.Invoke(ctx, RoomService_SkipTag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *roomServiceClient) PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PrescaleTagResponse)
+	err := c.cc.Invoke(ctx, RoomService_PrescaleTag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RoomServiceServer is the server API for RoomService service.
 // All implementations must embed UnimplementedRoomServiceServer
 // for forward compatibility.
@@ -79,6 +117,11 @@ type RoomServiceServer interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error)
+	// UpdateTag, SkipTag and PrescaleTag are ConsoleService's, for whoever has a
+	// room at hand and no console. SkipTag without rooms is for this room alone.
+	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
+	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
+	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
 	mustEmbedUnimplementedRoomServiceServer()
 }
 
@@ -94,6 +137,15 @@ func (UnimplementedRoomServiceServer) GetChain(context.Context, *GetChainRequest
 }
 func (UnimplementedRoomServiceServer) ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListChains not implemented")
+}
+func (UnimplementedRoomServiceServer) UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateTag not implemented")
+}
+func (UnimplementedRoomServiceServer) SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SkipTag not implemented")
+}
+func (UnimplementedRoomServiceServer) PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PrescaleTag not implemented")
 }
 func (UnimplementedRoomServiceServer) mustEmbedUnimplementedRoomServiceServer() {}
 func (UnimplementedRoomServiceServer) testEmbeddedByValue()                     {}
@@ -152,6 +204,60 @@ func _RoomService_ListChains_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RoomService_UpdateTag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateTagRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RoomServiceServer).UpdateTag(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RoomService_UpdateTag_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RoomServiceServer).UpdateTag(ctx, req.(*UpdateTagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RoomService_SkipTag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SkipTagRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RoomServiceServer).SkipTag(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RoomService_SkipTag_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RoomServiceServer).SkipTag(ctx, req.(*SkipTagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RoomService_PrescaleTag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PrescaleTagRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RoomServiceServer).PrescaleTag(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RoomService_PrescaleTag_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RoomServiceServer).PrescaleTag(ctx, req.(*PrescaleTagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // RoomService_ServiceDesc is the grpc.ServiceDesc for RoomService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -166,6 +272,18 @@ var RoomService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListChains",
 			Handler:    _RoomService_ListChains_Handler,
+		},
+		{
+			MethodName: "UpdateTag",
+			Handler:    _RoomService_UpdateTag_Handler,
+		},
+		{
+			MethodName: "SkipTag",
+			Handler:    _RoomService_SkipTag_Handler,
+		},
+		{
+			MethodName: "PrescaleTag",
+			Handler:    _RoomService_PrescaleTag_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

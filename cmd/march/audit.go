@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func newAudit(c *common) *cobra.Command {
+	t := &target{}
+	cmd := group("audit", "Show who changed what", newAuditList(c, t))
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func newAuditList(c *common, t *target) *cobra.Command {
+	var most int
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List changes, the newest first; -o json has what was stored before and after",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				all := &marchv1.ListAuditResponse{}
+				for token := ""; most <= 0 || len(all.GetEntries()) < most; {
+					page, err := s.ListAudit(ctx, &marchv1.ListAuditRequest{PageSize: 1000, PageToken: token})
+					if err != nil {
+						return err
+					}
+					all.Entries = append(all.Entries, page.GetEntries()...)
+					if token = page.GetNextPageToken(); token == "" {
+						break
+					}
+				}
+				if most > 0 {
+					all.Entries = all.GetEntries()[:min(most, len(all.GetEntries()))]
+				}
+				return c.print(all, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintln(w, "TIME\tWHO\tDID\tTO")
+					for _, e := range all.GetEntries() {
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.GetTime().AsTime().Format(time.RFC3339), e.GetActor(), e.GetAction(), e.GetObject())
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().IntVarP(&most, "most", "n", 100, "at most so many; 0 for all")
+	return cmd
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestStopDev stops march dev at several moments of its start, with each signal
+// that asks for it: it ends well, soon, and leaves nothing behind.
+func TestStopDev(t *testing.T) {
+	t.Parallel()
+	for i, moment := range []string{"march-dev-*", "march-dev-*/lock", "march-dev-*/etcd", "march-dev-*/etcd/member/snap/db", "march-dev-*/etcd/member/wal/0*"} {
+		for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			t.Run(fmt.Sprintf("%d %v", i, signal), func(t *testing.T) {
+				t.Parallel()
+				tmp := t.TempDir()
+				base, err := freeBase()
+				if err != nil {
+					t.Fatal(err)
+				}
+				p, err := startProcess("", []string{"TMPDIR=" + tmp}, "march", "dev", "--base-port", fmt.Sprint(base))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					_ = p.cmd.Process.Kill()
+					<-p.done
+				})
+				if err := poll(patience(t), func() bool {
+					found, _ := filepath.Glob(filepath.Join(tmp, moment))
+					return len(found) > 0
+				}); err != nil {
+					t.Fatalf("%s: %v", moment, err)
+				}
+				code, err := p.stop(patience(t), signal)
+				if _, stderr := p.output(); code != exitOK || err != nil || stderr != "" {
+					t.Errorf("at %s: exit code %d, %v, stderr %q", moment, code, err, stderr)
+				}
+				if left, _ := os.ReadDir(tmp); len(left) > 0 {
+					t.Errorf("at %s: left %v", moment, left)
+				}
+			})
+		}
+	}
+}
+
+// TestDevPortsInUse: march dev names the port that is in use, what it was for,
+// and the flag.
+func TestDevPortsInUse(t *testing.T) {
+	t.Parallel()
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for offset, what := range map[int]string{
+		portConsoleHTTP: "console HTTP", portConsoleGRPC: "console gRPC", portRoomGRPC: "room 0 gRPC", portRoomGRPC + 1: "room 1 gRPC",
+		portRoomHTTP: "room 0 HTTP", portRoomHTTP + 1: "room 1 HTTP", portEtcdClient: "etcd client", portEtcdPeer: "etcd peer",
+	} {
+		address := fmt.Sprintf("127.0.0.1:%d", base+offset)
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(t.TempDir(), "data")
+		_, stderr, code := march(t, "dev", "--base-port", fmt.Sprint(base), "--data-dir", dir)
+		want := fmt.Sprintf("march dev: %s: %s is in use by another program; choose another with --base-port\n", what, address)
+		if code != exitFailed || stderr != want {
+			t.Errorf("exit code %d, got  %s want %s", code, stderr, want)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A port of a room that there is not may be in use.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+portRoomGRPC+2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	dir := t.TempDir()
+	d := startDev(t, base, "--data-dir", dir)
+	if code, err := d.stop(patience(t), syscall.SIGINT); code != exitOK || err != nil {
+		t.Error(code, err)
+	}
+	// Of one that the data directory has, it may not.
+	other, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	three := t.TempDir()
+	d = startDev(t, other, "--data-dir", three, "--rooms", "a,b,c")
+	if code, err := d.stop(patience(t), syscall.SIGINT); code != exitOK || err != nil {
+		t.Error(code, err)
+	}
+	_, stderr, code := march(t, "dev", "--base-port", fmt.Sprint(base), "--data-dir", three)
+	if code != exitFailed || !strings.Contains(stderr, fmt.Sprintf("a port of room c (127.0.0.1:%d or 127.0.0.1:%d) is in use; choose others with --base-port", base+12, base+22)) {
+		t.Error(code, stderr)
+	}
+}
+
+// TestDevKeepsForeignData: an etcd directory that no march dev made is never
+// thrown away.
+func TestDevKeepsForeignData(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "etcd", "mine")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		data := devData{dir: dir}
+		if err := data.open(); err != nil {
+			t.Fatal(err)
+		}
+		data.close()
+		if _, err := os.Stat(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

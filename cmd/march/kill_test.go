@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// issued is every ID that a client got, in the order of its getting them.
+type issued struct {
+	mu struct {
+		sync.Mutex
+		ids    map[allocator.Tag]map[int64]bool
+		errors []string
+	}
+	count atomic.Int64
+}
+
+func (s *issued) errorf(format string, args ...any) {
+	if len(s.mu.errors) < 10 {
+		s.mu.errors = append(s.mu.errors, fmt.Sprintf(format, args...))
+	}
+}
+
+// add checks that no ID was issued before, and that all lie in their room's
+// range and above floor.
+func (s *issued) add(tag allocator.Tag, boundary int64, r allocator.Range, above int64, runs []*marchv1.Run) (last int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.ids == nil {
+		s.mu.ids = make(map[allocator.Tag]map[int64]bool)
+	}
+	ids := s.mu.ids[tag]
+	if ids == nil {
+		ids = make(map[int64]bool)
+		s.mu.ids[tag] = ids
+	}
+	last = above
+	for _, run := range runs {
+		for id := run.GetFirst(); id < run.GetFirst()+run.GetCount(); id++ {
+			switch {
+			case ids[id]:
+				s.errorf("tag %s: %d was issued twice", tag, id)
+			case !r.Contains(id % boundary):
+				s.errorf("tag %s: %d mod %d is %d, not in %v", tag, id, boundary, id%boundary, r)
+			case id <= last:
+				s.errorf("tag %s: %d is not above %d", tag, id, last)
+			}
+			ids[id], last = true, id
+			s.count.Add(1)
+		}
+	}
+	return last
+}
+
+func (s *issued) check(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.mu.errors {
+		t.Error(e)
+	}
+}
+
+// hammer asks a room for IDs of each tag, in many calls at once, until ctx
+// ends; calls that fail are the point. Each caller sees only growing IDs, all
+// above those in above.
+func (s *issued) hammer(ctx context.Context, t *testing.T, address string, boundary int64, r allocator.Range, above map[allocator.Tag]int64) (highest map[allocator.Tag]int64) {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ids := marchv1.NewIDServiceClient(conn)
+	highest = make(map[allocator.Tag]int64)
+	var mu sync.Mutex
+	var callers sync.WaitGroup
+	for tag, floor := range above {
+		highest[tag] = floor
+		for range 2 {
+			callers.Go(func() {
+				last := floor
+				for ctx.Err() == nil {
+					answer, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(tag), Count: 1 + rand.Int64N(100)})
+					if err != nil {
+						time.Sleep(time.Millisecond) // do not starve what starts
+						continue
+					}
+					last = s.add(tag, boundary, r, last, answer.GetRuns())
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				highest[tag] = max(highest[tag], last)
+			})
+		}
+	}
+	callers.Wait()
+	return highest
+}
+
+// TestKillDev kills march dev at all kinds of moments, in the middle of its
+// work and of its start, and starts it again on the same data: no ID comes
+// twice, and all lie above those of before.
+func TestKillDev(t *testing.T) {
+	t.Parallel()
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	exists := func(path ...string) func(*devCluster) bool {
+		return func(*devCluster) bool {
+			_, err := os.Stat(filepath.Join(append([]string{dir}, path...)...))
+			return err == nil
+		}
+	}
+	listens := func(offset int) func(*devCluster) bool {
+		return func(d *devCluster) bool {
+			conn, err := net.Dial("tcp", d.address(offset))
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		}
+	}
+	var s issued
+	got := func(n int64) func(*devCluster) bool {
+		var before atomic.Int64
+		return func(*devCluster) bool {
+			before.CompareAndSwap(0, s.count.Load()+1)
+			return s.count.Load() >= before.Load()+n
+		}
+	}
+	moments := []struct {
+		name string
+		come func(*devCluster) bool
+	}{
+		{"lock", exists("lock")}, {"etcd's directory", exists("etcd")}, {"etcd's log", exists("etcd", "member", "wal", "0000000000000000-0000000000000000.wal")},
+		{"the first ID", got(1)}, {"etcd listens", listens(portEtcdClient)}, {"many IDs", got(20_000)}, {"a room listens", listens(portRoomGRPC)},
+		{"more IDs", got(10_000)}, {"at once", func(*devCluster) bool { return true }}, {"more IDs again", got(5_000)}, {"the last", got(5_000)},
+	}
+	above := []map[allocator.Tag]int64{{"order": 0, "item": 0, "user": 0}, {"order": 0, "item": 0, "user": 0}}
+	for _, m := range moments {
+		d := beginDev(t, base, "--data-dir", dir)
+		ctx, stop := context.WithCancel(t.Context())
+		var rooms sync.WaitGroup
+		for i := range above {
+			r := allocator.Range{Lower: int64(i) * 500, Upper: int64(i+1) * 500}
+			rooms.Go(func() { above[i] = s.hammer(ctx, t, d.address(portRoomGRPC+i), 1000, r, above[i]) })
+		}
+		err := poll(patience(t), func() bool {
+			select {
+			case <-d.done:
+				return true
+			default:
+				return m.come(d)
+			}
+		})
+		select {
+		case <-d.done:
+			stdout, stderr := d.output()
+			t.Fatalf("%s: march dev ended by itself: %v\n%s%s", m.name, d.cmd.ProcessState, stdout, stderr)
+		default:
+		}
+		if _, stopErr := d.stop(patience(t), syscall.SIGKILL); err != nil || stopErr != nil {
+			t.Fatalf("%s: %v, %v", m.name, err, stopErr)
+		}
+		stop()
+		rooms.Wait()
+	}
+	s.check(t)
+	t.Logf("%d IDs, %d kills", s.count.Load(), len(moments))
+}
+
+// TestKillRoom runs two instances of each of two rooms, as processes on one
+// etcd, hammers eight tags from cold, and kills and restarts one instance again
+// and again.
+func TestKillRoom(t *testing.T) {
+	t.Parallel()
+	etcd := ledgertest.StartEtcd(t)
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
+	start := func(args ...string) *process {
+		t.Helper()
+		p, err := startProcess("", nil, "march", append(args, "--etcd", etcd.Endpoint)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		})
+		return p
+	}
+	ready := func(p *process) *process {
+		t.Helper()
+		if err := p.await(patience(t), "ready"); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	ready(start("console", "--grpc", address(0), "--http", ""))
+	file := filepath.Join(t.TempDir(), "layout.json")
+	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := march(t, "layout", "init", file, "--console", address(0)); code != exitOK {
+		t.Fatal(stderr)
+	}
+	above := make(map[allocator.Tag]int64)
+	for i := range 8 {
+		above[allocator.Tag(fmt.Sprintf("tag-%d", i))] = 0
+	}
+	startRoom := func(room string, i int) *process {
+		return start("room", room, "--name", fmt.Sprintf("i%d", i), "--grpc", address(1+i), "--http", "", "--create-tags")
+	}
+	ranges := map[string]allocator.Range{"a": {Upper: 30}, "b": {Lower: 30, Upper: 100}}
+	var s issued
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var others sync.WaitGroup
+	for i, room := range []string{"a", "b", "b"} { // these live on
+		startRoom(room, 1+i)
+		others.Go(func() { s.hammer(ctx, t, address(2+i), 100, ranges[room], above) })
+	}
+	const kills = 5
+	for range kills {
+		p := startRoom("a", 0)
+		one, stopOne := context.WithCancel(ctx)
+		var callers sync.WaitGroup
+		callers.Go(func() { above = s.hammer(one, t, address(1), 100, ranges["a"], above) })
+		want := s.count.Load() + 10_000
+		ready(p)
+		err := poll(patience(t), func() bool { return s.count.Load() >= want })
+		if _, stopErr := p.stop(patience(t), syscall.SIGKILL); err != nil || stopErr != nil {
+			t.Fatal(err, stopErr)
+		}
+		stopOne()
+		callers.Wait()
+	}
+	stop()
+	others.Wait()
+	s.check(t)
+	t.Logf("%d IDs, %d kills", s.count.Load(), kills)
+}

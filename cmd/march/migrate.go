@@ -1,0 +1,274 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func newMigrate(c *common) *cobra.Command {
+	t := &target{}
+	one := func(use, short string, call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
+		return newMigrateOne(c, t, use, short, call)
+	}
+	cmd := group("migrate", "Plan, run and undo changes of layout",
+		newMigratePlan(c, t), newMigrateApply(c, t),
+		one("status", "Show a migration", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+			answer, err := s.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: id})
+			return answer.GetMigration(), err
+		}),
+		newMigrateWatch(c, t),
+		one("pause", "Stop a migration before its next move", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+			answer, err := s.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: id})
+			return answer.GetMigration(), err
+		}),
+		one("resume", "Go on with a migration that was paused", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+			answer, err := s.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: id})
+			return answer.GetMigration(), err
+		}),
+		one("abort", "Undo a migration: go back to where it began, from wherever it stands", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+			answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
+			return answer.GetMigration(), err
+		}),
+		newMigrateContinue(c, t), newMigrateList(c, t))
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func newMigratePlan(c *common, t *target) *cobra.Command {
+	r := &marchv1.PlanMigrationRequest{}
+	var targetFile, out string
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Plan a change of layout; changes nothing",
+		Long: `Plan a change of layout; changes nothing. Say where to go by a layout file
+(--target), or by edits of the current layout.`,
+		Example: `  march migrate plan --move a:25-50=b            residues 25 to 49 of room a go to b
+  march migrate plan --add-room c=75-100 --out plan.json
+  march migrate plan --drain a
+  march migrate plan --boundary 2000
+  march migrate plan --target layout.json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if targetFile != "" {
+				layout, err := readLayout(targetFile)
+				if err != nil {
+					return err
+				}
+				r.Target = layout
+			}
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.PlanMigration(ctx, r)
+				if err != nil {
+					return err
+				}
+				if out != "" {
+					if err := writePlan(out, answer.GetPlan()); err != nil {
+						return err
+					}
+				}
+				return c.print(answer.GetPlan(), func(w *tabwriter.Writer) {
+					planText(w, answer.GetPlan())
+					if out != "" {
+						_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` follows it\n", out, out)
+					}
+				})
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&targetFile, "target", "", "the layout to reach: a JSON file, - for standard input")
+	flags.StringArrayVar(&r.Move, "move", nil, "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated")
+	flags.StringArrayVar(&r.AddRoom, "add-room", nil, "C=LOWER-UPPER: a new room gets residues; may be repeated")
+	flags.StringArrayVar(&r.Drain, "drain", nil, "a room that goes; its residues become free; may be repeated")
+	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
+	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch where there is no way in smaller moves")
+	flags.StringVar(&out, "out", "", "write the plan to this file, for apply")
+	return cmd
+}
+
+func writePlan(path string, plan *marchv1.Plan) error {
+	b, err := protojson.MarshalOptions{Multiline: true}.Marshal(plan)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, append(b, '\n'), 0o600); err != nil {
+		return allocator.Errorf(allocator.Invalid, "out: %w", err)
+	}
+	return nil
+}
+
+// maxPlanFile bounds a plan's file, in bytes.
+const maxPlanFile = 4 << 20
+
+func newMigrateApply(c *common, t *target) *cobra.Command {
+	var yes, detach bool
+	var hold time.Duration
+	cmd := &cobra.Command{
+		Use:   "apply PLAN",
+		Short: "Follow a plan, and watch it; ^C leaves it running",
+		Long: `Follow a plan, and watch it until it has ended. It is the consoles that make the
+moves: ^C leaves the migration running.`,
+		Example: `  march migrate plan --move a:25-50=b --out plan.json
+  march migrate apply plan.json`,
+		Args: exactly("a plan's file"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			content, err := readBounded(args[0], maxPlanFile)
+			if err != nil {
+				return err
+			}
+			plan := &marchv1.Plan{}
+			if err := (protojson.UnmarshalOptions{}).Unmarshal(content, plan); err != nil {
+				return allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", args[0], err)
+			}
+			if !yes {
+				if err := confirm(c, plan, args[0]); err != nil {
+					return err
+				}
+			}
+			var id string
+			err = callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold)})
+				id = answer.GetMigration().GetId()
+				if err == nil && detach {
+					return c.print(answer.GetMigration(), func(w *tabwriter.Writer) { migrationText(w, answer.GetMigration()) })
+				}
+				return err
+			})
+			if err != nil || detach {
+				return err
+			}
+			return watch(cmd.Context(), c, t, id)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	flags.BoolVar(&detach, "detach", false, "start it and do not watch")
+	flags.DurationVar(&hold, "hold", 10*time.Minute, "for how long to wait for an instance that is silent")
+	return cmd
+}
+
+// confirm asks a person on the terminal.
+func confirm(c *common, plan *marchv1.Plan, path string) error {
+	if path == "-" || !term.IsTerminal(int(os.Stdin.Fd())) {
+		return usageError{allocator.Errorf(allocator.Invalid, "there is nobody to ask: give --yes to apply without asking")}
+	}
+	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
+	planText(w, plan)
+	_ = w.Flush()
+	_, _ = fmt.Fprint(c.stderr, "\nApply this plan? [y/N] ")
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
+		return allocator.Errorf(allocator.Refused, "not applied")
+	}
+	return nil
+}
+
+func newMigrateOne(c *common, t *target, use, short string, call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   use + " [ID]",
+		Short: short,
+		Long:  short + ". Without an ID it is the one that is under way, or else the last.",
+		Args:  atMostOneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				m, err := call(ctx, s, strings.Join(args, ""))
+				if err != nil {
+					return err
+				}
+				return c.print(m, func(w *tabwriter.Writer) { migrationText(w, m) })
+			})
+		},
+	}
+}
+
+func atMostOneID(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return exactly("a migration's ID")(cmd, args)
+	}
+	return nil
+}
+
+func newMigrateContinue(c *common, t *target) *cobra.Command {
+	var without []string
+	cmd := newMigrateOne(c, t, "continue", "Go on without instances that have not reported", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+		answer, err := s.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: id, Without: without})
+		return answer.GetMigration(), err
+	})
+	cmd.Long += `
+
+An instance that is gone on without may still issue IDs of residues that its
+room gave up, from what it holds: unique, but no longer in its room's range.`
+	cmd.Example = `  march migrate continue --without a/host-7`
+	cmd.Flags().StringSliceVar(&without, "without", nil, "ROOM/INSTANCE, as status shows it; may be repeated")
+	inner := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := required(cmd, "without"); err != nil {
+			return err
+		}
+		return inner(cmd, args)
+	}
+	return cmd
+}
+
+func newMigrateList(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List migrations, the newest first",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				all := &marchv1.ListMigrationsResponse{}
+				for token := ""; ; {
+					page, err := s.ListMigrations(ctx, &marchv1.ListMigrationsRequest{PageSize: 1000, PageToken: token})
+					if err != nil {
+						return err
+					}
+					all.Migrations = append(all.Migrations, page.GetMigrations()...)
+					if token = page.GetNextPageToken(); token == "" {
+						break
+					}
+				}
+				return c.print(all, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintln(w, "ID\tSTATE\tMOVES\tSTARTED\tBY\tFROM\tTO")
+					for _, m := range all.GetMigrations() {
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()),
+							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(), rangesText(m.GetFrom()), rangesText(m.GetTarget()))
+					}
+				})
+			})
+		},
+	}
+}
+
+func newMigrateWatch(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "watch [ID]",
+		Short: "Watch a migration until it has ended",
+		Args:  atMostOneID,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			return watch(cmd.Context(), c, t, strings.Join(args, ""))
+		},
+	}
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a program that a test runs in the background.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it ended and all its output was read
+	mu   struct {
+		sync.Mutex
+		stdout, stderr bytes.Buffer
+	}
+}
+
+// startProcess starts a program; env is added to this program's.
+func startProcess(dir string, env []string, name string, args ...string) (*process, error) {
+	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.Dir, p.cmd.Env = dir, append(os.Environ(), env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.writer(&p.mu.stdout), p.writer(&p.mu.stderr)
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// output returns what it wrote to stdout and to stderr so far.
+func (p *process) output() (stdout, stderr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.stdout.String(), p.mu.stderr.String()
+}
+
+type lockedWriter struct {
+	mu sync.Locker
+	to *bytes.Buffer
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+func (p *process) writer(to *bytes.Buffer) lockedWriter { return lockedWriter{&p.mu, to} }
+
+// await waits until it wrote a text that the expression matches.
+func (p *process) await(deadline time.Time, expression string) error {
+	re := regexp.MustCompile(expression)
+	said := func() bool {
+		stdout, stderr := p.output()
+		return re.MatchString(stdout) || re.MatchString(stderr)
+	}
+	err := poll(deadline, func() bool {
+		select {
+		case <-p.done:
+			return true
+		default:
+			return said()
+		}
+	})
+	if said() {
+		return nil
+	}
+	stdout, stderr := p.output()
+	if err == nil {
+		err = errors.New("it ended")
+	}
+	return fmt.Errorf("%s: waiting for %q: %w\n%s%s", p.cmd, expression, err, stdout, stderr)
+}
+
+// stop sends a signal, waits for the end, and returns the exit code; -1 when
+// the signal ended it.
+func (p *process) stop(deadline time.Time, signal syscall.Signal) (int, error) {
+	_ = p.cmd.Process.Signal(signal)
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(time.Until(deadline)):
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // tells where it hangs
+		select {
+		case <-p.done:
+		case <-time.After(time.Second):
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		}
+		_, stderr := p.output()
+		return 0, fmt.Errorf("%s: still running after %v\n%s", p.cmd, signal, stderr)
+	}
+}
+
+// poll calls done until it returns true.
+func poll(deadline time.Time, done func() bool) error {
+	for !done() {
+		if time.Now().After(deadline) {
+			return errors.New("not within the test's time")
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return nil
+}
+
+// patience is how long a test waits for what takes milliseconds on an idle
+// machine: a minute, less where the test's own deadline comes before.
+func patience(t *testing.T) time.Time {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	if end, ok := t.Deadline(); ok && end.Add(-5*time.Second).Before(deadline) {
+		deadline = end.Add(-5 * time.Second)
+	}
+	return deadline
+}
+
+// basePorts hands out base ports for march dev, each of this test program once.
+var basePorts struct {
+	sync.Mutex
+	next int
+}
+
+// freeBase returns a base port of which every port that march dev uses is
+// free: below those that systems hand out to clients, and beginning somewhere
+// else in each test program.
+func freeBase() (int, error) {
+	const first, last, ports = 12000, 31900, 40
+	basePorts.Lock()
+	defer basePorts.Unlock()
+	if basePorts.next == 0 {
+		basePorts.next = first + os.Getpid()%((last-first)/ports)*ports
+	}
+	for range (last - first) / ports {
+		base := basePorts.next
+		if basePorts.next += ports; basePorts.next > last {
+			basePorts.next = first
+		}
+		if allFree(base, portEtcdPeer+1) {
+			return base, nil
+		}
+	}
+	return 0, errors.New("no base port with free ports above it")
+}
+
+func allFree(base, n int) bool {
+	for port := base; port < base+n; port++ {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		_ = l.Close()
+	}
+	return true
+}
+
+// devCluster is a running march dev.
+type devCluster struct {
+	*process
+	base int
+}
+
+// startDev starts march dev and waits until it is ready.
+func startDev(t *testing.T, base int, args ...string) *devCluster {
+	t.Helper()
+	d := beginDev(t, base, args...)
+	if err := d.await(patience(t), "March is running"); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// beginDev starts march dev; it is killed when the test ends.
+func beginDev(t *testing.T, base int, args ...string) *devCluster {
+	t.Helper()
+	p, err := startProcess("", nil, "march", append([]string{"dev", "--base-port", fmt.Sprint(base)}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	return &devCluster{process: p, base: base}
+}
+
+func (d *devCluster) address(offset int) string { return fmt.Sprintf("127.0.0.1:%d", d.base+offset) }
+
+// march runs a march command to its end.
+func march(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "march", args...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}

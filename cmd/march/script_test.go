@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// TestScript runs testdata/script/*.txtar. Besides testscript's own commands
+// they have:
+//
+//	ports                   sets $BASE to a free base port, and $CONSOLE, $ROOM0, $ROOM1, $ROOM2
+//	                        and $ETCD to the addresses that march dev has there; $MARCH_ROOM
+//	                        and $MARCH_CONSOLE too
+//	etcd                    starts an etcd of its own and sets $ETCD
+//	mute                    sets $MUTE to the address of a server that accepts and never answers
+//	start NAME TEXT CMD...  runs CMD in the background until it wrote what TEXT matches
+//	end NAME SIGNAL CODE    ends it and checks its exit code (-1: the signal did); what it
+//	                        wrote is in NAME.out and NAME.err
+//	exits CODE CMD...       runs CMD and checks its exit code
+//	within DURATION CMD...  runs CMD and checks how long it takes
+//	try NAME                runs the commands that march dev printed under "Try"
+//	distinct MIN FILE...    the lines of all files are distinct numbers from MIN on
+//	residues N LOW UP FILE  LOW <= number mod N < UP for every number in FILE
+//	max VAR FILE            sets VAR to the largest number in FILE
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", UpdateScripts: *rewrite, RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			s := &script{processes: make(map[string]*process)}
+			if tb, ok := env.T().(testing.TB); ok {
+				s.tb = tb
+			}
+			env.Values[scriptKey{}] = s
+			env.Defer(s.killAll)
+			env.Setenv("TMPDIR", env.WorkDir+"/tmp") // where march dev has its temporary directory
+			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"ports": cmdPorts, "etcd": cmdEtcd, "mute": cmdMute, "start": cmdStart, "end": cmdEnd, "exits": cmdExits,
+			"within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
+		},
+	})
+}
+
+// script is the state of one script.
+type script struct {
+	tb        testing.TB
+	processes map[string]*process
+}
+
+type scriptKey struct{}
+
+func of(ts *testscript.TestScript) *script {
+	s, ok := ts.Value(scriptKey{}).(*script)
+	if !ok {
+		ts.Fatalf("no script")
+	}
+	return s
+}
+
+func (s *script) killAll() {
+	for _, p := range s.processes {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+func usage(ts *testscript.TestScript, neg bool, ok bool, text string) {
+	if neg || !ok {
+		ts.Fatalf("usage: %s", text)
+	}
+}
+
+func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0, "ports")
+	base, err := freeBase()
+	ts.Check(err)
+	at := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
+	ts.Setenv("BASE", strconv.Itoa(base))
+	ts.Setenv("CONSOLE", at(portConsoleGRPC))
+	ts.Setenv("CONSOLE_HTTP", at(portConsoleHTTP))
+	ts.Setenv("ETCD", at(portEtcdClient))
+	for i := range 3 {
+		ts.Setenv(fmt.Sprintf("ROOM%d", i), at(portRoomGRPC+i))
+		ts.Setenv(fmt.Sprintf("ROOM%d_HTTP", i), at(portRoomHTTP+i))
+	}
+	ts.Setenv("MARCH_ROOM", at(portRoomGRPC))
+	ts.Setenv("MARCH_CONSOLE", at(portConsoleGRPC))
+}
+
+func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0, "etcd")
+	ts.Setenv("ETCD", ledgertest.StartEtcd(of(ts).tb).Endpoint)
+}
+
+func cmdMute(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0, "mute")
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, nobody else does
+	ts.Check(err)
+	ts.Defer(func() { _ = l.Close() })
+	ts.Setenv("MUTE", l.Addr().String())
+}
+
+func scriptDeadline() time.Time { return time.Now().Add(time.Minute) }
+
+func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) >= 3, "start NAME TEXT CMD...")
+	env := make([]string, 0, 16)
+	for _, name := range []string{"WORK", "TMPDIR", "HOME", "MARCH_ROOM", "MARCH_CONSOLE"} {
+		if value := ts.Getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	p, err := startProcess(ts.MkAbs("."), env, args[2], args[3:]...)
+	ts.Check(err)
+	of(ts).processes[args[0]] = p
+	ts.Check(p.await(scriptDeadline(), args[1]))
+}
+
+var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
+
+func cmdEnd(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 3, "end NAME SIGNAL CODE")
+	p, ok := of(ts).processes[args[0]]
+	signal, known := signals[args[1]]
+	usage(ts, neg, ok && known, "end NAME SIGNAL CODE")
+	code, err := p.stop(scriptDeadline(), signal)
+	ts.Check(err)
+	stdout, stderr := p.output()
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".out"), []byte(stdout), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".err"), []byte(stderr), 0o600))
+	if strconv.Itoa(code) != args[2] {
+		ts.Fatalf("%s exited with %d, want %s\n%s%s", p.cmd, code, args[2], stdout, stderr)
+	}
+}
+
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) >= 2, "exits CODE CMD...")
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(code) != args[0] {
+		ts.Fatalf("exited with %d, want %s", code, args[0])
+	}
+}
+
+func cmdWithin(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) >= 3, "within DURATION exits CODE CMD...")
+	limit, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	start := time.Now()
+	cmdExits(ts, false, args[2:])
+	if took := time.Since(start); took > limit {
+		ts.Fatalf("took %v, want %v at most", took, limit)
+	}
+}
+
+func cmdTry(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 1, "try NAME")
+	stdout, _ := of(ts).processes[args[0]].output()
+	_, rest, _ := strings.Cut(stdout, "Try, in another terminal:\n")
+	tried := 0
+	for line := range strings.Lines(rest) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if words[0] != "march" {
+			ts.Fatalf("%q is no command of march", line)
+		}
+		ts.Check(ts.Exec(words[0], words[1:]...))
+		tried++
+	}
+	if tried != 3 {
+		ts.Fatalf("tried %d commands, want 3, of:\n%s", tried, stdout)
+	}
+}
+
+// numbers returns the numbers in a file, one per line.
+func numbers(ts *testscript.TestScript, file string) []int64 {
+	content := []byte(ts.ReadFile(file))
+	var all []int64
+	for line := range bytes.Lines(content) {
+		n, err := strconv.ParseInt(strings.TrimSpace(string(line)), 10, 64)
+		ts.Check(err)
+		all = append(all, n)
+	}
+	return all
+}
+
+func cmdDistinct(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) >= 2, "distinct MIN FILE...")
+	least, err := strconv.ParseInt(args[0], 10, 64)
+	ts.Check(err)
+	where := make(map[int64]string)
+	for _, file := range args[1:] {
+		for _, n := range numbers(ts, file) {
+			if first, twice := where[n]; twice {
+				ts.Fatalf("%d is in %s and in %s", n, first, file)
+			}
+			if where[n] = file; n < least {
+				ts.Fatalf("%d in %s is below %d", n, file, least)
+			}
+		}
+	}
+	ts.Logf("%d numbers, from %d on", len(where), slices.Min(slices.Collect(maps.Keys(where))))
+}
+
+func cmdMax(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "max VAR FILE")
+	ts.Setenv(args[0], strconv.FormatInt(slices.Max(numbers(ts, args[1])), 10))
+}
+
+func cmdResidues(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 4, "residues N LOW UP FILE")
+	var bounds [3]int64
+	for i := range bounds {
+		var err error
+		bounds[i], err = strconv.ParseInt(args[i], 10, 64)
+		ts.Check(err)
+	}
+	for _, n := range numbers(ts, args[3]) {
+		if r := n % bounds[0]; r < bounds[1] || r >= bounds[2] {
+			ts.Fatalf("%d mod %d is %d, not in [%d, %d)", n, bounds[0], r, bounds[1], bounds[2])
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// TestSettingsAreSafe: no command has a setting that says what it does this
+// once, and every server's flag is a setting.
+func TestSettingsAreSafe(t *testing.T) {
+	settings := settingNames(newRoot(io.Discard, io.Discard))
+	known := make(map[string]bool, len(settings))
+	for _, name := range settings {
+		known[name] = true
+	}
+	for _, name := range []string{"count", "to", "step", "force", "version", "of", "prefix", "limit", "start"} {
+		if known[name] {
+			t.Errorf("--%s can be set in the environment", name)
+		}
+	}
+	for _, name := range []string{"console", "room", "timeout", "output", "log-level", "etcd", "grpc", "http", "name", "data-dir", "rooms"} {
+		if !known[name] {
+			t.Errorf("--%s cannot be set in the environment", name)
+		}
+	}
+}
+
+// FuzzSettings: whatever a file of settings holds, it is refused with one clear
+// line, or every value is one that the file shows, and setting all flags from
+// it fails clearly or works.
+func FuzzSettings(f *testing.F) {
+	for _, seed := range []string{
+		"", "# nothing\n", "console: 127.0.0.1:7001\nroom: \"h:1\"\n", "etcd: [a:1, b:2]\nrooms:\n- 007\n- 1e3\n", "timeout: 5s # five\n",
+		"a: b\n---\nc: d\n", "- a\n", "room: {a: b}\n", "room:\n", "room: &x y\nconsole: *x\n", "? [a]\n: b\n", "<<: {a: b}\n", "room: |\n  text\n",
+		"room: !!str 1\n", "\"ro\\u006fm\": 'a''b'\n", "room: [a\n", "\t\n", "\x00\xff", "%YAML 1.2\n---\na: b\n", "a: b\na: c\n", "a: .inf\nb: .nan\nc: 0x_1\nd: true\ne: ~\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		settings, err := parseSettings("f", content)
+		if err != nil {
+			oneLine(t, err)
+			return
+		}
+		root := newRoot(io.Discard, io.Discard)
+		for name, s := range settings {
+			if s.line < 1 || len(s.values) == 0 && !s.list {
+				t.Errorf("%s: %+v", name, s)
+			}
+			visitCommands(root, func(cmd *cobra.Command) {
+				visitSettings(cmd, func(f *pflag.Flag) {
+					if f.Name == name {
+						if err := s.set("f", f); err != nil {
+							oneLine(t, err)
+						}
+					}
+				})
+			})
+		}
+	})
+}
+
+func visitCommands(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, child := range cmd.Commands() {
+		visitCommands(child, visit)
+	}
+}
+
+// TestHelp: every command has help that names it, shows how it is called, and
+// goes to stdout with exit code 0.
+func TestHelp(t *testing.T) {
+	visitCommands(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
+		path := strings.Fields(cmd.CommandPath())
+		t.Run(strings.Join(path[1:], "-"), func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, code := march(t, append(path[1:], "--help")...)
+			if code != exitOK || stderr != "" {
+				t.Errorf("exit code %d, stderr %q", code, stderr)
+			}
+			if !strings.Contains(stdout, "Usage:\n  "+cmd.CommandPath()) {
+				t.Errorf("no usage of %s in\n%s", cmd.CommandPath(), stdout)
+			}
+			if cmd.Short == "" || cmd.Runnable() && !cmd.HasSubCommands() && cmd.Name() != "help" && len(stdout) < 100 {
+				t.Errorf("too little help:\n%s", stdout)
+			}
+		})
+	})
+}

@@ -1,0 +1,326 @@
+package console_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console"
+)
+
+// gate is a store that counts what a console writes, and that a test can keep
+// shut for some transactions, or kill: what its console does then is lost, as
+// that of a process after SIGKILL.
+type gate struct {
+	ledger.Store
+	writes atomic.Int64 // transactions that write, without claims to drive
+	mu     struct {
+		sync.Mutex
+		dead bool
+		hook func(what string) verdict
+	}
+}
+
+type verdict int
+
+const (
+	pass verdict = iota
+	refuse
+	dieBefore
+	dieAfter
+)
+
+// what names a console's transaction.
+func what(txn ledger.Txn) string {
+	var move, start, finish, migration, claim bool
+	for _, op := range txn.Then {
+		switch {
+		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/layout"):
+			move = true
+		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/migration"):
+			start = true
+		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/driver"):
+			claim = true
+		case op.Put != nil && strings.Contains(op.Put.Key, "/migrations/"):
+			migration = true
+		case strings.HasSuffix(op.Delete, "/migration"):
+			finish = true
+		}
+	}
+	switch {
+	case start:
+		return "start"
+	case move:
+		return "move"
+	case finish:
+		return "finish"
+	case migration:
+		return "update"
+	case claim:
+		return "claim"
+	case ledgertest.Writes(txn):
+		return "write"
+	}
+	return "read"
+}
+
+func (g *gate) on(hook func(what string) verdict) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.hook = hook
+}
+
+func (g *gate) kill() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.dead = true
+}
+
+func (g *gate) gone() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.dead {
+		return allocator.Errorf(allocator.Unavailable, "gate: this process is dead")
+	}
+	return nil
+}
+
+func (g *gate) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+	if err := g.gone(); err != nil {
+		return ledger.Answer{}, err
+	}
+	g.mu.Lock()
+	hook := g.mu.hook
+	g.mu.Unlock()
+	does, is := pass, what(txn)
+	if hook != nil {
+		does = hook(is)
+	}
+	switch does {
+	case refuse:
+		return ledger.Answer{}, allocator.Errorf(allocator.Unavailable, "gate: shut")
+	case dieBefore:
+		g.kill()
+		return ledger.Answer{}, g.gone()
+	}
+	if is != "claim" && is != "read" {
+		g.writes.Add(1)
+	}
+	answer, err := g.Store.Txn(ctx, txn)
+	if does == dieAfter {
+		g.kill()
+	}
+	if err := g.gone(); err != nil {
+		return ledger.Answer{}, err
+	}
+	return answer, err
+}
+
+func (g *gate) Grant(ctx context.Context, ttl time.Duration) (int64, error) {
+	if err := g.gone(); err != nil {
+		return 0, err
+	}
+	return g.Store.Grant(ctx, ttl)
+}
+
+func (g *gate) KeepAlive(ctx context.Context, lease int64) error {
+	if err := g.gone(); err != nil {
+		return err
+	}
+	return g.Store.KeepAlive(ctx, lease)
+}
+
+// world is a cluster among others in a store.
+type world struct {
+	testing.TB
+	name  string
+	open  func(testing.TB) ledger.Store
+	admin *ledger.Ledger
+}
+
+func newWorld(tb testing.TB, open func(testing.TB) ledger.Store, name string, first *marchv1.Layout) *world {
+	tb.Helper()
+	w := &world{TB: tb, name: name, open: open}
+	w.admin = w.ledger(open(tb))
+	l, err := api.LayoutFromProto(first)
+	if err == nil {
+		_, err = w.admin.Init(bg, l, "test")
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) ledger(store ledger.Store) *ledger.Ledger {
+	w.Helper()
+	cfg := ledger.DefaultConfig()
+	cfg.Cluster, cfg.TryTimeout = w.name, 5*time.Second
+	l, err := ledger.New(store, cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return l
+}
+
+// node is a console that runs.
+type node struct {
+	marchv1.ConsoleServiceClient
+	*gate
+	stop func()
+}
+
+func (w *world) node() *node {
+	w.Helper()
+	return w.nodeOver(w.open(w))
+}
+
+func (w *world) nodeOver(store ledger.Store) *node {
+	w.Helper()
+	n := &node{gate: &gate{Store: store}}
+	cfg := console.DefaultConfig()
+	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
+	server, err := console.New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	stopping, stop := context.WithCancel(bg)
+	n.stop = stop
+	run(w, func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, stop)()
+		return server.Run(stopping)
+	})
+	conn, err := grpc.NewClient(cfg.GRPC.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = conn.Close() })
+	n.ConsoleServiceClient = marchv1.NewConsoleServiceClient(conn)
+	return n
+}
+
+// puppet registers an instance that reports what the test says.
+func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *ledger.Instance {
+	w.Helper()
+	i, err := w.ledger(w.open(w)).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if alive {
+		run(w, i.Run)
+		await(w, "heartbeat", func() bool {
+			list, err := w.admin.Instances(bg, in)
+			for _, r := range list {
+				if r.Name == name && r.Alive {
+					return true
+				}
+			}
+			return err != nil
+		})
+	}
+	return i
+}
+
+func (w *world) version() int64 {
+	w.Helper()
+	r, err := w.admin.Refresh(bg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r.Layout.Version
+}
+
+func (w *world) plan(n *node, target *marchv1.Layout) *marchv1.Plan {
+	w.Helper()
+	p, err := n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: target})
+	if err != nil {
+		w.Fatalf("plan: %v", err)
+	}
+	return p.GetPlan()
+}
+
+func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marchv1.Migration {
+	w.Helper()
+	m, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: w.plan(n, target), Hold: durationpb.New(hold)})
+	if err != nil {
+		w.Fatalf("apply: %v", err)
+	}
+	return m.GetMigration()
+}
+
+// follow polls a migration until it is as wanted.
+func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
+		if err == nil {
+			if m = r.GetMigration(); done(m) {
+				return m
+			}
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("not in time: %s: %v, %v", until, m, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (w *world) ends(n *node, id, state string) *marchv1.Migration {
+	w.Helper()
+	m := w.follow(n, id, "it ends", func(m *marchv1.Migration) bool { return m.GetState() == "done" || m.GetState() == "aborted" })
+	if m.GetState() != state {
+		w.Errorf("ended %s, want %s: %v", m.GetState(), state, m)
+	}
+	return m
+}
+
+// stays fails the test where a migration gets further within a while.
+func (w *world) stays(n *node, id string, reached int32) {
+	w.Helper()
+	for until := time.Now().Add(700 * time.Millisecond); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
+		if err != nil || r.GetMigration().GetReached() != reached {
+			w.Fatalf("it went on: %v, %v", r, err)
+		}
+	}
+}
+
+// holds checks that the cluster is at a layout, and all that must hold of it.
+func (w *world) holds(want *marchv1.Layout, version int64) {
+	w.Helper()
+	r, err := w.admin.Refresh(bg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	l, err := api.LayoutFromProto(want)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if !r.Layout.Equal(l) || r.Layout.Version != version {
+		w.Errorf("layout %v, want %v, version %d", r.Layout, l, version)
+	}
+	ledgertest.CheckCluster(w, w.open(w), w.name, nil)
+}
+
+func reached(n int32) func(*marchv1.Migration) bool {
+	return func(m *marchv1.Migration) bool { return m.GetReached() >= n }
+}
+
+// quarter is halves with residues 25 to 49 gone from a to b: a retract, then an
+// expand.
+func quarter() *marchv1.Layout {
+	return layout(100, map[string][2]int64{"a": {0, 25}, "b": {25, 100}})
+}

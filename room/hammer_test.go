@@ -1,0 +1,59 @@
+package room_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// TestHammer has two instances of each of two rooms issue eight tags at once,
+// from cold.
+func TestHammer(t *testing.T) {
+	c := newCluster(t, layout(97, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 31}, "b": {Lower: 31, Upper: 97}}))
+	var tags []allocator.Tag
+	for k := range 8 {
+		tags = append(tags, allocator.Tag(fmt.Sprintf("tag-%d", k)))
+	}
+	c.tag(nil, tags...)
+	instances := []*instance{
+		c.start("a", "one", nil), c.start("a", "two", nil),
+		c.start("b", "one", nil), c.start("b", "two", nil), // a name is of its room
+	}
+	var all []*issued
+	var work sync.WaitGroup
+	cold := make(chan struct{})
+	for _, i := range instances {
+		for _, tag := range tags {
+			singles, batches := &issued{TB: t, room: i.room, tag: tag}, &issued{TB: t, room: i.room, tag: tag}
+			all = append(all, singles, batches)
+			work.Go(func() {
+				<-cold
+				for range 300 {
+					id, err := i.next(string(tag))
+					if err != nil {
+						t.Errorf("next: %v", err)
+						return
+					}
+					singles.addID(id)
+				}
+			})
+			work.Go(func() {
+				<-cold
+				for k := range 20 {
+					r, err := i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: string(tag), Count: int64(1 + k*37)})
+					if err != nil {
+						t.Errorf("batch: %v", err)
+						return
+					}
+					batches.add(r.GetRuns()...)
+				}
+			})
+		}
+	}
+	close(cold)
+	work.Wait()
+	c.verify(all...)
+}

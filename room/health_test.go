@@ -1,0 +1,120 @@
+package room_test
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/room"
+)
+
+var services = []string{"", "march.v1.IDService", "march.v1.RoomService"}
+
+func (i *instance) health(service string) healthpb.HealthCheckResponse_ServingStatus {
+	r, err := healthpb.NewHealthClient(i.conn).Check(bg, &healthpb.HealthCheckRequest{Service: service})
+	if err != nil {
+		return healthpb.HealthCheckResponse_UNKNOWN
+	}
+	return r.GetStatus()
+}
+
+// TestHealth looks at an instance before it is ready, while it is, and while
+// it stops.
+func TestHealth(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	warm := make(chan struct{})
+	a := c.launch("a", "a1", func(cfg *room.Config) {
+		cfg.WarmTags, cfg.Drain = []allocator.Tag{"order"}, 20*time.Second
+	})
+	a.store.onTxn(func(txn ledger.Txn) {
+		for _, op := range txn.Then {
+			if op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
+				<-warm
+			}
+		}
+	})
+	a.await("registered", 5*time.Second, func() bool { return c.registered("a", "a1") != nil })
+	a.await("http", 5*time.Second, func() bool { code, _ := a.get("/livez"); return code == http.StatusOK })
+	if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable || !contains(body, "starting") {
+		t.Errorf("before: readyz %d %q", code, body)
+	}
+	a.check(healthpb.HealthCheckResponse_NOT_SERVING)
+	close(warm)
+	a.await("ready", 5*time.Second, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+	a.await("serving", time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
+	a.check(healthpb.HealthCheckResponse_SERVING)
+	if code, _ := a.get("/nothing"); code != http.StatusNotFound {
+		t.Errorf("/nothing: %d", code)
+	}
+
+	// A call under way keeps the instance from stopping, so it can be looked at.
+	release := make(chan struct{})
+	a.store.onTxn(func(ledger.Txn) { <-release })
+	watch, err := healthpb.NewHealthClient(a.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := watch.Recv(); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("watch: %v, %v", r, err)
+	}
+	a.stop()
+	if r, err := watch.Recv(); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("watch: %v, %v", r, err)
+	}
+	a.await("not ready", 5*time.Second, func() bool {
+		code, body := a.get("/readyz")
+		return code == http.StatusServiceUnavailable && contains(body, "stopping")
+	})
+	if code, _ := a.get("/livez"); code != http.StatusOK {
+		t.Errorf("livez while it drains: %d", code)
+	}
+	close(release)
+	_ = a.conn.Close()
+	if err := a.wait(5 * time.Second); err != nil {
+		t.Error(err)
+	}
+	if code, _ := a.get("/livez"); code != 0 {
+		t.Errorf("livez after the end: %d", code)
+	}
+}
+
+func (i *instance) check(want healthpb.HealthCheckResponse_ServingStatus) {
+	i.Helper()
+	for _, service := range services {
+		if got := i.health(service); got != want {
+			i.Errorf("health of %q: %v, want %v", service, got, want)
+		}
+	}
+}
+
+func TestReflection(t *testing.T) {
+	c := newCluster(t, halves())
+	a := c.start("a", "a1", nil)
+	stream, err := reflectionpb.NewServerReflectionClient(a.conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range r.GetListServicesResponse().GetService() {
+		got = append(got, s.GetName())
+	}
+	for _, want := range append(services[1:], "grpc.health.v1.Health") {
+		if !slices.Contains(got, want) {
+			t.Errorf("%s is not among %v", want, got)
+		}
+	}
+}

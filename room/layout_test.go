@@ -1,0 +1,197 @@
+package room_test
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// TestLayoutChanges changes the layout again and again under load. No call
+// fails, every ID is of its room under some layout, and an instance that
+// reported a version answers no call made after that with an ID that is not of
+// the room's range under that version or a later one.
+func TestLayoutChanges(t *testing.T) {
+	c := newCluster(t, halves())
+	tags := []allocator.Tag{"order", "user", "item"}
+	c.tag(nil, tags...)
+	instances := []*instance{c.start("a", "a1", nil), c.start("a", "a2", nil), c.start("b", "b1", nil)}
+	ranges := func(al, au, bl, bu int64) map[allocator.Room]allocator.Range {
+		return map[allocator.Room]allocator.Range{"a": {Lower: al, Upper: au}, "b": {Lower: bl, Upper: bu}}
+	}
+	layouts := []allocator.Layout{
+		1: halves(),
+		2: layout(100, ranges(10, 40, 60, 90)),           // shrunk
+		3: layout(100, ranges(60, 90, 10, 40)),           // swapped
+		4: layout(1000, ranges(0, 400, 500, 1000)),       // another boundary
+		5: layout(64, ranges(63, 64, 0, 1)),              // and another, one residue each
+		6: layout(100, ranges(0, 50, 50, 100)),           // and back
+		7: layout(100, ranges(50, 100, 0, 50)),           // swapped
+		8: layout(1<<40, ranges(0, 1<<30, 1<<30, 1<<40)), // wider than any step
+	}
+	reported := make([]atomic.Int64, len(instances)) // the version that each was seen to report
+	done := make(chan struct{})
+	var all []*issued
+	var work sync.WaitGroup
+	var calls atomic.Int64
+	for n, i := range instances {
+		for _, tag := range tags {
+			mine := &issued{TB: t, room: i.room, tag: tag}
+			all = append(all, mine)
+			work.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					version := reported[n].Load()
+					r, err := i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: string(tag), Count: 1 + calls.Add(1)%30})
+					if err != nil {
+						t.Errorf("instance %s of room %s, tag %s, version %d: %v", i.instance, i.room, tag, version, err)
+						return
+					}
+					mine.add(r.GetRuns()...)
+					for _, run := range r.GetRuns() {
+						for id := run.GetFirst(); id < run.GetFirst()+run.GetCount(); id++ {
+							if !ofSome(layouts[max(version, 1):], i.room, id) {
+								t.Errorf("instance %s of room %s issued %d of tag %s after it had reported version %d", i.instance, i.room, id, tag, version)
+								return
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+	for version := 2; version < len(layouts) && !t.Failed(); version++ {
+		if got := c.change(layouts[version]); got != int64(version) {
+			t.Fatalf("changed to version %d, want %d", got, version)
+		}
+		for n, i := range instances {
+			i.await(fmt.Sprintf("room %s %s reports version %d", i.room, i.instance, version), 10*time.Second, func() bool {
+				return c.registered(i.room, i.instance).Version >= int64(version)
+			})
+			reported[n].Store(int64(version))
+		}
+		for at := calls.Load() + 200; calls.Load() < at && !t.Failed(); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	close(done)
+	work.Wait()
+	c.verify(all...)
+}
+
+// ofSome reports whether an ID is of a room's range in any of layouts.
+func ofSome(layouts []allocator.Layout, in allocator.Room, id int64) bool {
+	for _, l := range layouts {
+		if r, ok := l.Ranges[in]; ok && r.Contains(l.Residue(id)) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestIdleChainsMove changes the layout while nobody calls: what is held moves
+// all the same, and the instance reports it.
+func TestIdleChainsMove(t *testing.T) {
+	c := newCluster(t, halves())
+	var tags []allocator.Tag
+	for k := range 600 { // more than are renewed at once
+		tags = append(tags, allocator.Tag(fmt.Sprintf("tag-%d", k)))
+	}
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
+	for _, tag := range tags {
+		a.mustNext(string(tag))
+	}
+	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}, "b": {Lower: 0, Upper: 50}}))
+	a.await("a1 reports", 10*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+	for _, tag := range tags {
+		if id := a.mustNext(string(tag)); id%100 < 50 {
+			t.Fatalf("tag %s: got %d of the old range", tag, id)
+		}
+	}
+	if chain := a.chain("tag-1"); chain.GetVersion() != version || chain.GetDropped() == 0 {
+		t.Errorf("chain: %v", chain)
+	}
+	c.verify()
+}
+
+// TestNoRange starts an instance of a room that has no range, and takes
+// another's away: both stay up and say so, and issue when they get one.
+func TestNoRange(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, layout(100, map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}))
+	c.tag(nil, "order")
+	a := c.launch("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
+	b := c.start("b", "b1", nil)
+	none := func(i *instance, version string) {
+		t.Helper()
+		i.await("no_range", 5*time.Second, func() bool {
+			_, err := i.next("order")
+			return want{codes.FailedPrecondition, "no_range", []string{"room " + string(i.room), "layout version " + version}}.check(err) == ""
+		})
+		i.await("not ready", 5*time.Second, func() bool {
+			code, body := i.get("/readyz")
+			return code == http.StatusServiceUnavailable && contains(body, "no range in layout version "+version)
+		})
+		i.await("not serving", 15*time.Second, func() bool { return i.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
+		if code, _ := i.get("/livez"); code != http.StatusOK {
+			t.Errorf("livez: %d", code)
+		}
+	}
+	none(a, "1")
+	b.mustNext("order")
+
+	c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}}))
+	b.await("b1 reports version 2", 5*time.Second, func() bool { return c.registered("b", "b1").Version == 2 })
+	none(b, "2")
+	a.await("a issues", 5*time.Second, func() bool { id, err := a.next("order"); return err == nil && id%100 >= 50 })
+	a.await("a is ready", 5*time.Second, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+	a.await("a is serving", 5*time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
+
+	c.change(halves())
+	b.await("b issues again", 5*time.Second, func() bool { id, err := b.next("order"); return err == nil && id%100 >= 50 })
+	a.await("a has moved", 5*time.Second, func() bool { id, err := a.next("order"); return err == nil && id%100 < 50 })
+	c.verify()
+}
+
+// TestReportsVersionOfStart changes the layout between an instance's
+// registration and its first look at what it serves.
+func TestReportsVersionOfStart(t *testing.T) {
+	for range 5 {
+		c := newCluster(t, halves())
+		var once sync.Once
+		a := c.launch("a", "a1", nil)
+		a.store.onTxn(func(txn ledger.Txn) {
+			for _, op := range txn.Then {
+				if op.Put != nil && op.Put.Key == "/march/default/rooms/a/a1" {
+					once.Do(func() { c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}})) })
+				}
+			}
+		})
+		a.await("a1 reports version 2", 5*time.Second, func() bool {
+			from, err := c.admin.Refresh(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := c.registered("a", "a1")
+			return r != nil && r.Version == from.Layout.Version
+		})
+		a.stop()
+		if err := a.wait(5 * time.Second); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package room_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// TestEtcdAway stops etcd: an instance goes on with what it holds, then says
+// since when and why it cannot, and issues again soon after etcd is back.
+func TestEtcdAway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order", "cold")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
+	mine := &issued{TB: t, room: "a", tag: "order"}
+	stopped := time.Now()
+	c.etcd.Stop()
+
+	// A tag that was never used, while IDs of another are held.
+	start := time.Now()
+	_, err := a.next("cold")
+	if problem := awayWant.check(err); problem != "" {
+		t.Errorf("cold tag: %s", problem)
+	}
+	checkSince(t, err, "cold", stopped)
+	took(t, "the refusal", start, 5*time.Second)
+
+	held := a.chain("order").GetHeld()
+	for range held {
+		if code, body := a.get("/readyz"); len(mine.runs)%250 == 0 && code != http.StatusOK {
+			t.Errorf("readyz with IDs held: %d %s", code, body)
+		}
+		mine.addID(a.mustNext("order"))
+	}
+	start = time.Now()
+	_, err = a.next("order")
+	if problem := awayWant.check(err); problem != "" {
+		t.Errorf("with nothing held: %s", problem)
+	}
+	checkSince(t, err, "order", stopped)
+	took(t, "the refusal", start, 5*time.Second)
+	a.await("not ready", 5*time.Second, func() bool {
+		code, body := a.get("/readyz")
+		return code == http.StatusServiceUnavailable && contains(body, "etcd has not answered since", "unix:")
+	})
+	a.await("not serving", 15*time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
+	if code, _ := a.get("/livez"); code != http.StatusOK {
+		t.Errorf("livez: %d", code)
+	}
+
+	// Callers go on asking, each as soon as the last was answered.
+	ctx, cancel := context.WithCancel(bg)
+	var asking sync.WaitGroup
+	for _, tag := range []string{"order", "cold", "order", "cold"} {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = a.Next(ctx, &marchv1.NextRequest{Tag: tag})
+			}
+		})
+	}
+	c.etcd.Start(t)
+	start = time.Now()
+	for _, tag := range []string{"order", "cold"} {
+		a.await(tag+" issues", 5*time.Second, func() bool { _, err := a.next(tag); return err == nil })
+		took(t, "to issue "+tag+" again", start, 2*time.Second)
+	}
+	cancel()
+	asking.Wait()
+	a.await("ready", 2*time.Second, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+	mine.addID(a.mustNext("order"))
+	c.verify(mine)
+}
+
+var awayWant = want{codes.Unavailable, "unavailable", []string{"since 2", "retry"}}
+
+// checkSince checks the time in the ErrorInfo.
+func checkSince(t *testing.T, err error, tag string, stopped time.Time) {
+	t.Helper()
+	_, info := reason(err)
+	since, parseErr := time.Parse(time.RFC3339, info.GetMetadata()[api.MetadataSince])
+	if parseErr != nil || info.GetMetadata()[api.MetadataTag] != tag {
+		t.Errorf("metadata %v of %v", info.GetMetadata(), err)
+		return
+	}
+	if since.Before(stopped.Add(-time.Second)) || since.After(time.Now()) {
+		t.Errorf("since %v, but etcd was stopped at %v", since, stopped)
+	}
+}
+
+// TestStopsWithoutEtcd stops an instance whose etcd is away.
+func TestStopsWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	a := c.start("a", "a1", nil)
+	a.mustNext("order")
+	c.etcd.Stop()
+	start := time.Now()
+	a.stop()
+	if err := a.wait(10 * time.Second); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	took(t, "the stop", start, 5*time.Second)
+	c.etcd.Start(t)
+	if c.registered("a", "a1") == nil {
+		t.Error("the registration is gone, which nobody can have taken away")
+	}
+	// The same name again takes the old registration's place.
+	again := c.start("a", "a1", nil)
+	if got := again.mustNext("order"); got <= 1000 {
+		t.Errorf("after a restart: got %d, want one above what was leased before", got)
+	}
+}
+
+// TestStartsWithoutEtcd starts an instance whose etcd is away: an error soon,
+// that says so.
+func TestStartsWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.etcd.Stop()
+	start := time.Now()
+	a := c.launch("a", "a1", nil)
+	err := a.wait(10 * time.Second)
+	if allocator.KindOf(err) != allocator.Unavailable || !contains(err.Error(), c.etcd.Endpoint) {
+		t.Errorf("got %v", err)
+	}
+	took(t, "the error", start, 5*time.Second)
+	if _, err := a.next("order"); err == nil {
+		t.Error("it serves")
+	}
+	c.etcd.Start(t)
+}

@@ -1,0 +1,108 @@
+package room_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// says returns which of parts err's message lacks, empty when none.
+func says(err error, parts ...string) string {
+	msg := status.Convert(err).Message()
+	for _, part := range parts {
+		if !strings.Contains(msg, part) {
+			return fmt.Sprintf("message %q does not say %q", msg, part)
+		}
+	}
+	return ""
+}
+
+// issued is every ID that a test was given, to be checked at its end.
+type issued struct {
+	testing.TB
+	room allocator.Room
+	tag  allocator.Tag
+	last int64
+	runs []allocator.Run
+}
+
+// add takes runs that one instance answered one caller, who waits for an
+// answer before asking again: so they must grow.
+func (s *issued) add(runs ...*marchv1.Run) {
+	for _, r := range runs {
+		if r.GetFirst() <= s.last || r.GetCount() < 1 {
+			s.Errorf("room %s tag %s: run %v after %d", s.room, s.tag, r, s.last)
+		}
+		s.last = r.GetFirst() + r.GetCount() - 1
+		s.runs = append(s.runs, allocator.Run{First: r.GetFirst(), Count: r.GetCount()})
+	}
+}
+
+func (s *issued) addID(id int64) { s.add(&marchv1.Run{First: id, Count: 1}) }
+
+// verify checks the whole cluster: every ID was issued once, lies in an era of
+// its room, and in the room's range of the layout of that era.
+func (c *cluster) verify(all ...*issued) {
+	c.Helper()
+	dump, err := c.admin.Dump(bg)
+	if err != nil {
+		c.Fatalf("dump: %v", err)
+	}
+	layouts := make(map[int64]allocator.Layout)
+	for _, r := range dump.History {
+		layouts[r.Layout.Version] = r.Layout
+	}
+	segments := make(ledgertest.Issued)
+	for _, s := range all {
+		eras := slices.Concat(dump.Eras[s.tag][s.room], []ledger.Era{dump.Marks[s.tag][s.room].Era})
+		for _, r := range s.runs {
+			l, ok := under(layouts, eras, r.First)
+			if !ok {
+				c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras)
+				continue
+			}
+			// Runs of adjacent segments are joined; they are of one range as
+			// long as a test's layouts leave gaps between ranges of one room.
+			segments.Add(s.tag, s.room, allocator.Segment{
+				Version: l.Version, Boundary: l.Boundary, Range: l.Ranges[s.room], First: r.First, Count: r.Count,
+			})
+		}
+	}
+	ledgertest.CheckCluster(c, c.etcd.Store(c), "default", segments)
+}
+
+// under returns the layout that an ID was leased under.
+func under(layouts map[int64]allocator.Layout, eras []ledger.Era, id int64) (allocator.Layout, bool) {
+	for _, e := range eras {
+		if e.First <= id && id < e.End {
+			return layouts[e.Version], true
+		}
+	}
+	return allocator.Layout{}, false
+}
+
+// took fails the test when more than most passed since start.
+func took(tb testing.TB, what string, start time.Time, most time.Duration) {
+	tb.Helper()
+	if passed := time.Since(start); passed > most {
+		tb.Errorf("%s took %v, want at most %v", what, passed, most)
+	}
+}
+
+func contains(text string, parts ...string) bool {
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			return false
+		}
+	}
+	return true
+}

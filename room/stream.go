@@ -1,0 +1,78 @@
+package room
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Stream implements IDService. A drain ends it with UNAVAILABLE between two
+// answers, so that the client goes elsewhere; at once where it is idle, or else
+// every client that keeps a stream would hold up every stop for the whole
+// drain.
+func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
+	var turn turn
+	ended := make(chan error, 1)
+	s.streams.Go(func() { ended <- s.answer(stream, &turn) })
+	select {
+	case err := <-ended:
+		return err
+	case <-s.status.stop:
+	}
+	if turn.end() {
+		return s.status.stopping() // and with it Recv ends
+	}
+	return <-ended
+}
+
+// answer answers the requests of a stream until it ends.
+func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error {
+	request := &marchv1.NextRequest{} // read again and again: nobody keeps it
+	tag := ""
+	for {
+		err := stream.RecvMsg(request)
+		if !turn.begin() {
+			return nil // Stream has returned
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if request.GetTag() != "" {
+			tag = request.GetTag()
+		}
+		id, err := s.next(stream.Context(), tag)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&marchv1.NextResponse{Id: id}); err != nil {
+			return err
+		}
+		turn.rest()
+		if err := s.status.stopping(); err != nil { // before rest Stream may have found an answer under way
+			return err
+		}
+	}
+}
+
+// turn says whether a stream has an answer under way, or may be ended. One
+// goroutine begins and rests, another ends.
+type turn struct{ state atomic.Int32 }
+
+const (
+	resting int32 = iota
+	answering
+	over
+)
+
+func (t *turn) rest() { t.state.Store(resting) }
+
+// begin reports whether an answer may begin.
+func (t *turn) begin() bool { return t.state.CompareAndSwap(resting, answering) }
+
+// end reports whether no answer was under way; then none begins any more.
+func (t *turn) end() bool { return t.state.CompareAndSwap(resting, over) }
