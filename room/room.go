@@ -92,6 +92,11 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Advertise == "" {
 		cfg.Advertise = cfg.GRPC.Addr().String()
 	}
+	if host, _, err := net.SplitHostPort(cfg.Advertise); err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q; allowed: HOST:PORT", cfg.Advertise)
+	} else if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is no address that others can reach; give --advertise HOST:PORT where --grpc listens on all addresses", cfg.Advertise)
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
@@ -123,6 +128,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.closeListeners()
 		return err
 	}
+	s.instance.OnTag(s.tagChanged)
 	// The background goes on while calls drain, and ends after them.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

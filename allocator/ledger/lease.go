@@ -22,7 +22,7 @@ type lessor struct {
 	terms       terms
 	mark        Mark
 	revision    int64  // of the mark's key; 0: there is none yet
-	raw         []byte // the mark's value, where it is not what encode makes of it
+	raw         string // the mark's value, where it is not what encode makes of it
 
 	floor      int64 // the largest next of all rooms' marks,
 	jump       int64 // how far above the second largest it lies,
@@ -46,6 +46,9 @@ func (i *Instance) Source(ctx context.Context, name allocator.Tag) (allocator.So
 		state, err := i.ledger.lessableState(ctx)
 		if err == nil {
 			settings, err = s.read(ctx, state)
+		}
+		if err != nil && allocator.KindOf(err) == allocator.Unavailable && pause(ctx) {
+			continue
 		}
 		if err != nil {
 			return nil, TagSettings{}, err
@@ -140,7 +143,8 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 	for _, room := range state.layout.Ever {
 		ops = append(ops, get(l.keys.mark(room, s.name)))
 	}
-	answer, err := l.read(ctx, Txn{If: l.holds(state), Then: ops})
+	// One try: who refills has a back-off of its own, and wants to hear.
+	answer, err := l.try(ctx, Txn{If: l.holds(state), Then: ops})
 	if err != nil {
 		return settings, err
 	}
@@ -162,7 +166,7 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 			marks = append(marks, mark)
 		}
 	}
-	second := s.terms.start
+	second := max(s.terms.start, s.terms.skip) // so far an operator wants this room to go
 	s.floor = 0
 	for _, mark := range marks {
 		second = max(second, min(s.floor, mark.Next))
@@ -208,23 +212,27 @@ func (s *lessor) take(state *state, tag, mark []KV) (TagSettings, error) {
 	if len(tag) == 0 {
 		return TagSettings{}, unknownTag(s.name)
 	}
-	t, err := s.instance.ledger.decodeTag(tag[0])
+	i := s.instance
+	t, err := i.ledger.decodeTag(tag[0])
 	if err != nil {
 		return TagSettings{}, err
 	}
+	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
+		i.changed(TagChange{Name: s.name, Settings: &t.Settings})
+	}
 	s.tagRevision = tag[0].ModRevision
 	s.terms = terms{
-		start: t.Settings.Start, limit: t.Settings.Limit, skip: t.Settings.Skips[s.instance.room],
+		start: t.Settings.Start, limit: t.Settings.Limit, skip: t.Settings.Skips[i.room],
 		maxJump: t.Settings.MaxJump, maxSkew: t.Settings.MaxSkew,
 	}
-	s.mark, s.revision, s.raw = Mark{}, 0, nil
+	s.mark, s.revision, s.raw = Mark{}, 0, ""
 	if len(mark) > 0 {
 		if s.mark, err = decodeMark(mark[0]); err != nil {
 			return TagSettings{}, err
 		}
 		s.revision = mark[0].ModRevision
 		if !bytes.Equal(mark[0].Value, s.mark.encode()) {
-			s.raw = mark[0].Value
+			s.raw = string(mark[0].Value)
 		}
 		if s.mark.Era.Stamp.Epoch == state.epoch {
 			s.mark.Era.Stamp.Epoch = state.epoch // one string for all tags
@@ -236,8 +244,8 @@ func (s *lessor) take(state *state, tag, mark []KV) (TagSettings, error) {
 
 // value returns the mark's value as it is stored.
 func (s *lessor) value() []byte {
-	if s.raw != nil {
-		return s.raw
+	if s.raw != "" {
+		return []byte(s.raw)
 	}
 	return s.mark.encode()
 }
@@ -317,7 +325,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, allocator.Errorf(allocator.WentBack,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
 	}
-	s.mark, s.revision, s.raw = mark, answer.Revision, nil
+	s.mark, s.revision, s.raw = mark, answer.Revision, ""
 	return true, nil
 }
 

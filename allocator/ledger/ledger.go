@@ -138,11 +138,19 @@ func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			return answer, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx) {
 			return Answer{}, err
-		case <-time.After(retryPause):
 		}
+	}
+}
+
+// pause waits a moment before another try, and returns false when ctx ends.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(retryPause):
+		return true
 	}
 }
 

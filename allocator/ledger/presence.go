@@ -28,6 +28,7 @@ type Instance struct {
 	room        allocator.Room
 	name        allocator.Instance
 	incarnation string
+	changed     func(TagChange) // see OnTag; nil for nobody
 
 	mu struct {
 		sync.Mutex
@@ -81,22 +82,28 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 // replaces wrote its registration just then.
 const joinAttempts = 5
 
-// write puts the registration as it now is, over what we know of it.
+// write puts the registration as it now is, over what we know of it. One
+// goroutine calls it. The lock is not held while etcd answers: leases read what
+// we know.
 func (i *Instance) write(ctx context.Context) error {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.mu.lost != nil {
-		return i.mu.lost
+	known, value, lost := i.mu.kv, encode(&i.mu.value), i.mu.lost
+	i.mu.Unlock()
+	if lost != nil {
+		return lost
 	}
-	key, value := i.mu.kv.Key, encode(&i.mu.value)
-	answer, err := i.ledger.try(ctx, Txn{If: []Cond{unchanged(i.mu.kv)}, Then: []Op{put(key, value)}, Else: []Op{get(key)}})
-	switch {
-	case err != nil:
+	answer, err := i.ledger.try(ctx, Txn{If: []Cond{unchanged(known)}, Then: []Op{put(known.Key, value)}, Else: []Op{get(known.Key)}})
+	if err != nil {
 		// Unknown. What we know stays; if it was written, the next transaction
 		// that compares it is refused, shows it, and check adopts it.
 		return err
-	case answer.Succeeded:
-		i.mu.kv = KV{Key: key, Value: value, ModRevision: answer.Revision}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if answer.Succeeded {
+		if answer.Revision > i.mu.kv.ModRevision { // else a lease has seen it already
+			i.mu.kv = KV{Key: known.Key, Value: value, ModRevision: answer.Revision}
+		}
 		return nil
 	}
 	if err := i.adopt(answer.Got[0]); err != nil {
@@ -107,6 +114,11 @@ func (i *Instance) write(ctx context.Context) error {
 	}
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s was out of date", i.name, i.room)
 }
+
+// OnTag has told called with the settings of a tag when a lease finds that they
+// are not those of the lease before: what a watch may have missed. It must be
+// set before the first Source.
+func (i *Instance) OnTag(told func(TagChange)) { i.changed = told }
 
 // registered returns the registration as we know it.
 func (i *Instance) registered() KV {

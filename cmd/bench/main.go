@@ -24,9 +24,7 @@ func main() {
 	rounds := flag.Int("rounds", 5, "how many times each figure is measured")
 	unit := flag.Duration("unit", time.Second, "how long one measurement takes, about")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, os.Stdout, *rounds, *unit); err != nil {
+	if err := run(os.Stdout, *rounds, *unit); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -89,7 +87,9 @@ func (b *bench) progress(format string, args ...any) {
 	_, _ = fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-func run(ctx context.Context, out io.Writer, rounds int, unit time.Duration) error {
+func run(out io.Writer, rounds int, unit time.Duration) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	if rounds < 1 || unit < 10*time.Millisecond {
 		return errors.New("-rounds: 1 or more; -unit: 10ms or more")
 	}

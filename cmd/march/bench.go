@@ -97,16 +97,31 @@ func (f *benchFlags) validate() error {
 	return nil
 }
 
-func (f *benchFlags) run(cmd *cobra.Command, c *common) (err error) {
-	conns := make([]*grpc.ClientConn, f.connections)
-	for i := range conns {
-		conns[i], err = grpc.NewClient(f.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+// dial opens the connections, which hangUp closes.
+func (f *benchFlags) dial() (conns []*grpc.ClientConn, hangUp func(), err error) {
+	hangUp = func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+	for range f.connections {
+		conn, err := grpc.NewClient(f.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithUnaryInterceptor(api.UnaryClientInterceptor), grpc.WithStreamInterceptor(api.StreamClientInterceptor))
 		if err != nil {
-			return usageError{allocator.Errorf(allocator.Invalid, "room: %q: %w", f.address, err)}
+			hangUp()
+			return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "room: %q: %w", f.address, err)}
 		}
-		defer func() { _ = conns[i].Close() }()
+		conns = append(conns, conn)
 	}
+	return conns, hangUp, nil
+}
+
+func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
+	conns, hangUp, err := f.dial()
+	if err != nil {
+		return err
+	}
+	defer hangUp()
 	cfg := load.Config{Workers: f.workers, Duration: f.duration, Window: f.window}
 	switch f.mode {
 	case "unary":
