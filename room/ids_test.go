@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -294,5 +295,42 @@ func TestCreateTags(t *testing.T) {
 	}
 	if _, err := a.next("Bad"); (want{codes.InvalidArgument, "invalid", nil}).check(err) != "" {
 		t.Errorf("a bad name: %v", err)
+	}
+}
+
+// A request on a stream that names no tag is for the tag before it; the first
+// must name one.
+func TestStreamRemembersTheTag(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(nil, "order", "other")
+	a := c.start("a", "a1", nil)
+	stream, err := a.Stream(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []int64
+	for _, tag := range []string{"order", "", "", "other", "", "order", ""} {
+		if err := stream.Send(&marchv1.NextRequest{Tag: tag}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, answer.GetId())
+	}
+	if want := []int64{1, 2, 3, 1, 2, 4, 5}; !slices.Equal(ids, want) {
+		t.Errorf("got %v, want %v", ids, want)
+	}
+	nameless, err := a.Stream(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nameless.Send(&marchv1.NextRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = nameless.Recv()
+	if code, info := reason(err); code != codes.InvalidArgument || info.GetReason() != "invalid" {
+		t.Errorf("no tag at all: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"sync/atomic"
 
+	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -31,6 +32,7 @@ func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error {
 	request := &marchv1.NextRequest{} // read again and again: nobody keeps it
 	tag := ""
+	var chain *allocator.Chain // the tag's, kept so that it is not looked up each time
 	for {
 		err := stream.RecvMsg(request)
 		if !turn.begin() {
@@ -42,10 +44,17 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		if err != nil {
 			return err
 		}
-		if request.GetTag() != "" {
-			tag = request.GetTag()
+		if next := request.GetTag(); next != "" && next != tag {
+			tag, chain = next, nil
 		}
-		id, err := s.next(stream.Context(), tag)
+		var id int64
+		if chain != nil {
+			id, err = chain.Next(stream.Context())
+		}
+		if chain == nil || errors.Is(err, error(allocator.ErrClosed)) {
+			id, err = s.next(stream.Context(), tag)
+			chain = s.chains.get(tag)
+		}
 		if err != nil {
 			return err
 		}
