@@ -4,8 +4,8 @@
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
-dev: ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
-	go run ./cmd/march dev $(ARGS)
+dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
+	@exec bin/march dev $(ARGS)
 
 test: ## run all tests; needs nothing but Go
 	go test -timeout 5m ./...

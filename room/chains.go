@@ -21,6 +21,7 @@ type chains struct {
 		sync.RWMutex
 		chains  map[allocator.Tag]*allocator.Chain
 		unknown map[allocator.Tag]time.Time // tags that lately did not exist, until when to believe it
+		changes int                         // tags that were heard to have changed
 		dropped int64                       // IDs that closed chains dropped
 	}
 }
@@ -120,9 +121,21 @@ func (c *chains) closeAll() int64 {
 	return c.mu.dropped
 }
 
-func (c *chains) setUnknown(tag allocator.Tag, now time.Time) {
+// heard returns how many changes of tags were heard of.
+func (c *chains) heard() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.changes
+}
+
+// setUnknown remembers that a tag does not exist, unless a change was heard of
+// since the ones before it was looked for: it may have been created meanwhile.
+func (c *chains) setUnknown(tag allocator.Tag, now time.Time, heard int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.changes != heard {
+		return
+	}
 	if len(c.mu.unknown) >= maxUnknown {
 		clear(c.mu.unknown)
 	}
@@ -140,6 +153,7 @@ func (c *chains) forgetUnknown(tag allocator.Tag) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.mu.unknown, tag)
+	c.mu.changes++
 }
 
 // chain returns a tag's chain, made if need be. Its errors are Invalid (the
@@ -167,11 +181,12 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
+		heard := s.chains.heard()
 		chain, err := s.makeChain(ctx, tag)
 		switch away, _, _ := s.ledger.Contact(); {
 		case err == nil:
 		case allocator.KindOf(err) == allocator.NotFound:
-			s.chains.setUnknown(tag, time.Now())
+			s.chains.setUnknown(tag, time.Now(), heard)
 			return nil, notFound(tag)
 		case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
 			return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"context"
+
 	"github.com/march-id/march/allocator"
 )
 
@@ -76,4 +78,9 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 // Parts returns what key says.
 func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) {
 	return k.kind, k.room, k.tag, k.instance, k.version, k.ulid
+}
+
+// VerifyPages is Verify with pages of a size.
+func (l *Ledger) VerifyPages(ctx context.Context, page int64, progress func(VerifyProgress)) (VerifyReport, error) {
+	return l.verify(ctx, page, progress)
 }

@@ -185,7 +185,7 @@ func startDev(t *testing.T, base int, args ...string) *devCluster {
 // beginDev starts march dev; it is killed when the test ends.
 func beginDev(t *testing.T, base int, args ...string) *devCluster {
 	t.Helper()
-	p, err := startProcess("", nil, "march", append([]string{"dev", "--base-port", fmt.Sprint(base)}, args...)...)
+	p, err := startProcess("", []string{"TMPDIR=" + t.TempDir()}, "march", append([]string{"dev", "--base-port", fmt.Sprint(base)}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ import (
 //	end NAME SIGNAL CODE    ends it and checks its exit code (-1: the signal did); what it
 //	                        wrote is in NAME.out and NAME.err
 //	exits CODE CMD...       runs CMD and checks its exit code
+//	eventually CMD...       runs CMD until it exits with 0
 //	within DURATION CMD...  runs CMD and checks how long it takes
 //	try NAME                runs the commands that march dev printed under "Try"
 //	distinct MIN FILE...    the lines of all files are distinct numbers from MIN on
@@ -48,12 +49,13 @@ func TestScript(t *testing.T) {
 			}
 			env.Values[scriptKey{}] = s
 			env.Defer(s.killAll)
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("TMPDIR", env.WorkDir+"/tmp") // where march dev has its temporary directory
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ports": cmdPorts, "etcd": cmdEtcd, "mute": cmdMute, "start": cmdStart, "end": cmdEnd, "exits": cmdExits,
-			"within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
+			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
 		},
 	})
 }
@@ -163,6 +165,11 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	if strconv.Itoa(code) != args[0] {
 		ts.Fatalf("exited with %d, want %s", code, args[0])
 	}
+}
+
+func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) >= 1, "eventually CMD...")
+	ts.Check(poll(scriptDeadline(), func() bool { return ts.Exec(args[0], args[1:]...) == nil }))
 }
 
 func cmdWithin(ts *testscript.TestScript, neg bool, args []string) {

@@ -133,7 +133,7 @@ func newRoom(c *common) *cobra.Command {
 		Long: `Run an instance of a room: it issues the room's IDs over gRPC. A room may have as
 many instances as you like, each with a name of its own (--name) that stays the
 same over restarts. SIGTERM stops it: calls under way are answered first.`,
-		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010`,
+		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
 		Args:    exactly("a room's name"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			log, err := c.logger(hclog.Info)

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+func newVerify(c *common) *cobra.Command {
+	var cluster clusterFlags
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check in etcd that all is well, and that no ID can have been issued twice",
+		Long: `Check all that must hold in a cluster, from etcd alone, while it runs: layouts
+and their history, tags, marks and eras, instances; and for every tag, that no
+ID can have been issued by two rooms. Nothing is changed.
+
+Prints what is wrong, a line each (the first 1000), and exits 1 if anything is.`,
+		Example: `  march verify --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			log, err := c.logger(hclog.Warn)
+			if err != nil {
+				return err
+			}
+			l, err := cluster.open(cmd.Context(), log)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = l.Close() }() // it only read
+			return verify(cmd.Context(), c, l, quiet)
+		},
+	}
+	cluster.add(cmd)
+	c.outputFlag(cmd)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress line")
+	return cmd
+}
+
+func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
+	var show func(ledger.VerifyProgress)
+	hide := func() {}
+	if tty := term.IsTerminal(int(os.Stderr.Fd())); !quiet {
+		line := &verifyLine{c: c, tty: tty, every: 5 * time.Second, next: time.Now().Add(5 * time.Second)}
+		if tty {
+			line.every, line.next = 200*time.Millisecond, time.Now()
+		}
+		hide = line.end
+		show = func(p ledger.VerifyProgress) { line.update(time.Now(), p) }
+	}
+	report, err := l.Verify(ctx, show)
+	hide()
+	if c.output == "json" && err == nil {
+		if err := json.NewEncoder(c.stdout).Encode(reportJSON(report)); err != nil {
+			return err
+		}
+	}
+	if c.output == "text" {
+		for _, problem := range report.Problems {
+			_, _ = fmt.Fprintln(c.stdout, excerpt(problem))
+		}
+		if report.More > 0 {
+			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", grouped(report.More))
+		}
+	}
+	found := int64(len(report.Problems)) + report.More
+	switch {
+	case err != nil && found > 0:
+		return allocator.Errorf(allocator.KindOf(err), "%s found, then: %w", counted(found, "problem"), err)
+	case err != nil:
+		return err
+	case found > 0:
+		return finding{allocator.Errorf(allocator.Refused, "%s: %s", reportText(report), counted(found, "problem"))}
+	case c.output == "text":
+		_, err = fmt.Fprintf(c.stdout, "%s: nothing wrong\n", reportText(report))
+	}
+	return err
+}
+
+// verifyLine shows how far a check is: in place on a terminal, else a line now
+// and then.
+type verifyLine struct {
+	c     *common
+	tty   bool
+	every time.Duration
+	next  time.Time // when the next is due
+	shown bool
+}
+
+func (v *verifyLine) update(now time.Time, p ledger.VerifyProgress) {
+	if now.Before(v.next) {
+		return
+	}
+	v.next, v.shown = now.Add(v.every), true
+	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "ended era"))
+	if p.At != "" {
+		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
+		line += ", at " + excerpt(name)
+	}
+	if p.Problems > 0 {
+		line += ", " + counted(p.Problems, "problem")
+	}
+	if v.tty {
+		_, _ = fmt.Fprint(v.c.stderr, "\r\x1b[K"+line)
+	} else {
+		_, _ = fmt.Fprintln(v.c.stderr, line)
+	}
+}
+
+func (v *verifyLine) end() {
+	if v.tty && v.shown {
+		_, _ = fmt.Fprint(v.c.stderr, "\r\x1b[K")
+	}
+}
+
+func reportText(r ledger.VerifyReport) string {
+	return fmt.Sprintf("%s, %s, %s, %s, %s, %s", counted(r.Layouts, "layout"), counted(r.Rooms, "room"),
+		counted(r.Tags, "tag"), counted(r.Marks, "mark"), counted(r.Eras, "ended era"), counted(r.Instances, "instance"))
+}
+
+func reportJSON(r ledger.VerifyReport) any {
+	problems := r.Problems
+	if problems == nil {
+		problems = []string{}
+	}
+	return struct {
+		Layouts   int64    `json:"layouts,string"`
+		Rooms     int64    `json:"rooms,string"`
+		Tags      int64    `json:"tags,string"`
+		Marks     int64    `json:"marks,string"`
+		Eras      int64    `json:"eras,string"`
+		Instances int64    `json:"instances,string"`
+		Problems  []string `json:"problems"`
+		More      int64    `json:"more,string"`
+	}{r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More}
+}
+
+// counted returns "1 tag" or "1,000 tags".
+func counted(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return grouped(n) + " " + what
+}
+
+// grouped writes n >= 0 with commas.
+func grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
