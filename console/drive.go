@@ -127,29 +127,41 @@ func (w waiting) waivedBy(m ledger.Migration) bool {
 
 // waitingFor returns the instances that must report before the migration goes
 // on: those of each room that lost residues by a move that they have not
-// reported, where the next move gives any of these to another room, or where
-// there is no next move.
+// reported, where the next move gives any of these to another room, or, where
+// there is no next move, the room has not got all of them back.
 func waitingFor(m ledger.Migration, instances []ledger.InstanceRecord) []waiting {
 	var list []waiting
 	for _, i := range instances {
 		before := m.From
-		for k, move := range m.Moves[:m.Reached] {
-			if i.Version < move.Layout.Version && slices.Contains(move.Loses, i.Room) &&
-				(m.Reached == len(m.Moves) || takes(m.Moves[m.Reached-1].Layout, m.Moves[m.Reached].Layout, i.Room, before)) {
+		for _, move := range m.Moves[:m.Reached] {
+			if i.Version < move.Layout.Version && slices.Contains(move.Loses, i.Room) && needed(m, i.Room, before) {
 				list = append(list, waiting{InstanceRecord: i, silent: m.Silent[i.ID()]})
 				break
 			}
-			before = m.Moves[k].Layout
+			before = move.Layout
 		}
 	}
 	return list
 }
 
+// needed reports whether a migration that made a move must not go on while room
+// may still issue what it had in the layout before.
+func needed(m ledger.Migration, room allocator.Room, before allocator.Layout) bool {
+	now := m.Moves[m.Reached-1].Layout
+	if m.Reached < len(m.Moves) {
+		return takes(now, m.Moves[m.Reached].Layout, room, before)
+	}
+	return before.Boundary != now.Boundary || len(minus(before.Ranges[room], now.Ranges[room])) > 0
+}
+
 // takes reports whether the change from now to next gives another room
 // residues that room had in the layout before, and does not have now.
 func takes(now, next allocator.Layout, room allocator.Room, before allocator.Layout) bool {
-	if before.Boundary != now.Boundary || now.Boundary != next.Boundary {
+	if before.Boundary != next.Boundary {
 		return true // residues cannot be compared
+	}
+	if now.Boundary != next.Boundary {
+		now = allocator.Layout{} // nobody has any of these residues
 	}
 	for _, lost := range minus(before.Ranges[room], now.Ranges[room]) {
 		for other, r := range next.Ranges {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -68,6 +70,19 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		answer.Instances = append(answer.Instances, p)
 	}
 	return answer, nil
+}
+
+// ForgetInstance implements ConsoleService.
+func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
+	room, roomErr := allocator.ParseRoom(r.GetRoom())
+	name, nameErr := allocator.ParseInstance(r.GetName())
+	if err := errors.Join(roomErr, nameErr); err != nil {
+		return nil, err
+	}
+	if err := s.ledger.Forget(ctx, room, name, levers.Actor(ctx)); err != nil {
+		return nil, err
+	}
+	return &marchv1.ForgetInstanceResponse{}, nil
 }
 
 // askTimeout bounds how long one instance may take to answer about itself, and

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -15,11 +14,12 @@ import (
 // migration. Another finishes it, within the time that a claim lives.
 func TestMigrateHandover(t *testing.T) {
 	etcd := ledgertest.StartEtcd(t)
-	points := map[string]struct {
+	type point struct {
 		what string
 		nth  int32
 		does verdict
-	}{
+	}
+	together(t, map[string]point{
 		"before-move-1":  {"move", 1, dieBefore},
 		"after-move-1":   {"move", 1, dieAfter},
 		"noting-silent":  {"update", 1, dieBefore},
@@ -29,140 +29,140 @@ func TestMigrateHandover(t *testing.T) {
 		"after-move-2":   {"move", 2, dieAfter},
 		"before-the-end": {"finish", 1, dieBefore},
 		"after-the-end":  {"finish", 1, dieAfter},
-	}
-	t.Run("points", func(t *testing.T) {
-		for name, point := range points {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, etcd.Store, name, halves())
-				silent := point.what == "update"
-				p := w.puppet("a", "p", !silent)
-				first := w.node()
-				var claimed atomic.Bool
-				var seen atomic.Int32
-				first.on(func(what string) verdict {
-					if what == "claim" {
-						claimed.Store(true)
-					}
-					if what == point.what && seen.Add(1) == point.nth {
-						return point.does
-					}
-					return pass
-				})
-				await(t, "the first console claims", claimed.Load)
-				second := w.node()
-				m := w.apply(second, quarter(), time.Hour)
-				if name == "while-waiting" || silent {
-					w.follow(second, m.GetId(), "waiting", func(m *marchv1.Migration) bool { return len(m.GetWaiting()) == 1 })
-				}
-				if name == "while-waiting" {
-					first.kill()
-				}
-				began := time.Now()
-				w.follow(second, m.GetId(), "ends", func(m *marchv1.Migration) bool {
-					if v := w.version(); v > 1 && (!silent || first.gone() != nil) {
-						if err := p.Serve(bg, v); err != nil {
-							t.Error(err)
-						}
-					}
-					return m.GetState() == "done"
-				})
-				if took := time.Since(began); took > ledger.DriverTTL+6*time.Second {
-					t.Errorf("it took %v", took)
-				} else {
-					t.Logf("took %v", took)
-				}
-				if first.gone() == nil {
-					t.Error("nobody was killed")
-				}
-				w.holds(quarter(), 3)
-				m = w.apply(second, halves(), time.Hour)
-				w.follow(second, m.GetId(), "the next ends", func(m *marchv1.Migration) bool {
-					if err := p.Serve(bg, w.version()); err != nil {
-						t.Error(err)
-					}
-					return m.GetState() == "done"
-				})
-				w.holds(halves(), 5)
-			})
+	}, func(t *testing.T, name string, point point) {
+		w := newWorld(t, etcd.Store, name, halves())
+		silent := point.what == "update"
+		p := w.puppet("a", "p", !silent)
+		first := w.node()
+		var claimed atomic.Bool
+		var seen atomic.Int32
+		first.on(func(what string) verdict {
+			if what == "claim" {
+				claimed.Store(true)
+			}
+			if what == point.what && seen.Add(1) == point.nth {
+				return point.does
+			}
+			return pass
+		})
+		await(t, "the first console claims", claimed.Load)
+		second := w.node()
+		m := w.apply(second, quarter(), time.Hour)
+		if name == "while-waiting" || silent {
+			w.follow(second, m.GetId(), "waiting", func(m *marchv1.Migration) bool { return len(m.GetWaiting()) == 1 })
 		}
+		if name == "while-waiting" {
+			first.kill()
+		}
+		began := time.Now()
+		w.follow(second, m.GetId(), "ends", func(m *marchv1.Migration) bool {
+			if v := w.version(); v > 1 && (!silent || first.gone() != nil) {
+				if err := p.Serve(bg, v); err != nil {
+					t.Error(err)
+				}
+			}
+			return m.GetState() == "done"
+		})
+		if took := time.Since(began); took > ledger.DriverTTL+6*time.Second {
+			t.Errorf("it took %v", took)
+		} else {
+			t.Logf("took %v", took)
+		}
+		if first.gone() == nil {
+			t.Error("nobody was killed")
+		}
+		w.holds(quarter(), 3)
+		m = w.apply(second, halves(), time.Hour)
+		w.follow(second, m.GetId(), "the next ends", func(m *marchv1.Migration) bool {
+			if err := p.Serve(bg, w.version()); err != nil {
+				t.Error(err)
+			}
+			return m.GetState() == "done"
+		})
+		w.holds(halves(), 5)
 	})
 }
 
 // TestMigrateInDoubt has answers to a console's transactions lost, and the
 // transactions themselves, or sent late or twice.
 func TestMigrateInDoubt(t *testing.T) {
+	type strike struct {
+		fate ledgertest.Fate
+		at   string
+	}
+	strikes := make(map[string]strike)
 	for _, fate := range []ledgertest.Fate{
 		{Name: ledgertest.DoneAnswerLost}, {Name: ledgertest.NotDone}, {Name: ledgertest.Late, N: 1}, {Name: ledgertest.Late, N: 6},
 		{Name: ledgertest.Twice}, {Name: ledgertest.NoLeader}, {Name: ledgertest.NoSpaceButApplied},
 	} {
 		for _, at := range []string{"start", "move", "update", "finish"} {
-			t.Run(fate.String()+" "+at, func(t *testing.T) {
-				t.Parallel()
-				m := ledgertest.NewMemory(t)
-				w := newWorld(t, func(tb testing.TB) ledger.Store {
-					c := m.Open()
-					tb.Cleanup(func() { _ = c.Close() })
-					return c
-				}, "doubt", halves())
-				conn := m.Open()
-				t.Cleanup(func() { _ = conn.Close() })
-				var struck atomic.Int32
-				conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
-					if what(txn) == at && struck.Add(1) <= 2 { // both moves, start and its repetition
-						return fate
-					}
-					return ledgertest.Fate{}
-				})
-				n := w.nodeOver(conn)
-				made := fate.Name == ledgertest.DoneAnswerLost || fate.Name == ledgertest.NoSpaceButApplied || fate.Name == ledgertest.Twice
-				plan := w.plan(n, quarter())
-				id := ""
-				for range 5 {
-					r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
-					there, active, lookErr := w.admin.ActiveMigration(bg)
-					if lookErr != nil {
-						t.Fatal(lookErr)
-					}
-					if err == nil {
-						id = r.GetMigration().GetId()
-						break
-					}
-					if made || active && fate.Name != ledgertest.Late {
-						t.Errorf("apply: %v, but migration %v is there: %v", err, there.ID, active)
-					}
-					if active {
-						id = there.ID
-						break
-					}
-				}
-				pause := func() error {
-					_, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
-					return err
-				}
-				if err := pause(); err != nil && (made || at != "update") {
-					t.Errorf("pause: %v", err)
-				}
-				m.Arrive()
-				for range 3 {
-					if r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id}); err != nil {
-						t.Fatal(err)
-					} else if r.GetMigration().GetState() == "running" {
-						break
-					}
-					if _, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: id}); err != nil && (made || at != "update") {
-						t.Errorf("resume: %v", err)
-					}
-					m.Arrive()
-				}
-				w.ends(n, id, "done")
-				w.holds(quarter(), 3)
-				if struck.Load() == 0 {
-					t.Error("nothing was struck")
-				}
-			})
+			strikes[fate.String()+" "+at] = strike{fate, at}
 		}
 	}
+	together(t, strikes, func(t *testing.T, _ string, s strike) {
+		fate, at := s.fate, s.at
+		m := ledgertest.NewMemory(t)
+		w := newWorld(t, func(tb testing.TB) ledger.Store {
+			c := m.Open()
+			tb.Cleanup(func() { _ = c.Close() })
+			return c
+		}, "doubt", halves())
+		conn := m.Open()
+		t.Cleanup(func() { _ = conn.Close() })
+		var struck atomic.Int32
+		conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+			if what(txn) == at && struck.Add(1) <= 2 { // both moves, start and its repetition
+				return fate
+			}
+			return ledgertest.Fate{}
+		})
+		n := w.nodeOver(conn)
+		made := fate.Name == ledgertest.DoneAnswerLost || fate.Name == ledgertest.NoSpaceButApplied || fate.Name == ledgertest.Twice
+		plan := w.plan(n, quarter())
+		id := ""
+		for range 5 {
+			r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+			there, active, lookErr := w.admin.ActiveMigration(bg)
+			if lookErr != nil {
+				t.Fatal(lookErr)
+			}
+			if err == nil {
+				id = r.GetMigration().GetId()
+				break
+			}
+			if made || active && fate.Name != ledgertest.Late {
+				t.Errorf("apply: %v, but migration %v is there: %v", err, there.ID, active)
+			}
+			if active {
+				id = there.ID
+				break
+			}
+		}
+		pause := func() error {
+			_, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
+			return err
+		}
+		if err := pause(); err != nil && (made || at != "update") {
+			t.Errorf("pause: %v", err)
+		}
+		m.Arrive()
+		for range 3 {
+			if r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id}); err != nil {
+				t.Fatal(err)
+			} else if r.GetMigration().GetState() == "running" {
+				break
+			}
+			if _, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: id}); err != nil && (made || at != "update") {
+				t.Errorf("resume: %v", err)
+			}
+			m.Arrive()
+		}
+		w.ends(n, id, "done")
+		w.holds(quarter(), 3)
+		if struck.Load() == 0 {
+			t.Error("nothing was struck")
+		}
+	})
 }
 
 // TestMakeMoveInDoubt asks the ledger itself: a move that was made is not

@@ -324,3 +324,14 @@ func reached(n int32) func(*marchv1.Migration) bool {
 func quarter() *marchv1.Layout {
 	return layout(100, map[string][2]int64{"a": {0, 25}, "b": {25, 100}})
 }
+
+// together runs subtests at once, however few cores there are: they wait more
+// than they work.
+func together[T any](t *testing.T, cases map[string]T, test func(t *testing.T, name string, c T)) {
+	t.Helper()
+	var work sync.WaitGroup
+	for name, c := range cases {
+		work.Go(func() { t.Run(name, func(t *testing.T) { test(t, name, c) }) })
+	}
+	work.Wait()
+}

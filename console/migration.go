@@ -1,16 +1,12 @@
 package console
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -121,7 +117,10 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 	if err != nil {
 		return nil, err
 	}
-	if record.Layout.Version != from.Version || !record.Layout.Equal(from) {
+	if record.Layout.Version == from.Version && !record.Layout.Equal(from) {
+		return nil, allocator.Errorf(allocator.Invalid, "plan: from: boundary %d, %s is not layout version %d: plan again", from.Boundary, listRanges(from), from.Version)
+	}
+	if record.Layout.Version != from.Version {
 		return nil, allocator.Errorf(allocator.Conflict, "the plan was made for layout version %d, but the layout is version %d: plan again", from.Version, record.Layout.Version)
 	}
 	plan, err := NewPlan(record.Layout, target, given.GetAtomic())
@@ -227,10 +226,10 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 	var sent *marchv1.Migration
 	for {
 		answer, err := s.migrationToProto(ctx, m)
-		if err != nil {
+		switch {
+		case err != nil && (sent == nil || allocator.KindOf(err) != allocator.Unavailable):
 			return err
-		}
-		if !proto.Equal(answer, sent) {
+		case err == nil && !proto.Equal(answer, sent):
 			if err := stream.Send(&marchv1.WatchMigrationResponse{Migration: answer}); err != nil {
 				return err
 			}
@@ -368,93 +367,4 @@ func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigra
 		return nil
 	})
 	return &marchv1.ContinueMigrationResponse{Migration: m}, err
-}
-
-// ForgetInstance implements ConsoleService.
-func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
-	room, roomErr := allocator.ParseRoom(r.GetRoom())
-	name, nameErr := allocator.ParseInstance(r.GetName())
-	if err := errors.Join(roomErr, nameErr); err != nil {
-		return nil, err
-	}
-	if err := s.ledger.Forget(ctx, room, name, levers.Actor(ctx)); err != nil {
-		return nil, err
-	}
-	return &marchv1.ForgetInstanceResponse{}, nil
-}
-
-// ListAudit implements ConsoleService. A page token is the last ID of the page
-// before.
-func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*marchv1.ListAuditResponse, error) {
-	size, err := pageSize(r.GetPageSize())
-	if err != nil {
-		return nil, err
-	}
-	entries, err := s.ledger.Audits(ctx, r.GetPageToken(), size+1)
-	if err != nil {
-		return nil, err
-	}
-	answer := &marchv1.ListAuditResponse{}
-	if len(entries) > size {
-		entries = entries[:size]
-		answer.NextPageToken = entries[size-1].ID
-	}
-	for _, e := range entries {
-		answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
-			Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: e.From, To: e.To,
-		})
-	}
-	return answer, nil
-}
-
-func planToProto(p Plan) *marchv1.Plan {
-	answer := &marchv1.Plan{From: api.LayoutToProto(p.From), Target: api.LayoutToProto(p.Target), Atomic: p.Atomic}
-	for _, m := range movesOf(p) {
-		answer.Moves = append(answer.Moves, moveToProto(m))
-	}
-	return answer
-}
-
-func moveToProto(m ledger.Move) *marchv1.Move {
-	p := &marchv1.Move{Kind: m.Kind, Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
-	for _, room := range m.Loses {
-		p.Loses = append(p.Loses, string(room))
-	}
-	if !m.Made.IsZero() {
-		p.Made = timestamppb.New(m.Made)
-	}
-	return p
-}
-
-func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*marchv1.Migration, error) {
-	p := &marchv1.Migration{
-		Id: m.ID, State: string(m.State), Abort: m.Abort, From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
-		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold), Actor: m.Actor, //nolint:gosec // a handful of moves
-		Created: timestamppb.New(m.Created), Updated: timestamppb.New(m.Updated),
-	}
-	for _, move := range m.Moves {
-		p.Moves = append(p.Moves, moveToProto(move))
-	}
-	for _, id := range m.Without {
-		p.Without = append(p.Without, string(id))
-	}
-	for _, entry := range m.Log {
-		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text})
-	}
-	if m.State.Ended() {
-		return p, nil
-	}
-	instances, err := s.ledger.Instances(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range waitingFor(m, instances) {
-		q := &marchv1.Waiting{Instance: string(w.ID()), Version: w.Version}
-		if !w.silent.IsZero() {
-			q.SilentSince = timestamppb.New(w.silent)
-		}
-		p.Waiting = append(p.Waiting, q)
-	}
-	slices.SortFunc(p.Waiting, func(a, b *marchv1.Waiting) int { return cmp.Compare(a.GetInstance(), b.GetInstance()) })
-	return p, nil
 }

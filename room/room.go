@@ -129,6 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.instance.OnTag(s.tagChanged)
+	served := s.instance.Version()
 	// The background goes on while calls drain, and ends after them.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -144,7 +145,6 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		return err
 	})
-	served := s.layoutVersion() // before anything can learn of a later one
 	work.Go(func() error { return s.adoptLayouts(background, served) })
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })

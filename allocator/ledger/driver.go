@@ -100,11 +100,18 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 		If:   []Cond{unchanged(kv)},
 		Then: []Op{{Delete: key}, l.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
-	switch {
-	case err != nil:
-		return err
-	case !answer.Succeeded:
-		return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again just now", room, name)
+	if err == nil && answer.Succeeded {
+		return nil
 	}
-	return nil
+	// Unknown, or perhaps sent twice: it is gone, or it tells who is there.
+	check, checkErr := l.gets(ctx, get(key))
+	if checkErr == nil {
+		if _, there := check.one(0); !there {
+			return nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again just now", room, name)
 }

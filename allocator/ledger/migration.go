@@ -71,6 +71,10 @@ type LogEntry struct {
 // maxLog bounds a migration's log; the oldest lines but the first go.
 const maxLog = 200
 
+// maxMigration bounds a migration as it begins: etcd refuses transactions above
+// 1.5 MiB, and an abort may double the moves.
+const maxMigration = 600 << 10
+
 // Note adds a line to the log.
 func (m *Migration) Note(text string) {
 	m.Log = append(m.Log, LogEntry{Time: now(), Text: text})
@@ -99,11 +103,15 @@ func (l *Ledger) StartMigration(ctx context.Context, from LayoutRecord, m Migrat
 	m.Updated = m.Created
 	m.Note("started by " + actor)
 	key, value := l.keys.migration(m.ID), m.encode()
+	if len(value) > maxMigration {
+		return Migration{}, allocator.Errorf(allocator.Invalid, "plan: %d moves of %d rooms take %d bytes; allowed: %d, as etcd bounds what it stores at once: plan with --atomic, or in parts",
+			len(m.Moves), len(m.From.Ranges), len(value), maxMigration)
+	}
 	answer, err := l.try(ctx, Txn{
 		If: append(l.holds(s), absent(l.keys.activeMigration()), Cond{Key: l.keys.layout(), ModRevision: from.revision}),
 		Then: []Op{
 			put(key, value), put(l.keys.activeMigration(), encode(&holderValue{Name: m.ID})),
-			l.audit(actor, "start migration", key, nil, value),
+			l.audit(actor, "start migration", key, nil, m.brief()),
 		},
 		Else: []Op{get(l.keys.activeMigration()), get(l.keys.layout())},
 	})
@@ -183,6 +191,9 @@ func (l *Ledger) Migrations(ctx context.Context, before string, n int) ([]Migrat
 	}
 	within := Interval{Key: l.keys.migrations(), End: prefixEnd(l.keys.migrations())}
 	if before != "" {
+		if _, err := ulid.ParseStrict(before); err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", before)
+		}
 		within.End = l.keys.migration(before)
 	}
 	answer, err := l.gets(ctx, Op{Get: &Get{Interval: within, Limit: int64(n), Descending: true}})
@@ -213,7 +224,7 @@ func (l *Ledger) UpdateMigration(ctx context.Context, m Migration, action, actor
 	value := next.encode()
 	txn := Txn{If: []Cond{unchanged(m.kv)}, Then: []Op{put(m.kv.Key, value)}}
 	if action != "" {
-		txn.Then = append(txn.Then, l.audit(actor, action, m.kv.Key, m.kv.Value, value))
+		txn.Then = append(txn.Then, l.audit(actor, action, m.kv.Key, m.brief(), next.brief()))
 	}
 	if next.State.Ended() && !m.State.Ended() {
 		txn.Then = append(txn.Then, Op{Delete: l.keys.activeMigration()})

@@ -27,6 +27,7 @@ func (m Migration) encode() []byte {
 	v := &migrationValue{
 		State: string(m.State), Abort: m.Abort, From: rangesOf(m.From), Target: rangesOf(m.Target),
 		Reached: m.Reached, Hold: m.Hold.String(), Actor: m.Actor, Created: m.Created, Updated: m.Updated, Nonce: m.nonce,
+		Moves: make([]moveValue, 0, len(m.Moves)), // none, where it was aborted before the first
 	}
 	for _, move := range m.Moves {
 		mv := moveValue{Kind: move.Kind, Why: move.Why, Layout: rangesOf(move.Layout)}
@@ -49,6 +50,32 @@ func (m Migration) encode() []byte {
 	}
 	for _, entry := range m.Log {
 		v.Log = append(v.Log, logValue(entry))
+	}
+	return encode(v)
+}
+
+type migrationBrief struct {
+	header
+	State   string      `json:"state"`
+	Abort   bool        `json:"abort,omitempty"`
+	From    int64       `json:"from,string"` // the layout version
+	Target  rangesValue `json:"target"`
+	Moves   int         `json:"moves"`
+	Reached int         `json:"reached"`
+	Hold    string      `json:"hold"`
+	Without []string    `json:"without,omitempty"`
+}
+
+// brief is what the audit keeps of a migration. The moves are under its own
+// key, which stays: with them twice more, a change of a long plan would be more
+// than etcd takes in one transaction.
+func (m Migration) brief() []byte {
+	v := &migrationBrief{
+		State: string(m.State), Abort: m.Abort, From: m.From.Version, Target: rangesOf(m.Target),
+		Moves: len(m.Moves), Reached: m.Reached, Hold: m.Hold.String(),
+	}
+	for _, id := range m.Without {
+		v.Without = append(v.Without, string(id))
 	}
 	return encode(v)
 }

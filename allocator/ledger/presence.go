@@ -115,6 +115,13 @@ func (i *Instance) write(ctx context.Context) error {
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s was out of date", i.name, i.room)
 }
 
+// Version returns the layout version that the registration says is served.
+func (i *Instance) Version() int64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.value.Version
+}
+
 // OnTag has told called with the settings of a tag when a lease finds that they
 // are not those of the lease before: what a watch may have missed. It must be
 // set before the first Source.

@@ -1,0 +1,180 @@
+package console_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/console"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// tags creates so many, eight at a time.
+func (w *world) tags(n int) {
+	w.Helper()
+	var work sync.WaitGroup
+	for part := range 8 {
+		work.Go(func() {
+			for k := part; k < n; k += 8 {
+				if _, err := w.admin.CreateTag(bg, tagOf(k), ledger.DefaultTag(), "test"); err != nil {
+					w.Error(err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+}
+
+// TestMigrateCostsTheSame counts a console's own writes for a migration: they
+// do not grow with the number of tags.
+func TestMigrateCostsTheSame(t *testing.T) {
+	etcd := ledgertest.StartEtcd(t)
+	many := 5000
+	if testing.Short() {
+		many = 500
+	}
+	writes := make(map[int]int64)
+	for _, tags := range []int{10, many} {
+		w := newWorld(t, etcd.Store, fmt.Sprint("tags-", tags), halves())
+		w.tags(tags)
+		n := w.node()
+		plan := w.plan(n, quarter())
+		if plan.GetCost().GetTags() != int64(tags) {
+			t.Errorf("cost: %v", plan.GetCost())
+		}
+		before := n.writes.Load()
+		r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ends(n, r.GetMigration().GetId(), "done")
+		writes[tags] = n.writes.Load() - before
+		w.holds(quarter(), 3)
+	}
+	t.Logf("transactions that write: %v", writes)
+	if writes[10] != writes[many] || writes[10] != 4 { // start, two moves, end
+		t.Errorf("transactions that write, by tags: %v", writes)
+	}
+}
+
+// TestMigrateManyActiveTags has an instance with many active tags adopt a
+// layout, and says how long it took.
+func TestMigrateManyActiveTags(t *testing.T) {
+	tags := 2000
+	if testing.Short() {
+		tags = 200
+	}
+	etcd := ledgertest.StartEtcd(t)
+	w := newWorld(t, etcd.Store, "default", halves())
+	n := w.node()
+	ids := w.server("a", "one")
+	var work sync.WaitGroup
+	for part := range 16 {
+		work.Go(func() {
+			for k := part; k < tags; k += 16 {
+				if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: string(tagOf(k))}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	m := w.apply(n, quarter(), time.Hour)
+	w.follow(n, m.GetId(), "retract", reached(1))
+	began := time.Now()
+	m = w.ends(n, m.GetId(), "done")
+	t.Logf("%d active tags: adopted and reported within %v; all of it %v", tags, time.Since(began).Round(time.Millisecond),
+		m.GetUpdated().AsTime().Sub(m.GetCreated().AsTime()))
+	for k := range tags {
+		r, err := ids.Next(bg, &marchv1.NextRequest{Tag: string(tagOf(k))})
+		if err != nil || r.GetId()%100 >= 25 {
+			t.Fatalf("tag %d: %v, %v", k, r, err)
+		}
+	}
+	w.holds(quarter(), 3)
+}
+
+// TestMigrateLargest takes the largest cluster through the longest plan that is
+// known: it is stored, sent and shown.
+func TestMigrateLargest(t *testing.T) {
+	from := allocator.Layout{Version: 1, Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
+	to := allocator.Layout{Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
+	share := int64(allocator.MaxID / allocator.MaxRooms)
+	for k := range int64(allocator.MaxRooms) {
+		name := allocator.Room(fmt.Sprintf("%063d", k))
+		last := allocator.MaxRooms - 1 - k
+		from.Ranges[name] = allocator.Range{Lower: k * share, Upper: (k + 1) * share}
+		to.Ranges[name] = allocator.Range{Lower: last * share, Upper: (last + 1) * share}
+	}
+	p, err := console.NewPlan(from, to, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", toProto(from))
+	n := w.node()
+	plan := w.plan(n, toProto(to))
+	t.Logf("%d moves, %d bytes", len(p.Moves), proto.Size(plan))
+	r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ends(n, r.GetMigration().GetId(), "done")
+	w.holds(toProto(to), 1+int64(len(p.Moves)))
+}
+
+// TestMigrateLongest reverses the most rooms there may be, a single residue
+// each, with one gap to park in: the longest plan that is known.
+func TestMigrateLongest(t *testing.T) {
+	for _, width := range []int{2, 63} {
+		t.Run(fmt.Sprint(width), func(t *testing.T) {
+			from := allocator.Layout{Version: 1, Boundary: allocator.MaxRooms + 1, Ranges: make(map[allocator.Room]allocator.Range)}
+			to := allocator.Layout{Boundary: from.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
+			for k := range int64(allocator.MaxRooms) {
+				name := allocator.Room(fmt.Sprintf("%0*d", width, k))
+				last := allocator.MaxRooms - 1 - k
+				from.Ranges[name] = allocator.Range{Lower: k, Upper: k + 1}
+				to.Ranges[name] = allocator.Range{Lower: last, Upper: last + 1}
+			}
+			w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", toProto(from))
+			n := w.node()
+			plan := w.plan(n, toProto(to))
+			t.Logf("%d moves, %d bytes", len(plan.GetMoves()), proto.Size(plan))
+			r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+			if width == 63 { // more than etcd could take back in one transaction
+				invalid("96 moves of 64 rooms", "bytes", "--atomic").check(t, "apply", err)
+				w.holds(toProto(from), 1)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := r.GetMigration().GetId()
+			w.follow(n, id, "on its way", reached(4))
+			if _, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id}); err != nil {
+				t.Fatal(err)
+			}
+			end := w.ends(n, id, "aborted")
+			w.holds(toProto(from), 1+int64(end.GetReached()))
+		})
+	}
+}
+
+func toProto(l allocator.Layout) *marchv1.Layout {
+	ranges := make(map[string][2]int64)
+	for room, r := range l.Ranges {
+		ranges[string(room)] = [2]int64{r.Lower, r.Upper}
+	}
+	return layout(l.Boundary, ranges)
+}

@@ -1,0 +1,421 @@
+package console_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func waits(m *marchv1.Migration) bool { return len(m.GetWaiting()) > 0 && m.GetReached() > 0 }
+
+// TestMigrateWaiting has an instance not report: a retract is not followed by
+// its expand until it does, is given up, or was silent for long enough.
+func TestMigrateWaiting(t *testing.T) {
+	etcd := ledgertest.StartEtcd(t)
+	type how struct {
+		alive bool
+		hold  time.Duration
+		goOn  func(w *world, n *node, p *ledger.Instance, id string)
+	}
+	together(t, map[string]how{
+		"reports": {true, time.Hour, func(w *world, n *node, p *ledger.Instance, id string) {
+			if err := p.Serve(bg, 2); err != nil {
+				w.Error(err)
+			}
+		}},
+		"leaves": {false, time.Hour, func(w *world, n *node, p *ledger.Instance, id string) {
+			if err := p.Leave(bg); err != nil {
+				w.Error(err)
+			}
+		}},
+		"hold": {false, 1500 * time.Millisecond, func(*world, *node, *ledger.Instance, string) {}},
+		"continue": {true, time.Hour, func(w *world, n *node, p *ledger.Instance, id string) {
+			_, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id})
+			invalid("without").check(w, "without nobody", err)
+			for _, name := range []string{"a/q", "p", "", "a/p/", "b/p", "a/p "} {
+				_, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id, Without: []string{"a/p", name}})
+				notFound("without", "registered").check(w, "without "+name, err)
+			}
+			w.stays(n, id, 1)
+			r, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id, Without: []string{"a/p"}})
+			if err != nil || len(r.GetMigration().GetWithout()) != 1 {
+				w.Errorf("continue: %v, %v", r, err)
+			}
+		}},
+		"forget": {true, time.Hour, func(w *world, n *node, p *ledger.Instance, id string) {
+			if _, err := n.ForgetInstance(bg, &marchv1.ForgetInstanceRequest{Room: "a", Name: "p"}); err != nil {
+				w.Error(err)
+			}
+			_, err := n.ForgetInstance(bg, &marchv1.ForgetInstanceRequest{Room: "a", Name: "p"})
+			notFound("a/p").check(w, "forget again", err)
+			_, err = n.ForgetInstance(bg, &marchv1.ForgetInstanceRequest{Room: "A", Name: ""})
+			invalid("room", "instance").check(w, "forget badly", err)
+		}},
+	}, func(t *testing.T, name string, how how) {
+		w := newWorld(t, etcd.Store, name, halves())
+		n := w.node()
+		p := w.puppet("a", "p", how.alive && name != "forget")
+		w.puppet("b", "never-asked", false) // room b loses nothing
+		before := time.Now().Add(-time.Second)
+		m := w.apply(n, quarter(), how.hold)
+		m = w.follow(n, m.GetId(), "waiting", func(m *marchv1.Migration) bool {
+			return waits(m) && (how.alive && name != "forget" || m.GetWaiting()[0].GetSilentSince() != nil)
+		})
+		if q := m.GetWaiting(); len(q) != 1 || q[0].GetInstance() != "a/p" || q[0].GetVersion() != 1 {
+			t.Errorf("waiting: %v", q)
+		} else if since := q[0].GetSilentSince(); since != nil && (how.alive && name != "forget" || since.AsTime().Before(before) || since.AsTime().After(time.Now())) {
+			t.Errorf("silent since %v", since.AsTime())
+		}
+		if m.GetReached() != 1 || w.version() != 2 {
+			t.Fatalf("reached %v", m)
+		}
+		w.stays(n, m.GetId(), 1)
+		how.goOn(w, n, p, m.GetId())
+		end := w.ends(n, m.GetId(), "done")
+		if gap := end.GetMoves()[1].GetMade().AsTime().Sub(end.GetMoves()[0].GetMade().AsTime()); name == "hold" && gap < how.hold {
+			t.Errorf("hold was %v, but the second move came after %v", how.hold, gap)
+		}
+		w.holds(quarter(), 3)
+	})
+}
+
+// TestMigrateWaitsForTheRest goes on without one instance: the other is still
+// waited for, and it alone is shown.
+func TestMigrateWaitsForTheRest(t *testing.T) {
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
+	n := w.node()
+	w.puppet("a", "p", false)
+	q := w.puppet("a", "q", false)
+	m := w.apply(n, quarter(), time.Hour)
+	w.follow(n, m.GetId(), "waiting", func(m *marchv1.Migration) bool {
+		return len(m.GetWaiting()) == 2 && m.GetWaiting()[1].GetSilentSince() != nil
+	})
+	r, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/p", "a/p"}})
+	if got := r.GetMigration(); err != nil || len(got.GetWaiting()) != 1 || got.GetWaiting()[0].GetInstance() != "a/q" || len(got.GetWithout()) != 1 {
+		t.Errorf("continue: %v, %v", got, err)
+	}
+	w.stays(n, m.GetId(), 1)
+	if err := q.Serve(bg, 2); err != nil {
+		t.Error(err)
+	}
+	w.ends(n, m.GetId(), "done")
+	w.holds(quarter(), 3)
+}
+
+// TestMigrateWatchSurvives has etcd away for a while: the watch goes on after it.
+func TestMigrateWatchSurvives(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for time-outs")
+	}
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
+	n, driver := w.node(), w.node()
+	p := w.puppet("a", "p", true)
+	m := w.apply(driver, quarter(), time.Hour)
+	ctx, cancel := context.WithTimeout(bg, 60*time.Second)
+	defer cancel()
+	stream, err := n.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: m.GetId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	n.on(func(string) verdict { return refuse })
+	time.AfterFunc(11*time.Second, func() { n.on(nil) }) // longer than a read tries
+	w.follow(driver, m.GetId(), "waiting", waits)
+	if err := p.Serve(bg, 2); err != nil {
+		t.Error(err)
+	}
+	for err == nil {
+		var r *marchv1.WatchMigrationResponse
+		if r, err = stream.Recv(); err == nil {
+			m = r.GetMigration()
+		}
+	}
+	if !errors.Is(err, io.EOF) || m.GetState() != "done" {
+		t.Errorf("the watch ended with %v at %v", err, m)
+	}
+}
+
+// TestMigrateStops pauses, resumes and aborts a migration at each point.
+func TestMigrateStops(t *testing.T) {
+	etcd := ledgertest.StartEtcd(t)
+	type stop struct {
+		moves  int32 // are made before
+		pause  bool
+		resume bool
+		abort  bool
+	}
+	cases := make(map[string]stop)
+	for k, at := range []string{"before", "between", "after"} {
+		cases[at+"-pause-resume"] = stop{int32(k), true, true, false}
+		cases[at+"-abort"] = stop{int32(k), false, false, true}
+		cases[at+"-pause-abort"] = stop{int32(k), true, false, true}
+		cases[at+"-pause-resume-abort"] = stop{int32(k), true, true, true}
+	}
+	together(t, cases, func(t *testing.T, name string, s stop) {
+		w := newWorld(t, etcd.Store, name, halves())
+		n := w.node()
+		shut := func(moves int32) {
+			n.on(func(what string) verdict {
+				v := int32(1)
+				if r, err := w.admin.Refresh(bg); err == nil {
+					v = int32(r.Layout.Version)
+				}
+				if what == "move" && v > moves || what == "finish" && moves < 100 {
+					return refuse
+				}
+				return pass
+			})
+		}
+		shut(s.moves)
+		m := w.apply(n, quarter(), time.Hour)
+		id := m.GetId()
+		w.follow(n, id, "there", reached(s.moves))
+		is := func(m *marchv1.Migration, err error, state string) {
+			t.Helper()
+			if err != nil || m.GetState() != state {
+				t.Errorf("want %s: %v, %v", state, m, err)
+			}
+		}
+		refused := want{codes.FailedPrecondition, "refused", []string{id}}
+		if s.pause {
+			r, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
+			is(r.GetMigration(), err, "paused")
+			_, err = n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
+			refused.check(t, "pause again", err)
+			n.on(nil)
+			w.stays(n, id, s.moves)
+			shut(s.moves)
+		}
+		if s.resume {
+			r, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: id})
+			is(r.GetMigration(), err, "running")
+			_, err = n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: id})
+			refused.check(t, "resume again", err)
+		}
+		if !s.abort {
+			n.on(nil)
+			w.ends(n, id, "done")
+			w.holds(quarter(), 3)
+			return
+		}
+		state := "running"
+		if s.moves == 0 {
+			state = "aborted"
+			n.on(nil)
+		}
+		r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id})
+		is(r.GetMigration(), err, state)
+		_, err = n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id})
+		refused.check(t, "abort again", err)
+		n.on(nil)
+		end := w.ends(n, id, "aborted")
+		w.holds(halves(), 1+int64(len(end.GetMoves())))
+		if want := []int32{0, 2, 4}[s.moves]; end.GetReached() != want {
+			t.Errorf("reached %d, want %d: %v", end.GetReached(), want, end)
+		}
+		for _, stop := range []func() error{
+			func() error { _, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id}); return err },
+			func() error { _, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: id}); return err },
+			func() error { _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{}); return err },
+		} {
+			err := stop()
+			want{codes.FailedPrecondition, "refused", []string{id}}.check(t, "after the end", err)
+		}
+		m = w.apply(n, quarter(), time.Hour) // the next is welcome
+		w.ends(n, m.GetId(), "done")
+	})
+}
+
+// TestMigrateAbortsWithout has the instance that a migration waits for stay
+// silent while the migration is aborted: its room gets back what it may still
+// issue, so nobody waits for it.
+func TestMigrateAbortsWithout(t *testing.T) {
+	etcd := ledgertest.StartEtcd(t)
+	together(t, map[string]*marchv1.Layout{
+		"retract":  quarter(),
+		"drain":    layout(100, map[string][2]int64{"b": {50, 100}}),
+		"boundary": layout(200, map[string][2]int64{"a": {100, 200}, "b": {0, 100}}),
+	}, func(t *testing.T, name string, target *marchv1.Layout) {
+		w := newWorld(t, etcd.Store, name, halves())
+		n := w.node()
+		w.puppet("a", "silent", false)
+		m := w.apply(n, target, time.Hour)
+		w.follow(n, m.GetId(), "waiting", waits)
+		w.stays(n, m.GetId(), 1)
+		if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil {
+			t.Error(err)
+		}
+		if name == "boundary" {
+			// It moves back at once, too, but what the instance may have leased under
+			// the other boundary is in nobody's way only when it says so.
+			w.follow(n, m.GetId(), "back", func(m *marchv1.Migration) bool { return m.GetReached() == 2 && len(m.GetWaiting()) == 1 })
+			w.stays(n, m.GetId(), 2)
+			if _, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/silent"}}); err != nil {
+				t.Error(err)
+			}
+		}
+		w.ends(n, m.GetId(), "aborted")
+		w.holds(halves(), 3)
+	})
+}
+
+// TestMigrateRefuses has everything that must be refused, and changes nothing.
+func TestMigrateRefuses(t *testing.T) {
+	c := startHalves(t)
+	w := &world{TB: t, name: "default", open: c.etcd.Store, admin: c.ledger()}
+	n := w.node()
+	_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{})
+	notFound("no migration").check(t, "get none", err)
+	w.puppet("a", "silent", false)
+	good := w.plan(n, quarter())
+	apply := func(p *marchv1.Plan, hold *durationpb.Duration) error {
+		_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: p, Hold: hold})
+		return err
+	}
+	tamper := func(change func(*marchv1.Plan)) *marchv1.Plan {
+		p := proto.Clone(good).(*marchv1.Plan)
+		change(p)
+		return p
+	}
+	for what, p := range map[string]*marchv1.Plan{
+		"none":           nil,
+		"no moves":       tamper(func(p *marchv1.Plan) { p.Moves = nil }),
+		"a move less":    tamper(func(p *marchv1.Plan) { p.Moves = p.Moves[1:] }),
+		"a move twice":   tamper(func(p *marchv1.Plan) { p.Moves = append(p.Moves, p.Moves[1]) }),
+		"another kind":   tamper(func(p *marchv1.Plan) { p.Moves[0].Kind = "expand" }),
+		"another range":  tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Rooms["a"].Upper = 26 }),
+		"another target": tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 24 }),
+		"no target":      tamper(func(p *marchv1.Plan) { p.Target = nil }),
+		"overlap":        tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 60 }),
+		"a version":      tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Version = 9 }),
+		"another from":   tamper(func(p *marchv1.Plan) { p.From.Rooms["a"].Upper = 26 }),
+		"target is from": tamper(func(p *marchv1.Plan) { p.Target = p.From }),
+		"atomic":         tamper(func(p *marchv1.Plan) { p.Atomic = true }),
+	} {
+		invalid().check(t, what, apply(p, nil))
+	}
+	for _, hold := range []*durationpb.Duration{
+		durationpb.New(-1), durationpb.New(7*24*time.Hour + 1), {Seconds: 1 << 60}, {Seconds: -1 << 60}, {Nanos: 2_000_000_000},
+	} {
+		invalid("hold").check(t, "hold", apply(good, hold))
+	}
+	for what, r := range map[string]*marchv1.PlanMigrationRequest{
+		"equal":           {Target: halves()},
+		"nothing":         {},
+		"both":            {Target: quarter(), Boundary: 200},
+		"overlap":         {Target: layout(100, map[string][2]int64{"a": {0, 51}, "b": {50, 100}})},
+		"unknown room":    {Move: []string{"x:0-1=b"}},
+		"drain unknown":   {Drain: []string{"x"}},
+		"drain all":       {Drain: []string{"a", "b"}},
+		"past int64":      {Move: []string{"a:25-9223372036854775808=b"}},
+		"small boundary":  {Boundary: 1},
+		"bad boundary":    {Boundary: -1},
+		"does not scale":  {Boundary: 101},
+		"whole range":     {Move: []string{"a:0-50=b"}},
+		"not adjacent":    {Move: []string{"a:0-10=b"}},
+		"room's bad name": {AddRoom: []string{"A=0-10"}},
+	} {
+		_, err := n.PlanMigration(bg, r)
+		invalid().check(t, "plan "+what, err)
+	}
+	stale := tamper(func(p *marchv1.Plan) { p.From.Version = 7 })
+	want{codes.Aborted, "conflict", []string{"version 7", "version 1"}}.check(t, "stale", apply(stale, nil))
+	for _, id := range []string{"x", "../layout", strings.Repeat("0", 27), "01ARZ3NDEKTSV4RRFFQ69G5FA!"} {
+		_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
+		invalid("migration").check(t, "get "+id, err)
+		_, err = n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
+		invalid("migration").check(t, "pause "+id, err)
+		_, err = n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id})
+		invalid("migration").check(t, "abort "+id, err)
+		_, err = n.ListMigrations(bg, &marchv1.ListMigrationsRequest{PageToken: id})
+		invalid().check(t, "list "+id, err)
+	}
+	_, err = n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV"})
+	notFound("01ARZ3NDEKTSV4RRFFQ69G5FAV").check(t, "get unknown", err)
+	w.holds(halves(), 1)
+
+	m := w.apply(n, quarter(), time.Hour)
+	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second", apply(good, nil))
+	w.follow(n, m.GetId(), "waiting", waits)
+	want{codes.Aborted, "conflict", []string{"version 1", "version 2"}}.check(t, "stale now", apply(good, nil))
+	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second on its way", apply(w.plan(n, halves()), nil))
+	if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{}); err != nil {
+		t.Error(err)
+	}
+	w.ends(n, m.GetId(), "aborted")
+	w.holds(halves(), 3)
+}
+
+// TestMigrateWatch streams a migration to its end, and ends with its console.
+func TestMigrateWatch(t *testing.T) {
+	etcd := ledgertest.StartEtcd(t)
+	w := newWorld(t, etcd.Store, "watch", halves())
+	n, other := w.node(), w.node()
+	p := w.puppet("a", "p", true)
+	m := w.apply(n, quarter(), time.Hour)
+	ctx, cancel := context.WithTimeout(bg, 20*time.Second)
+	defer cancel()
+	stream, err := n.WatchMigration(ctx, &marchv1.WatchMigrationRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped, err := other.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: m.GetId()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := stopped.Recv(); err != nil || r.GetMigration().GetId() != m.GetId() {
+		t.Fatalf("first: %v, %v", r, err)
+	}
+	var last *marchv1.Migration
+	seen := make(map[int32]bool)
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if proto.Equal(last, r.GetMigration()) {
+			t.Errorf("twice: %v", last)
+		}
+		last = r.GetMigration()
+		seen[last.GetReached()] = true
+		if waits(last) && last.GetReached() == 1 {
+			other.stop()
+			for err = nil; err == nil; {
+				_, err = stopped.Recv()
+			}
+			want{codes.Unavailable, "unavailable", []string{"stopping", "another"}}.check(t, "its console stops", err)
+			if err := p.Serve(bg, 2); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if !seen[0] || !seen[1] || !seen[2] || last.GetState() != "done" {
+		t.Errorf("seen %v, last %v", seen, last)
+	}
+	w.holds(quarter(), 3)
+	_, err = n.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: "nonsense"})
+	if err == nil {
+		var bad marchv1.ConsoleService_WatchMigrationClient
+		bad, err = n.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: "nonsense"})
+		if err == nil {
+			_, err = bad.Recv()
+		}
+	}
+	invalid("nonsense").check(t, "watch nonsense", err)
+}

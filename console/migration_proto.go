@@ -1,0 +1,69 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func planToProto(p Plan) *marchv1.Plan {
+	answer := &marchv1.Plan{From: api.LayoutToProto(p.From), Target: api.LayoutToProto(p.Target), Atomic: p.Atomic}
+	for _, m := range movesOf(p) {
+		answer.Moves = append(answer.Moves, moveToProto(m))
+	}
+	return answer
+}
+
+func moveToProto(m ledger.Move) *marchv1.Move {
+	p := &marchv1.Move{Kind: m.Kind, Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
+	for _, room := range m.Loses {
+		p.Loses = append(p.Loses, string(room))
+	}
+	if !m.Made.IsZero() {
+		p.Made = timestamppb.New(m.Made)
+	}
+	return p
+}
+
+func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*marchv1.Migration, error) {
+	p := &marchv1.Migration{
+		Id: m.ID, State: string(m.State), Abort: m.Abort, From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
+		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold), Actor: m.Actor, //nolint:gosec // a handful of moves
+		Created: timestamppb.New(m.Created), Updated: timestamppb.New(m.Updated),
+	}
+	for _, move := range m.Moves {
+		p.Moves = append(p.Moves, moveToProto(move))
+	}
+	for _, id := range m.Without {
+		p.Without = append(p.Without, string(id))
+	}
+	for _, entry := range m.Log {
+		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text})
+	}
+	if m.State.Ended() {
+		return p, nil
+	}
+	instances, err := s.ledger.Instances(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range waitingFor(m, instances) {
+		if w.waivedBy(m) {
+			continue
+		}
+		q := &marchv1.Waiting{Instance: string(w.ID()), Version: w.Version}
+		if !w.silent.IsZero() {
+			q.SilentSince = timestamppb.New(w.silent)
+		}
+		p.Waiting = append(p.Waiting, q)
+	}
+	slices.SortFunc(p.Waiting, func(a, b *marchv1.Waiting) int { return cmp.Compare(a.GetInstance(), b.GetInstance()) })
+	return p, nil
+}
