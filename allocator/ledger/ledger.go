@@ -133,13 +133,17 @@ const retryPause = 50 * time.Millisecond
 func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*l.cfg.TryTimeout)
 	defer cancel()
+	var reason error // of the last try that had its time
 	for {
 		answer, err := l.try(ctx, txn)
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			return answer, err
 		}
+		if ctx.Err() == nil || reason == nil {
+			reason = err
+		}
 		if !pause(ctx) {
-			return Answer{}, err
+			return Answer{}, reason
 		}
 	}
 }
