@@ -18,6 +18,9 @@
 //	eras/<room>/<tag>/<version>  an era that ended
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat, under an etcd lease
+//	migrations/<ulid>            a change of layout in moves, and how far it is
+//	migration                    the ID of the one under way
+//	driver                       the console that drives it, under an etcd lease
 //	audit/<ulid>                 who changed what, when; written with the change
 //
 // An era is what a room leased of a tag under one layout: (stamp, layout
