@@ -91,3 +91,16 @@ func rangeToProto(r allocator.Range) *marchv1.Range {
 func rangeFromProto(p *marchv1.Range) allocator.Range {
 	return allocator.Range{Lower: p.GetLower(), Upper: p.GetUpper()}
 }
+
+// PageSize returns how many items a page has that asked for so many: 1 to
+// 1,000, and 100 for 0. Its error is Invalid.
+func PageSize(asked int32) (int, error) {
+	const most, usual = 1000, 100
+	switch {
+	case asked == 0:
+		return usual, nil
+	case asked < 0 || asked > most:
+		return 0, allocator.Errorf(allocator.Invalid, "page_size: %d; allowed: 1 to %d, 0 for %d", asked, most, usual)
+	}
+	return int(asked), nil
+}

@@ -5,13 +5,14 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // ListAudit implements ConsoleService. A page token is the last ID of the page
 // before.
 func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*marchv1.ListAuditResponse, error) {
-	size, err := pageSize(r.GetPageSize())
+	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}

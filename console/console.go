@@ -94,15 +94,3 @@ func (s *Server) ready(ctx context.Context) error {
 	defer cancel()
 	return s.ledger.Ping(ctx)
 }
-
-// pageSize returns how many items a page has.
-func pageSize(asked int32) (int, error) {
-	const most, usual = 1000, 100
-	switch {
-	case asked == 0:
-		return usual, nil
-	case asked < 0 || asked > most:
-		return 0, allocator.Errorf(allocator.Invalid, "page_size: %d; allowed: 1 to %d, 0 for %d", asked, most, usual)
-	}
-	return int(asked), nil
-}

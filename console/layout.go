@@ -61,7 +61,7 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 // ListLayouts implements ConsoleService. A page token is the last version of
 // the page before.
 func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest) (*marchv1.ListLayoutsResponse, error) {
-	size, err := pageSize(r.GetPageSize())
+	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}

@@ -188,7 +188,7 @@ func (s *Server) GetMigration(ctx context.Context, r *marchv1.GetMigrationReques
 // ListMigrations implements ConsoleService. A page token is the last ID of the
 // page before.
 func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
-	size, err := pageSize(r.GetPageSize())
+	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}

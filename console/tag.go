@@ -7,6 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -54,7 +55,7 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 // ListTags implements ConsoleService. A page token is the last name of the
 // page before.
 func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*marchv1.ListTagsResponse, error) {
-	size, err := pageSize(r.GetPageSize())
+	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}

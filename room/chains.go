@@ -173,7 +173,7 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		return nil, err
 	}
 	if s.chains.isUnknown(tag, time.Now()) {
-		return nil, notFound(tag)
+		return nil, ledger.UnknownTag(tag)
 	}
 	loaded := s.chains.loading.DoChan(name, func() (any, error) {
 		if chain := s.chains.get(name); chain != nil {
@@ -187,7 +187,7 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		case err == nil:
 		case allocator.KindOf(err) == allocator.NotFound:
 			s.chains.setUnknown(tag, time.Now(), heard)
-			return nil, notFound(tag)
+			return nil, ledger.UnknownTag(tag)
 		case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
 			return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
 		}
@@ -203,10 +203,6 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		chain, _ := result.Val.(*allocator.Chain) // what makeChain returned
 		return chain, nil
 	}
-}
-
-func notFound(tag allocator.Tag) error {
-	return allocator.Errorf(allocator.NotFound, "tag %s does not exist; create it with `march tag create %s`", tag, tag)
 }
 
 func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -126,9 +127,9 @@ func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*march
 
 // ListChains implements RoomService.
 func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
-	size := cmp.Or(int(r.GetPageSize()), 100)
-	if size < 1 || size > 1000 {
-		return nil, allocator.Errorf(allocator.Invalid, "page_size: %d; allowed: 1 to 1000, 0 for 100", r.GetPageSize())
+	size, err := api.PageSize(r.GetPageSize())
+	if err != nil {
+		return nil, err
 	}
 	list := s.chains.all(true)
 	from, _ := slices.BinarySearchFunc(list, allocator.Tag(r.GetPageToken()+"\x00"), func(t tagged, after allocator.Tag) int {

@@ -210,7 +210,7 @@ func (s *lessor) raise(base, to int64) (int64, error) {
 func (s *lessor) take(state *state, tag, mark []KV) (TagSettings, error) {
 	s.known = false
 	if len(tag) == 0 {
-		return TagSettings{}, unknownTag(s.name)
+		return TagSettings{}, UnknownTag(s.name)
 	}
 	i := s.instance
 	t, err := i.ledger.decodeTag(tag[0])

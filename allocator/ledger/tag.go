@@ -115,7 +115,8 @@ func (l *Ledger) decodeTag(kv KV) (Tag, error) {
 	return t, nil
 }
 
-func unknownTag(name allocator.Tag) error {
+// UnknownTag returns the NotFound error for a tag that does not exist.
+func UnknownTag(name allocator.Tag) error {
 	return allocator.Errorf(allocator.NotFound, "tag %s does not exist; create it with `march tag create %s`", name, name)
 }
 
@@ -252,7 +253,7 @@ func (l *Ledger) Tag(ctx context.Context, name allocator.Tag) (Tag, error) {
 	}
 	kv, ok := answer.one(0)
 	if !ok {
-		return Tag{}, unknownTag(name)
+		return Tag{}, UnknownTag(name)
 	}
 	return l.decodeTag(kv)
 }
