@@ -35,6 +35,10 @@ type Config struct {
 	Ready func(context.Context) error
 	// Metrics is what /metrics shows, in Prometheus's formats; nil for none.
 	Metrics prometheus.Gatherer
+	// Routes, where it is set, adds what else HTTP serves to the mux; it must stay
+	// within the server's time limits or lift them for its own route
+	// (http.ResponseController).
+	Routes func(*http.ServeMux)
 	// MaxRequest bounds a gRPC request, in bytes.
 	MaxRequest int
 	// Drain is how long calls under way may take at the end.
@@ -112,6 +116,9 @@ func handler(cfg Config) http.Handler {
 	})
 	if cfg.Metrics != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
+	}
+	if cfg.Routes != nil {
+		cfg.Routes(mux)
 	}
 	return mux
 }

@@ -9,6 +9,7 @@ package marchv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -262,8 +263,13 @@ func (x *LeaseRequest) GetCount() int64 {
 }
 
 type LeaseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Segment       *Segment               `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Segment *Segment               `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	// For how long the segment may be used, counted from the sending of the
+	// request: later none of its IDs may be issued. They would be unique all the
+	// same; what ends is the promise that residues which the room has given up
+	// are not issued any longer.
+	Ttl           *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -301,6 +307,13 @@ func (*LeaseResponse) Descriptor() ([]byte, []int) {
 func (x *LeaseResponse) GetSegment() *Segment {
 	if x != nil {
 		return x.Segment
+	}
+	return nil
+}
+
+func (x *LeaseResponse) GetTtl() *durationpb.Duration {
+	if x != nil {
+		return x.Ttl
 	}
 	return nil
 }
@@ -510,7 +523,7 @@ var File_march_v1_id_proto protoreflect.FileDescriptor
 
 const file_march_v1_id_proto_rawDesc = "" +
 	"\n" +
-	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x15march/v1/layout.proto\"\x1f\n" +
+	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15march/v1/layout.proto\"\x1f\n" +
 	"\vNextRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"\x1e\n" +
 	"\fNextResponse\x12\x0e\n" +
@@ -522,9 +535,10 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\"6\n" +
 	"\fLeaseRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"<\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"i\n" +
 	"\rLeaseResponse\x12+\n" +
-	"\asegment\x18\x01 \x01(\v2\x11.march.v1.SegmentR\asegment\"1\n" +
+	"\asegment\x18\x01 \x01(\v2\x11.march.v1.SegmentR\asegment\x12+\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"1\n" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\"\x98\x01\n" +
@@ -560,39 +574,41 @@ func file_march_v1_id_proto_rawDescGZIP() []byte {
 
 var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_march_v1_id_proto_goTypes = []any{
-	(*NextRequest)(nil),       // 0: march.v1.NextRequest
-	(*NextResponse)(nil),      // 1: march.v1.NextResponse
-	(*NextBatchRequest)(nil),  // 2: march.v1.NextBatchRequest
-	(*NextBatchResponse)(nil), // 3: march.v1.NextBatchResponse
-	(*LeaseRequest)(nil),      // 4: march.v1.LeaseRequest
-	(*LeaseResponse)(nil),     // 5: march.v1.LeaseResponse
-	(*DecodeRequest)(nil),     // 6: march.v1.DecodeRequest
-	(*DecodeResponse)(nil),    // 7: march.v1.DecodeResponse
-	(*Origin)(nil),            // 8: march.v1.Origin
-	(*Run)(nil),               // 9: march.v1.Run
-	(*Segment)(nil),           // 10: march.v1.Segment
-	(*Layout)(nil),            // 11: march.v1.Layout
+	(*NextRequest)(nil),         // 0: march.v1.NextRequest
+	(*NextResponse)(nil),        // 1: march.v1.NextResponse
+	(*NextBatchRequest)(nil),    // 2: march.v1.NextBatchRequest
+	(*NextBatchResponse)(nil),   // 3: march.v1.NextBatchResponse
+	(*LeaseRequest)(nil),        // 4: march.v1.LeaseRequest
+	(*LeaseResponse)(nil),       // 5: march.v1.LeaseResponse
+	(*DecodeRequest)(nil),       // 6: march.v1.DecodeRequest
+	(*DecodeResponse)(nil),      // 7: march.v1.DecodeResponse
+	(*Origin)(nil),              // 8: march.v1.Origin
+	(*Run)(nil),                 // 9: march.v1.Run
+	(*Segment)(nil),             // 10: march.v1.Segment
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
+	(*Layout)(nil),              // 12: march.v1.Layout
 }
 var file_march_v1_id_proto_depIdxs = []int32{
 	9,  // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
 	10, // 1: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
-	8,  // 2: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
-	11, // 3: march.v1.Origin.layout:type_name -> march.v1.Layout
-	0,  // 4: march.v1.IDService.Next:input_type -> march.v1.NextRequest
-	2,  // 5: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
-	0,  // 6: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	4,  // 7: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	6,  // 8: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 9: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 10: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 11: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	5,  // 12: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	7,  // 13: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	11, // 2: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
+	8,  // 3: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
+	12, // 4: march.v1.Origin.layout:type_name -> march.v1.Layout
+	0,  // 5: march.v1.IDService.Next:input_type -> march.v1.NextRequest
+	2,  // 6: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
+	0,  // 7: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
+	4,  // 8: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	6,  // 9: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 10: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 11: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	1,  // 12: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	5,  // 13: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	7,  // 14: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	10, // [10:15] is the sub-list for method output_type
+	5,  // [5:10] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_id_proto_init() }
