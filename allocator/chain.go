@@ -14,14 +14,19 @@ type ChainConfig struct {
 	Source   Source
 	Refiller *Refiller
 	Settings Settings
+	// Gate, where it is set, is asked for every ID after it was taken; see Gate.
+	Gate Gate
 }
 
 // Chain issues the IDs of one tag from memory. All methods are safe for
 // concurrent use; TryNext, and Next and NextN while IDs are held, take no lock
 // but at the end of a link.
 type Chain struct {
-	head atomic.Pointer[link] // never nil; a spent one stands for nothing
-	_    [64 - 8]byte         // the head is read by every call: nothing else is written in its cache line
+	head atomic.Pointer[link] // never nil; a spent one stands for nothing, as always where there is a gate
+	// gate is nil for none; gated is the head where there is one.
+	gate  Gate
+	gated atomic.Pointer[link]
+	_     [64 - 24]byte // the head is read by every call: nothing that changes more often is in its cache line
 
 	tag      Tag
 	source   Source
@@ -76,8 +81,9 @@ func NewChain(cfg ChainConfig) (*Chain, error) {
 	if err := cfg.Settings.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller}
+	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller, gate: cfg.Gate}
 	c.head.Store(spentLink())
+	c.setFront(spentLink())
 	c.mu.settings = cfg.Settings
 	c.mu.last = -1
 	now := c.now()
@@ -93,6 +99,8 @@ func NewChain(cfg ChainConfig) (*Chain, error) {
 //	if !ok {
 //		id, err = chain.Next(ctx)
 //	}
+//
+// A chain with a gate always returns false.
 func (c *Chain) TryNext() (id int64, ok bool) {
 	l := c.head.Load()
 	n := uint64(l.counter.Add(1))
@@ -115,6 +123,9 @@ func (c *Chain) Next(ctx context.Context) (int64, error) {
 }
 
 func (c *Chain) next(ctx context.Context) (int64, error) {
+	if c.gate != nil {
+		return c.nextGated(ctx)
+	}
 	for {
 		if err := c.wait(ctx, 1, 1); err != nil {
 			return 0, err
@@ -133,14 +144,17 @@ func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	if err := checkCount(n); err != nil {
 		return dst, err
 	}
-	if l := c.head.Load(); l.left() < n {
+	if c.front().left() < n {
 		if err := c.wait(ctx, n, n); err != nil {
 			return dst, err
 		}
 	}
 	for n > 0 {
-		l := c.head.Load()
-		first, got := l.takeN(n)
+		l := c.front()
+		first, got, err := c.takeN(l, n)
+		if err != nil {
+			return dst, err
+		}
 		if got > 0 {
 			dst = l.appendRuns(dst, first, got)
 		}
@@ -171,11 +185,14 @@ func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
 	}
 	for {
 		c.mu.Lock()
-		if seg, ok := c.cut(n); ok {
-			c.mu.Unlock()
-			return seg, nil
-		}
+		seg, ok := c.cut(n)
 		c.mu.Unlock()
+		if ok {
+			var err error
+			if ok, err = c.admits(seg); ok || err != nil {
+				return seg, err
+			}
+		}
 		if err := c.wait(ctx, 1, n); err != nil {
 			return Segment{}, err
 		}
@@ -196,16 +213,16 @@ func (c *Chain) cut(n int64) (Segment, bool) {
 	seg, rest := c.mu.tail[0].Split(n)
 	c.mu.tailHeld -= seg.Count
 	c.mu.issued += seg.Count
-	c.setFront(rest)
+	c.shorten(rest)
 	c.promote(now)
 	return seg, true
 }
 
 // putBack ends the head link and returns its rest to the front of the tail.
 func (c *Chain) putBack() {
-	l := c.head.Load()
+	l := c.front()
 	taken := l.close()
-	c.head.Store(spentLink())
+	c.setFront(spentLink())
 	c.mu.issued += taken
 	_, rest := l.seg.Split(taken)
 	if rest.Count == 0 {
@@ -221,8 +238,8 @@ func (c *Chain) putBack() {
 	c.mu.tail = slices.Insert(c.mu.tail, 0, rest)
 }
 
-// setFront replaces the first segment of the tail by what is left of it.
-func (c *Chain) setFront(rest Segment) {
+// shorten replaces the first segment of the tail by what is left of it.
+func (c *Chain) shorten(rest Segment) {
 	if rest.Count > 0 {
 		c.mu.tail[0] = rest
 		return
@@ -237,15 +254,32 @@ func (c *Chain) setFront(rest Segment) {
 // at most, so that a chain looks at itself often enough to refill ahead. The
 // caller holds the lock.
 func (c *Chain) promote(now time.Time) {
-	if l := c.head.Load(); l.left() == 0 && len(c.mu.tail) > 0 {
+	if l := c.front(); l.left() == 0 && len(c.mu.tail) > 0 {
 		c.mu.issued += l.seg.Count
 		next, rest := newLink(c.mu.tail[0], c.piece(now))
 		c.mu.tailHeld -= next.seg.Count
-		c.setFront(rest)
-		c.head.Store(next)
+		c.shorten(rest)
+		c.setFront(next)
 	}
 	c.mu.pace.observe(c.mu.settings, now, c.issued())
 	c.requestIfNeeded(now)
+}
+
+// front returns the link that is being handed out.
+func (c *Chain) front() *link {
+	if c.gate != nil {
+		return c.gated.Load()
+	}
+	return c.head.Load()
+}
+
+// setFront replaces it. The caller holds the lock.
+func (c *Chain) setFront(l *link) {
+	if c.gate != nil {
+		c.gated.Store(l) // and TryNext finds nothing
+		return
+	}
+	c.head.Store(l)
 }
 
 func (c *Chain) piece(now time.Time) int64 {
@@ -253,10 +287,10 @@ func (c *Chain) piece(now time.Time) int64 {
 }
 
 // issued returns how many IDs were taken so far. The caller holds the lock.
-func (c *Chain) issued() int64 { return c.mu.issued + c.head.Load().taken() }
+func (c *Chain) issued() int64 { return c.mu.issued + c.front().taken() }
 
 // held returns how many IDs are left. The caller holds the lock.
-func (c *Chain) held() int64 { return c.head.Load().left() + c.mu.tailHeld }
+func (c *Chain) held() int64 { return c.front().left() + c.mu.tailHeld }
 
 // wait returns when the chain holds need IDs with some of them at the head, or
 // with the reason why it will not soon. want is how many the caller could use:

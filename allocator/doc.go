@@ -24,6 +24,8 @@
 //     An ID that was taken but could not be delivered is skipped, never reused.
 //  4. At most one refill of a chain is under way at any time, and however it
 //     ends, fails or hangs, the chain can be refilled again.
+//  5. A chain with a Gate hands out no ID that the gate did not let through
+//     after the ID was taken.
 //
 // # Life of an ID
 //

@@ -51,7 +51,7 @@ func lasts(held int64, peak float64) time.Duration {
 // room and then another that knows less. The caller holds the lock.
 func (c *Chain) version() int64 {
 	var oldest int64
-	if l := c.head.Load(); l.left() > 0 {
+	if l := c.front(); l.left() > 0 {
 		oldest = l.seg.Version
 	}
 	for _, s := range c.mu.tail {
@@ -127,7 +127,7 @@ func (c *Chain) Skip(least int64) {
 // renewing reports whether something is held that is to be replaced. The
 // caller holds the lock.
 func (c *Chain) renewing() bool {
-	l := c.head.Load()
+	l := c.front()
 	return l.left() > 0 && c.outdated(l.seg) || slices.ContainsFunc(c.mu.tail, c.outdated)
 }
 

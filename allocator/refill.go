@@ -116,7 +116,7 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 
 // drop gives up the segments that are held and outdated.
 func (c *Chain) drop(outdated func(Segment) bool) {
-	if outdated(c.head.Load().seg) {
+	if outdated(c.front().seg) {
 		c.putBack()
 	}
 	c.mu.tail = slices.DeleteFunc(c.mu.tail, func(s Segment) bool {

@@ -38,23 +38,30 @@ func TestStress(t *testing.T) {
 		if few {
 			goal = 5_000_000
 		}
-		stress(t, goal, 2_000_000)
+		stress(t, goal, 2_000_000, nil)
 	})
 	t.Run("small segments", func(t *testing.T) { // a new link all the time
 		goal := int64(5_000_000)
 		if few {
 			goal = 500_000
 		}
-		stress(t, goal, 3_000)
+		stress(t, goal, 3_000, nil)
+	})
+	t.Run("gated", func(t *testing.T) {
+		goal := int64(5_000_000)
+		if few {
+			goal = 500_000
+		}
+		stress(t, goal, 30_000, func(int64) (int64, error) { return 1, nil })
 	})
 }
 
-func stress(t *testing.T, goal, maxStep int64) {
+func stress(t *testing.T, goal, maxStep int64, gate allocator.Gate) {
 	seen := make(bitmap, (4*goal+40*2*maxStep)/64)
 	cfg := allocator.DefaultRefillerConfig(time.Now, rand.Float64)
 	refiller := newRefiller(t, cfg)
 	m := newMemory(t, strided())
-	chain := newChain(t, refiller, m, settings(min(1000, maxStep), maxStep, time.Second))
+	chain := gated(t, refiller, m, settings(min(1000, maxStep), maxStep, time.Second), gate)
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	run := make(chan error)
 	go func() { run <- refiller.Run(ctx) }()

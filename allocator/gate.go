@@ -1,0 +1,78 @@
+package allocator
+
+import (
+	"context"
+	"time"
+)
+
+// A Gate says whether IDs of a layout may be issued at this moment: nil when
+// they may. Otherwise newest is the version of the newest layout that is known:
+// where it is above version, what is held of version is given up for a fresh
+// segment, and else the error is the caller's, while what is held stays for
+// when the gate opens again.
+//
+// A chain asks it after it took an ID and before it hands it out, so that a
+// process that was stopped in between issues nothing that may not be issued any
+// longer. It is called often, by many at once.
+type Gate func(version int64) (newest int64, err error)
+
+// Elapsed returns how much time went by between two readings of a clock: the
+// larger difference of the monotonic and of the wall clock. The first does not
+// run while a machine is suspended, the second may be set back.
+func Elapsed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
+}
+
+// admits asks the gate, if there is one, whether IDs of seg may be issued now.
+// False without an error means that they were given up for newer ones.
+func (c *Chain) admits(seg Segment) (bool, error) {
+	if c.gate == nil || seg.Count == 0 {
+		return true, nil
+	}
+	newest, err := c.gate(seg.Version)
+	switch {
+	case err == nil:
+		return true, nil
+	case newest <= seg.Version:
+		return false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.oldest = max(c.mu.oldest, newest)
+	c.drop(c.outdated)
+	return false, nil
+}
+
+// nextGated is next for a chain with a gate. It asks before it takes an ID, too,
+// so that a closed gate costs none.
+func (c *Chain) nextGated(ctx context.Context) (int64, error) {
+	for {
+		l := c.gated.Load()
+		n, got, err := c.takeN(l, 1)
+		if err != nil {
+			return 0, err
+		}
+		if got > 0 {
+			return l.id(n), nil
+		}
+		if err := c.wait(ctx, 1, 1); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// takeN takes up to n ordinals of l that may be issued. IDs that were taken
+// while the gate closed are lost: a gap.
+func (c *Chain) takeN(l *link, n int64) (first uint64, got int64, err error) {
+	ok, err := c.admits(l.seg)
+	if !ok {
+		return 0, 0, err
+	}
+	first, got = l.takeN(n)
+	if got > 0 {
+		if ok, err = c.admits(l.seg); !ok {
+			return 0, 0, err
+		}
+	}
+	return first, got, nil
+}
