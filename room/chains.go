@@ -183,7 +183,7 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		defer cancel()
 		heard := s.chains.heard()
 		chain, err := s.makeChain(ctx, tag)
-		switch away, _, _ := s.ledger.Contact(); {
+		switch away := s.ledger.Contact().Away; {
 		case err == nil:
 		case allocator.KindOf(err) == allocator.NotFound:
 			s.chains.setUnknown(tag, time.Now(), heard)

@@ -74,14 +74,14 @@ func (s *Server) Ready() error {
 	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
 		return allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
 	}
-	away, _, cause := s.ledger.Contact()
-	if away.IsZero() {
+	contact := s.ledger.Contact()
+	if contact.Away.IsZero() {
 		return s.ledger.Lessable()
 	}
 	if s.chains.anyHeld() {
 		return nil
 	}
-	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s and no IDs are held: %v", away.UTC().Format(time.RFC3339), cause)
+	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s and no IDs are held: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
 }
 
 // healthEvery is how late gRPC's health service may be.

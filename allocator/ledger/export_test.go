@@ -9,6 +9,9 @@ import (
 // CheckVersion opens the check of an etcd server's version.
 var CheckVersion = checkVersion
 
+// Answered notes an answer.
+var Answered = (*Contact).answered
+
 // HeartbeatTTL is how long a heartbeat outlives its sender.
 const HeartbeatTTL = heartbeatTTL
 

@@ -75,8 +75,8 @@ func TestCheckVersion(t *testing.T) {
 func TestContact(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.start("a")
-	if away, last, cause := p.ledger.Contact(); !away.IsZero() || cause != nil || last.IsZero() {
-		t.Errorf("in contact: %v, %v, %v", away, last, cause)
+	if now := p.ledger.Contact(); !now.Away.IsZero() || now.Cause != nil || now.Last.IsZero() || now.Latency <= 0 {
+		t.Errorf("in contact: %+v", now)
 	}
 	before := time.Now()
 	p.conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
@@ -84,18 +84,18 @@ func TestContact(t *testing.T) {
 	defer cancel()
 	_, err := p.ledger.Refresh(ctx)
 	wantKind(t, err, allocator.Unavailable, "no leader")
-	away, last, cause := p.ledger.Contact()
-	if away.Before(before) || cause == nil || last.After(before) {
-		t.Errorf("away: %v, %v, %v", away, last, cause)
+	away := p.ledger.Contact()
+	if away.Away.Before(before) || away.Cause == nil || away.Last.After(before) {
+		t.Errorf("away: %+v", away)
 	}
 	wantKind(t, p.Serve(bg, 1), allocator.Unavailable)
-	if again, _, _ := p.ledger.Contact(); !again.Equal(away) {
-		t.Errorf("away since %v, then since %v", away, again)
+	if again := p.ledger.Contact().Away; !again.Equal(away.Away) {
+		t.Errorf("away since %v, then since %v", away.Away, again)
 	}
 	p.conn.Fate(nil)
 	p.lease(1)
-	if away, last, cause := p.ledger.Contact(); !away.IsZero() || cause != nil || last.Before(before) {
-		t.Errorf("back: %v, %v, %v", away, last, cause)
+	if back := p.ledger.Contact(); !back.Away.IsZero() || back.Cause != nil || back.Last.Before(before) {
+		t.Errorf("back: %+v", back)
 	}
 	// A caller that gives up says nothing of etcd.
 	gone, cancelGone := context.WithCancel(bg)
@@ -103,8 +103,37 @@ func TestContact(t *testing.T) {
 	if _, err := p.ledger.Refresh(gone); err == nil {
 		t.Error("no error")
 	}
-	if away, _, _ := p.ledger.Contact(); !away.IsZero() {
+	if away := p.ledger.Contact().Away; !away.IsZero() {
 		t.Errorf("away since %v for a caller that gave up", away)
+	}
+}
+
+// The latency begins with the first answer's and follows the later ones: one
+// slow answer shows and does not stay.
+func TestContactLatency(t *testing.T) {
+	var c ledger.Contact
+	took := func(d time.Duration, times int) time.Duration {
+		for range times {
+			ledger.Answered(&c, time.Now(), d)
+		}
+		return c.Latency
+	}
+	for _, step := range []struct {
+		took  time.Duration
+		times int
+		want  time.Duration
+	}{
+		{8 * time.Millisecond, 1, 8 * time.Millisecond},
+		{8 * time.Millisecond, 5, 8 * time.Millisecond},
+		{808 * time.Millisecond, 1, 108 * time.Millisecond},
+		{8 * time.Millisecond, 1, 95500 * time.Microsecond},
+	} {
+		if got := took(step.took, step.times); got != step.want {
+			t.Errorf("after %d answers in %v: %v, want %v", step.times, step.took, got, step.want)
+		}
+	}
+	if got := took(8*time.Millisecond, 100); got > 9*time.Millisecond {
+		t.Errorf("a slow answer is still seen after 100 others: %v", got)
 	}
 }
 

@@ -50,9 +50,7 @@ type Ledger struct {
 		state    *state        // never nil
 		changed  chan struct{} // closed when state is replaced
 
-		away  time.Time // since when tries fail, zero while they do not
-		last  time.Time // of the last answer
-		cause error     // of the last failure
+		contact Contact
 	}
 }
 
@@ -78,12 +76,34 @@ func New(store Store, cfg Config) (*Ledger, error) {
 // Close closes the store.
 func (l *Ledger) Close() error { return l.store.Close() }
 
-// Contact tells since when etcd has not answered and why (zero and nil while
-// it does), and when it last did answer.
-func (l *Ledger) Contact() (away, last time.Time, cause error) {
+// Contact is how a ledger last heard of etcd.
+type Contact struct {
+	Away    time.Time     // since when tries fail, zero while they do not
+	Last    time.Time     // of the last answer, zero before the first
+	Cause   error         // of the last failure, nil while tries do not fail
+	Latency time.Duration // of an answer, a moving average; zero before the first
+}
+
+// latencyWeight is how many answers the moving average of the latency looks
+// back on, about: as in TCP's, so that one slow answer shows and does not stay.
+const latencyWeight = 8
+
+// answered notes an answer that came after took.
+func (c *Contact) answered(now time.Time, took time.Duration) {
+	c.Away, c.Cause = time.Time{}, nil
+	if c.Last.IsZero() {
+		c.Latency = took
+	} else {
+		c.Latency += (took - c.Latency) / latencyWeight
+	}
+	c.Last = now
+}
+
+// Contact tells how this ledger last heard of etcd.
+func (l *Ledger) Contact() Contact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.away, l.mu.last, l.mu.cause
+	return l.mu.contact
 }
 
 // try sends txn once. The answer is from the cluster's own etcd, or the error
@@ -91,25 +111,26 @@ func (l *Ledger) Contact() (away, last time.Time, cause error) {
 func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
+	sent := time.Now()
 	answer, err := l.store.Txn(bounded, txn)
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
+	contact := &l.mu.contact
 	if err != nil {
 		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable {
-			l.mu.cause = err
-			if l.mu.away.IsZero() {
-				l.mu.away = now
+			contact.Cause = err
+			if contact.Away.IsZero() {
+				contact.Away = now
 				l.log.Warn("etcd does not answer", "error", err)
 			}
 		}
 		return Answer{}, err
 	}
-	if !l.mu.away.IsZero() {
-		l.log.Info("etcd answers again", "away", now.Sub(l.mu.away).Round(time.Millisecond))
-		l.mu.away, l.mu.cause = time.Time{}, nil
+	if !contact.Away.IsZero() {
+		l.log.Info("etcd answers again", "away", now.Sub(contact.Away).Round(time.Millisecond))
 	}
-	l.mu.last = now
+	contact.answered(now, now.Sub(sent))
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
 		return Answer{}, allocator.Errorf(allocator.WentBack,
 			"etcd cluster %x answered, but cluster %s lives in etcd cluster %x: wrong endpoint, or etcd was restored", answer.ClusterID, l.mu.identity.UUID, pinned)

@@ -176,12 +176,12 @@ func TestRunSurvivesAnEtcdRestart(t *testing.T) {
 	}
 	e.Stop()
 	wantKind(t, lease(), allocator.Unavailable, e.Endpoint)
-	if away, _, cause := w.Contact(); away.IsZero() || cause == nil {
-		t.Errorf("while etcd is down: away %v, %v", away, cause)
+	if c := w.Contact(); c.Away.IsZero() || c.Cause == nil {
+		t.Errorf("while etcd is down: %+v", c)
 	}
 	e.Start(t)
 	eventually(t, "a lease after the restart", func() bool { return lease() == nil })
-	if away, _, _ := w.Contact(); !away.IsZero() {
+	if away := w.Contact().Away; !away.IsZero() {
 		t.Errorf("still away since %v", away)
 	}
 	change(t, admin, "10 a=5-10 b=0-5")
