@@ -41,6 +41,14 @@ type haltValue struct {
 	Nonce string    `json:"nonce"`
 }
 
+type beatValue struct {
+	header
+	RaftIndex uint64    `json:"raft_index,string"`
+	RaftTerm  uint64    `json:"raft_term,string"`
+	Revision  int64     `json:"revision,string"`
+	Time      time.Time `json:"time"`
+}
+
 type rangeValue struct {
 	Lower int64 `json:"lower,string"`
 	Upper int64 `json:"upper,string"`

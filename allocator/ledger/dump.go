@@ -66,6 +66,8 @@ func (d *Dump) add(l *Ledger, kv KV) error {
 		var v epochValue
 		err = decode(kv, &v)
 		d.Epoch = v.Epoch
+	case "beat":
+		err = decode(kv, &beatValue{})
 	case "layout":
 		d.Layout, err = decodeLayout(kv)
 		d.Layout.revision = kv.ModRevision

@@ -117,7 +117,7 @@ func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocat
 		return LayoutRecord{}, err
 	}
 	s, _ := l.current()
-	if err := s.lessable(); err != nil {
+	if err := l.Lessable(); err != nil {
 		return LayoutRecord{}, err
 	}
 	to.Version = from.Layout.Version + 1

@@ -115,21 +115,6 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 	return seg, done, err
 }
 
-// lessableState returns the state, read again where nothing may be leased
-// under the one that is known.
-func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
-	s, _ := l.current()
-	if s.lessable() == nil {
-		return s, nil
-	}
-	if _, err := l.Refresh(ctx); err != nil {
-		return nil, err
-	}
-	s, _ = l.current()
-	err := s.lessable()
-	return s, err
-}
-
 // read reads the tag, the room's mark, and the floor: the largest next of all
 // rooms that ever were, under which nothing may be leased under a layout that
 // is new to the room's mark. It does so in one transaction, under the condition
@@ -311,7 +296,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		txn.Then = append(txn.Then, put(l.keys.era(s.instance.room, s.name, ended.Version), ended.encode()))
 	}
 
-	seen := l.seenRevision() // before the request is sent: answers may overtake each other
+	before := l.before() // the request is sent: answers may overtake each other
 	answer, err := l.try(ctx, txn)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
@@ -321,9 +306,9 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 	if !answer.Succeeded {
 		return false, s.outdated(ctx, state, answer)
 	}
-	if answer.Revision <= seen {
-		return false, allocator.Errorf(allocator.WentBack,
-			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
+	if ours, err := s.instance.accept(before, answer); err != nil || !ours {
+		s.known = false // the mark was raised
+		return false, err
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""
 	return true, nil

@@ -49,7 +49,13 @@ const (
 // which leases nothing from then on. Its errors are Refused (no cluster) and
 // Unavailable.
 func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
-	record, err := l.Refresh(ctx)
+	if err := l.attach(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
+	l.mu.Unlock()
+	record, err := l.look(ctx, true)
 	if err != nil {
 		return nil, err
 	}
