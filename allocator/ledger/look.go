@@ -21,6 +21,9 @@ type sight struct {
 	status   Status
 }
 
+// sender is Ledger.read or Ledger.try.
+type sender func(context.Context, Txn) (Answer, error)
+
 // looks bounds how often a look starts over because it met a change.
 const looks = 8
 
@@ -28,12 +31,14 @@ const looks = 8
 // time; with beat and status where full is set. What it sees wrong it looks at
 // again, and halts leasing where that confirms it. Its errors are those of
 // attach, WentBack, Unavailable, and Refused for a layout that cannot be used.
-func (l *Ledger) look(ctx context.Context, full bool) (LayoutRecord, error) {
+// send is how often it tries: read, or try for who has a back-off of its own, and
+// wants to hear.
+func (l *Ledger) look(ctx context.Context, full bool, send sender) (LayoutRecord, error) {
 	if err := l.attach(ctx); err != nil {
 		return LayoutRecord{}, err
 	}
 	for range looks {
-		s, err := l.sight(ctx, full)
+		s, err := l.sight(ctx, full, send)
 		var other *otherClusterError
 		if errors.As(err, &other) {
 			if follows, followErr := l.follow(ctx); followErr == nil && follows {
@@ -80,7 +85,7 @@ func (l *Ledger) stop(ctx context.Context, s *sight, evidence string) error {
 
 // sight looks once. It returns nil where the answers were not of one member
 // over one connection.
-func (l *Ledger) sight(ctx context.Context, full bool) (*sight, error) {
+func (l *Ledger) sight(ctx context.Context, full bool, send sender) (*sight, error) {
 	s := &sight{before: l.before()}
 	s.certain = s.before.doubt != nil
 	s.full = full || s.certain && l.haltsAs() != ""
@@ -102,7 +107,7 @@ func (l *Ledger) sight(ctx context.Context, full bool) (*sight, error) {
 		txn = Txn{If: []Cond{absent(l.keys.identity())}, Then: []Op{{Delete: l.keys.beat()}}, Else: gets}
 	}
 	var err error
-	if s.answer, err = l.read(ctx, txn); err != nil {
+	if s.answer, err = send(ctx, txn); err != nil {
 		return nil, err
 	}
 	if len(s.answer.Got) != len(gets) {
@@ -306,7 +311,7 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 		case err == nil:
 			return s, nil
 		case lead:
-			_, flight.err = l.look(ctx, l.haltsAs() != "")
+			_, flight.err = l.look(ctx, l.haltsAs() != "", l.try)
 			flight.left = ctx.Err() != nil
 			l.mu.Lock()
 			l.mu.flight = nil

@@ -55,7 +55,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	l.mu.Lock()
 	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
 	l.mu.Unlock()
-	record, err := l.look(ctx, true)
+	record, err := l.look(ctx, true, l.read)
 	if err != nil {
 		return nil, err
 	}

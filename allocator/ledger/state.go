@@ -76,7 +76,7 @@ func (l *Ledger) Lessable() error {
 // out: the last good one stays for serving, and Lessable says why nothing is
 // leased.
 func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
-	return l.look(ctx, false)
+	return l.look(ctx, false, l.read)
 }
 
 // parseState reads a state from the answer to gets of epoch, layout, and the
