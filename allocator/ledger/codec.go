@@ -39,6 +39,8 @@ type haltValue struct {
 	Why   string    `json:"why"`
 	Time  time.Time `json:"time"`
 	Nonce string    `json:"nonce"`
+	// Recover is set where `march recover` halted: it may have raised marks.
+	Recover bool `json:"recover,omitempty"`
 }
 
 type beatValue struct {
@@ -63,6 +65,7 @@ type layoutValue struct {
 	Time     time.Time             `json:"time"`
 	Actor    string                `json:"actor"`
 	Nonce    string                `json:"nonce"`
+	Lost     int64                 `json:"lost,string,omitempty"`
 }
 
 type tagValue struct {

@@ -128,6 +128,7 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 	for _, room := range state.layout.Ever {
 		ops = append(ops, get(l.keys.mark(room, s.name)))
 	}
+	before := l.before()
 	// One try: who refills has a back-off of its own, and wants to hear.
 	answer, err := l.try(ctx, Txn{If: l.holds(state), Then: ops})
 	if err != nil {
@@ -141,6 +142,12 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 		return settings, err
 	}
 	s.known = false // until the floor is, too
+	if behind, ok := s.instance.recall(before, s.name, s.mark.Next); !ok || behind > 0 {
+		if ok {
+			err = s.instance.left(ctx, s.name, behind)
+		}
+		return settings, err
+	}
 	marks := make([]Mark, 0, len(state.layout.Ever))
 	for i := 2; i < len(ops); i++ {
 		if kv, ok := answer.one(i); ok {
@@ -264,12 +271,16 @@ func (s *lessor) standing(state *state) Txn {
 }
 
 // outdated learns from what a standing transaction showed.
-func (s *lessor) outdated(ctx context.Context, state *state, answer Answer) error {
-	if err := s.instance.check(answer.Got[2]); err != nil {
+func (s *lessor) outdated(ctx context.Context, state *state, answer Answer, before moment) error {
+	if err := s.instance.check(ctx, answer.Got[2]); err != nil {
 		return err
 	}
 	if _, err := s.take(state, answer.Got[0], answer.Got[1]); err != nil {
 		return err
+	}
+	if behind, ok := s.instance.recall(before, s.name, s.mark.Next); !ok || behind > 0 {
+		s.known = false // and the next attempt reads it
+		return nil
 	}
 	_, err := s.instance.ledger.Refresh(ctx)
 	return err
@@ -278,11 +289,12 @@ func (s *lessor) outdated(ctx context.Context, state *state, answer Answer) erro
 // confirm reports whether all that a lease stands on is as known. False
 // without an error means that it was not, and has been learned.
 func (s *lessor) confirm(ctx context.Context, state *state) (bool, error) {
+	before := s.instance.ledger.before()
 	answer, err := s.instance.ledger.read(ctx, s.standing(state))
 	if err != nil || answer.Succeeded {
 		return err == nil, err
 	}
-	return false, s.outdated(ctx, state, answer)
+	return false, s.outdated(ctx, state, answer, before)
 }
 
 // commit raises the mark over seg. It reports whether seg is ours; false
@@ -304,9 +316,9 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, err
 	}
 	if !answer.Succeeded {
-		return false, s.outdated(ctx, state, answer)
+		return false, s.outdated(ctx, state, answer, before)
 	}
-	if ours, err := s.instance.accept(before, answer); err != nil || !ours {
+	if ours, err := s.instance.accept(before, answer, s.name, mark.Next); err != nil || !ours {
 		s.known = false // the mark was raised
 		return false, err
 	}

@@ -1,6 +1,59 @@
 package ledger
 
-import "github.com/march-id/march/allocator"
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Memory is what one instance remembers: what `march recover` asks for.
+type Memory struct {
+	UUID         string // of the cluster
+	Room         allocator.Room
+	Name         allocator.Instance
+	Incarnations []string // of the processes whose memory this is, the last one last
+	Epochs       []string // that were in force, the last one last
+	Version      int64    // the highest layout version
+	Rooms        []allocator.Room
+	Seen         []SeenInstance
+	Marks        map[allocator.Tag]int64 // of its own room: the next ID not yet leased, at least
+}
+
+// ID returns the instance's name in the cluster.
+func (m Memory) ID() InstanceID { return Registration{Room: m.Room, Name: m.Name}.ID() }
+
+// SeenInstance is a process that was registered.
+type SeenInstance struct {
+	Room        allocator.Room
+	Name        allocator.Instance
+	Incarnation string
+	Address     string
+}
+
+// ID returns the instance's name in the cluster.
+func (s SeenInstance) ID() InstanceID { return Registration{Room: s.Room, Name: s.Name}.ID() }
+
+// maxSeen bounds how many registrations are remembered.
+const maxSeen = 1000
+
+// recollection is an instance's memory of its own. The ledger's lock guards it:
+// what is leased is accepted and remembered in one step, so that Report misses
+// nothing.
+type recollection struct {
+	marks map[allocator.Tag]ownMark
+	seen  []SeenInstance // the oldest first
+	epoch []string
+}
+
+// ownMark is the next of a mark as it was read or written, and under which
+// epoch.
+type ownMark struct {
+	next  int64
+	order int64
+}
 
 // accept decides whether what a transaction leased is ours. It is not where its
 // revision is not above every revision that was seen before it was sent; where
@@ -8,7 +61,7 @@ import "github.com/march-id/march/allocator"
 // `march recover` asked (a new generation); and where it did not come through
 // the connection that was checked. It is leased and lost then: a gap. False
 // without an error means that another try is due, which looks first.
-func (i *Instance) accept(before moment, answer Answer) (bool, error) {
+func (i *Instance) accept(before moment, answer Answer, tag allocator.Tag, next int64) (bool, error) {
 	l := i.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -24,5 +77,233 @@ func (i *Instance) accept(before moment, answer Answer) (bool, error) {
 		t.checked = check{}
 		return false, nil
 	}
+	i.memory.marks[tag] = ownMark{next, t.order}
 	return true, nil
+}
+
+// recall holds a mark that was read against what is remembered of it. Where it
+// is below that under the same epoch, etcd may have gone back in time. Where the
+// epoch is a new one, whoever recovered did not know of us: what we hold may be
+// leased by others too, and behind is what we remember. False means that the
+// mark is to be read again, after a look.
+func (i *Instance) recall(before moment, tag allocator.Tag, next int64) (behind int64, ok bool) {
+	l := i.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.timeline
+	own, remembered := i.memory.marks[tag]
+	switch {
+	case before.order != t.order:
+		return 0, false
+	case !remembered || next >= own.next:
+		i.memory.marks[tag] = ownMark{next, t.order}
+		return 0, true
+	case own.order != t.order:
+		return own.next, true
+	}
+	key := l.keys.mark(i.room, tag)
+	t.suspect("the mark "+key+" is "+itoa(next)+", and was "+itoa(own.next), map[string]int64{key: own.next})
+	return 0, false
+}
+
+// Report returns all that this instance remembers. Where bar is set it is a
+// barrier, too: from then on no answer to a transaction that was sent before is
+// accepted, and nothing is leased under the epoch in force, nor under one that
+// was in force before.
+func (i *Instance) Report(bar bool) Memory {
+	l := i.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.timeline
+	if bar {
+		t.generation++
+		t.barred = l.mu.state.epoch
+		l.log.Warn("`march recover` asks: nothing is leased until it has begun a new epoch")
+	}
+	m := Memory{
+		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: []string{i.incarnation},
+		Epochs: slices.Clone(i.memory.epoch), Version: l.mu.state.layout.Layout.Version,
+		Rooms: slices.Clone(l.mu.state.layout.Ever), Seen: slices.Clone(i.memory.seen),
+		Marks: make(map[allocator.Tag]int64, len(i.memory.marks)),
+	}
+	for tag, own := range i.memory.marks {
+		if own.next > 0 {
+			m.Marks[tag] = own.next
+		}
+	}
+	return m
+}
+
+// OnBehind has told called with each tag of which this instance held IDs that
+// others may have leased too: a recover did not know of them. What is held of it
+// must be dropped. It must be set before the first Source.
+func (i *Instance) OnBehind(told func(tag allocator.Tag, next int64)) { i.behind = told }
+
+// left raises a mark over what this instance leased below it, under a new
+// epoch, and has what is held of the tag dropped.
+func (i *Instance) left(ctx context.Context, tag allocator.Tag, next int64) error {
+	l := i.ledger
+	if i.behind != nil {
+		i.behind(tag, next)
+	}
+	s, _ := l.current()
+	key := l.keys.mark(i.room, tag)
+	for range leaseAttempts {
+		before := l.before()
+		answer, err := l.try(ctx, Txn{If: l.holds(s), Then: []Op{get(key)}})
+		if err != nil {
+			return err
+		}
+		if !answer.Succeeded {
+			_, err := l.Refresh(ctx)
+			return err // what comes next looks again
+		}
+		kv, there := answer.one(0)
+		var mark Mark
+		cond := absent(key)
+		if there {
+			if mark, err = decodeMark(kv); err != nil {
+				return err
+			}
+			cond = unchanged(kv)
+		}
+		if mark.Next < next {
+			answer, err := l.try(ctx, Txn{If: append(l.holds(s), cond), Then: []Op{put(key, mark.raised(next).encode())}})
+			if err != nil {
+				return err
+			}
+			if !answer.Succeeded {
+				continue
+			}
+		}
+		i.recall(before, tag, max(next, mark.Next))
+		return nil
+	}
+	return allocator.Errorf(allocator.Unavailable, "tag %s: its mark was changed by others all the while", tag)
+}
+
+const (
+	// followEvery is how often an instance looks who is registered.
+	followEvery = time.Minute
+	// comparePage is how many marks are compared with memory at once.
+	comparePage = 100
+)
+
+// follow notes who is registered, and compares what is remembered with the
+// marks whenever there is a new epoch, until ctx ends.
+func (i *Instance) follow(ctx context.Context) {
+	l := i.ledger
+	ticker := time.NewTicker(followEvery)
+	defer ticker.Stop()
+	order := l.before().order
+	i.lookAround(ctx)
+	for {
+		_, adopted := l.current()
+		if now := l.before().order; now != order && l.Lessable() == nil {
+			if err := i.compare(ctx); err == nil {
+				order = now
+			} else {
+				l.log.Warn("what is held could not be compared with the marks yet", "error", err)
+			}
+			i.lookAround(ctx)
+		}
+		retry := time.NewTimer(heartbeatEvery)
+		select {
+		case <-ctx.Done():
+			retry.Stop()
+			return
+		case <-adopted:
+		case <-retry.C:
+		case <-ticker.C:
+			i.lookAround(ctx)
+		}
+		retry.Stop()
+	}
+}
+
+// compare compares all marks that are remembered from earlier epochs with those
+// in etcd.
+func (i *Instance) compare(ctx context.Context) error {
+	l := i.ledger
+	l.mu.Lock()
+	order := l.mu.timeline.order
+	var tags []allocator.Tag
+	for tag, own := range i.memory.marks {
+		if own.order != order {
+			tags = append(tags, tag)
+		}
+	}
+	l.mu.Unlock()
+	slices.Sort(tags)
+	for page := range slices.Chunk(tags, comparePage) {
+		ops := make([]Op, len(page))
+		for k, tag := range page {
+			ops[k] = get(l.keys.mark(i.room, tag))
+		}
+		before := l.before()
+		answer, err := l.gets(ctx, ops...)
+		if err != nil {
+			return err
+		}
+		for k, tag := range page {
+			next := nextOf(answer.Got[k])
+			if next == allocator.MaxID {
+				continue // it cannot be read, or is at its end: nothing is leased of it
+			}
+			behind, ok := i.recall(before, tag, next)
+			if !ok {
+				return allocator.Errorf(allocator.Unavailable, "the epoch, or the mark of tag %s, changed meanwhile", tag)
+			}
+			if behind > 0 {
+				if err := i.left(ctx, tag, behind); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// lookAround notes who is registered.
+func (i *Instance) lookAround(ctx context.Context) {
+	all, err := i.ledger.registrations(ctx)
+	if err != nil {
+		return // next time
+	}
+	i.ledger.mu.Lock()
+	defer i.ledger.mu.Unlock()
+	for _, s := range all {
+		if !slices.Contains(i.memory.seen, s) {
+			i.memory.seen = append(i.memory.seen, s)
+		}
+	}
+	if more := len(i.memory.seen) - maxSeen; more > 0 {
+		i.memory.seen = slices.Delete(i.memory.seen, 0, more)
+	}
+}
+
+// registrations returns all processes that are registered.
+func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
+	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
+	if err != nil {
+		return nil, err
+	}
+	var all []SeenInstance
+	for _, kv := range answer.Got[0] {
+		key, err := l.keys.parse(kv.Key)
+		if err != nil {
+			return nil, err
+		}
+		var v registrationValue
+		if err := decode(kv, &v); err != nil {
+			return nil, err
+		}
+		all = append(all, SeenInstance{Room: key.room, Name: key.instance, Incarnation: v.Incarnation, Address: v.Address})
+	}
+	return all, nil
+}
+
+// sortedTags returns the tags of marks in order.
+func sortedTags[V any](marks map[allocator.Tag]V) []allocator.Tag {
+	return slices.Sorted(maps.Keys(marks))
 }

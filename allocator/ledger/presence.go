@@ -29,12 +29,16 @@ type Instance struct {
 	name        allocator.Instance
 	incarnation string
 	changed     func(TagChange) // see OnTag; nil for nobody
+	behind      func(allocator.Tag, int64)
+	memory      recollection // guarded by the ledger's lock
 
 	mu struct {
 		sync.Mutex
-		value registrationValue
-		kv    KV    // the registration as we last wrote it
-		lost  error // why it is not ours any longer
+		value  registrationValue
+		kv     KV    // the registration as we last wrote it
+		lost   error // why it is not ours any longer
+		order  int64 // the epoch that we registered under, as timeline counts them
+		looked bool  // it was looked into why the registration is not ours
 	}
 }
 
@@ -60,6 +64,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		return nil, err
 	}
 	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
+	i.memory.marks = make(map[allocator.Tag]ownMark)
+	i.mu.order = l.before().order
 	i.mu.value = registrationValue{
 		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(),
 	}
@@ -73,7 +79,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		}
 		i.mu.kv, _ = there.one(0)
 		i.mu.kv.Key = key
-		i.mu.lost = nil
+		i.mu.lost, i.mu.order = nil, l.before().order
 		if err = i.write(ctx); err == nil {
 			return i, nil
 		}
@@ -112,7 +118,10 @@ func (i *Instance) write(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := i.adopt(answer.Got[0]); err != nil {
+	i.mu.Unlock()
+	err = i.check(ctx, answer.Got[0])
+	i.mu.Lock()
+	if err != nil {
 		return err
 	}
 	if string(i.mu.kv.Value) == string(value) {
@@ -140,20 +149,16 @@ func (i *Instance) registered() KV {
 	return i.mu.kv
 }
 
-// check looks at what a transaction showed of our registration. Its error is
-// Refused when it is not ours any longer.
-func (i *Instance) check(found []KV) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.adopt(found)
-}
-
-// adopt is check; the caller holds the lock.
+// adopt takes over what was found of our registration; the caller holds the
+// lock. See check.
 func (i *Instance) adopt(found []KV) error {
 	if i.mu.lost != nil {
 		return i.mu.lost
 	}
 	if len(found) == 0 {
+		if err := i.displaced(); err != nil {
+			return err
+		}
 		i.mu.lost = allocator.Errorf(allocator.Refused, "instance %s of room %s is not registered any longer (an operator's forget?): restart it to register again", i.name, i.room)
 		return i.mu.lost
 	}
@@ -162,6 +167,9 @@ func (i *Instance) adopt(found []KV) error {
 		return err
 	}
 	if v.Incarnation != i.incarnation {
+		if err := i.displaced(); err != nil {
+			return err
+		}
 		i.mu.lost = allocator.Errorf(allocator.Refused, "another process registered as instance %s of room %s at %s, from %s: give every process a name of its own (--name)",
 			i.name, i.room, v.Started.Format(time.RFC3339), v.Address)
 		return i.mu.lost
@@ -186,6 +194,11 @@ func (i *Instance) Serve(ctx context.Context, version int64) error {
 // an operator's forget: the process must stop issuing.
 func (i *Instance) Run(ctx context.Context) error {
 	var beat heartbeat
+	following, stop := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() { i.follow(following) })
+	defer follower.Wait()
+	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -194,6 +207,7 @@ func (i *Instance) Run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
+		_, _ = i.ledger.lessableState(ctx) // so that a lease seldom has to wait for a look, and an idle room looks, too
 		if err := beat.send(ctx, i); err != nil && allocator.KindOf(err) == allocator.Refused {
 			return err
 		}
@@ -231,7 +245,7 @@ func (b *heartbeat) send(ctx context.Context, i *Instance) error {
 	}
 	b.kv.Key = l.keys.alive(i.room, i.name)
 	for range 2 { // a second time over what the first one found
-		registration := i.registered()
+		registration, order := i.registered(), l.before().order
 		value := encode(&aliveValue{Incarnation: i.incarnation, Time: now(), Nonce: randomHex()})
 		answer, err := l.try(ctx, Txn{
 			If:   []Cond{unchanged(registration), unchanged(b.kv)},
@@ -243,10 +257,11 @@ func (b *heartbeat) send(ctx context.Context, i *Instance) error {
 			return err
 		}
 		if answer.Succeeded {
+			i.registeredUnder(order)
 			b.kv, b.doubt = KV{Key: b.kv.Key, Value: value, ModRevision: answer.Revision}, nil
 			return nil
 		}
-		if err := i.check(answer.Got[0]); err != nil {
+		if err := i.check(ctx, answer.Got[0]); err != nil {
 			return err
 		}
 		if err := b.adopt(i, append(b.doubt, value, b.kv.Value), answer.Got[1]); err != nil {
@@ -294,7 +309,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 	if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
 		return err
 	}
-	return i.check(answer.Got[0])
+	return i.check(ctx, answer.Got[0])
 }
 
 // InstanceRecord is an instance as etcd knows it.

@@ -16,6 +16,9 @@ type LayoutRecord struct {
 	Ever   []allocator.Room // rooms that ever had a range, sorted; their marks count for floors
 	Time   time.Time        // by the clock of the process that stored it
 	Actor  string           // who stored it
+	// Lost is not 0 where `march recover` made this version: versions from Lost up
+	// to this one were lost when etcd went back in time.
+	Lost int64
 
 	revision int64 // of the key `layout`; 0 in a record from the history
 }

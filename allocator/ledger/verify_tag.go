@@ -16,6 +16,7 @@ type checker struct {
 	add func(format string, args ...any)
 
 	layouts map[int64]allocator.Layout // the history
+	lost    [][2]int64                 // versions that were lost when etcd went back in time: from, up to
 	ever    []allocator.Room           // all rooms that any layout's list has, sorted
 	// layoutRevision is the mod revision of the key `layout`, in the snapshot
 	// that the tag is from: no stamp can be above it.
@@ -31,7 +32,9 @@ func (c *checker) version(r LayoutRecord) {
 	if c.last != nil {
 		before = *c.last
 	}
-	if want := before.Layout.Version + 1; r.Layout.Version != want {
+	if want := before.Layout.Version + 1; r.Lost == want && r.Layout.Version > want {
+		c.lost = append(c.lost, [2]int64{r.Lost, r.Layout.Version})
+	} else if r.Layout.Version != want || r.Lost != 0 {
 		c.add("layout %d of the history is version %d", want, r.Layout.Version)
 	}
 	if err := r.Layout.Validate(); err != nil {
@@ -155,6 +158,10 @@ func (c *checker) eras(tag allocator.Tag, eras []leasedEra) (known []leasedEra) 
 		if i > 0 && (e.Version <= eras[i-1].Version || e.First < eras[i-1].End || e.Stamp.Revision <= eras[i-1].Stamp.Revision) {
 			c.add("tag %s: %v does not follow %v", tag, e, eras[i-1])
 		}
+		if c.wasLost(e.Version) {
+			known = append(known, e)
+			continue
+		}
 		l, ok := c.layouts[e.Version]
 		r, in := l.Ranges[e.room]
 		if !ok || !in || l.Boundary < 1 {
@@ -192,10 +199,23 @@ func (c *checker) disjoint(tag allocator.Tag, all []leasedEra) {
 // by the residues that they share. Eras of different boundaries must not share
 // an interval at all, and the protocol sees to that: the later one began at a
 // floor above the earlier one's end.
+//
+// Of a stretch that was lost nobody knows who leased what: eras of versions that
+// were lost may share IDs with those of before, and of other rooms. But what came
+// after lies above all of it.
 func (c *checker) common(a, b leasedEra) (int64, bool) {
 	first, end := max(a.First, b.First), min(a.End, b.End)
 	if first >= end {
 		return 0, false
+	}
+	if a.Version > b.Version {
+		a, b = b, a
+	}
+	switch {
+	case c.wasLost(b.Version):
+		return 0, false
+	case c.wasLost(a.Version):
+		return first, true
 	}
 	la, lb := c.layouts[a.Version], c.layouts[b.Version]
 	if la.Boundary != lb.Boundary {
@@ -208,6 +228,11 @@ func (c *checker) common(a, b leasedEra) (int64, bool) {
 	shared := allocator.Layout{Boundary: la.Boundary, Ranges: map[allocator.Room]allocator.Range{"both": both}}
 	seg, err := shared.Segment("both", first, 1, end)
 	return seg.First, err == nil
+}
+
+// wasLost reports whether a version was lost when etcd went back in time.
+func (c *checker) wasLost(version int64) bool {
+	return slices.ContainsFunc(c.lost, func(l [2]int64) bool { return l[0] <= version && version < l[1] })
 }
 
 // Problems returns what does not hold in d that must.
