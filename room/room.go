@@ -69,6 +69,7 @@ type Server struct {
 
 	prescaled chan allocator.Tag // tags to be made ahead of their first caller
 	metrics   *prometheus.Registry
+	behind    prometheus.Counter // tags of which a recover did not know what was held
 
 	instance *ledger.Instance // set by Run before anything is served
 }
@@ -110,7 +111,11 @@ func New(cfg Config) (*Server, error) {
 		prescaled: make(chan allocator.Tag, maxPrescaled), metrics: prometheus.NewRegistry(),
 	}
 	s.chains.init()
-	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
+	s.behind = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "march_left_behind_total", Help: "Tags whose IDs may have been issued twice, as a recover did not know of what this instance held.",
+		ConstLabels: prometheus.Labels{"room": string(cfg.Room)},
+	})
+	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains), s.behind)
 	s.status.init()
 	s.reportHealth()
 	return s, nil
@@ -129,6 +134,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.instance.OnTag(s.tagChanged)
+	s.instance.OnBehind(s.leftBehind)
 	served := s.instance.Version()
 	// The background goes on while calls drain, and ends after them.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))

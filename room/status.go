@@ -76,7 +76,11 @@ func (s *Server) Ready() error {
 	}
 	contact := s.ledger.Contact()
 	if contact.Away.IsZero() {
-		return s.ledger.Lessable()
+		err := s.ledger.Lessable()
+		if err != nil && allocator.KindOf(err) == allocator.WentBack && s.chains.anyHeld() {
+			return nil // what is held is still issued while leasing is halted
+		}
+		return err
 	}
 	if s.chains.anyHeld() {
 		return nil

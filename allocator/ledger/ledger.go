@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -155,6 +156,12 @@ func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
 	var reason error // of the last try that had its time
 	for {
 		answer, err := l.try(ctx, txn)
+		var other *otherClusterError
+		if errors.As(err, &other) {
+			if follows, followErr := l.follow(ctx); followErr == nil && follows {
+				continue
+			}
+		}
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			return answer, err
 		}

@@ -74,7 +74,7 @@ func (c *checker) current(r LayoutRecord) {
 
 // served checks that an instance serves a layout that is or was.
 func (c *checker) served(room allocator.Room, name allocator.Instance, version int64) {
-	if _, ok := c.layouts[version]; !ok {
+	if _, ok := c.layouts[version]; !ok && !c.wasLost(version) {
 		c.add("instance %s/%s serves layout version %d; there is no such layout", room, name, version)
 	}
 }
