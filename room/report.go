@@ -23,7 +23,10 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 	if !strings.EqualFold(r.GetClusterUuid(), uuid) {
 		return allocator.Errorf(allocator.Refused, "cluster_uuid: %q; this is an instance of cluster %s", r.GetClusterUuid(), uuid)
 	}
-	m := s.instance.Report(r.GetBar())
+	m, err := s.instance.Report(r.GetBar())
+	if err != nil {
+		return err
+	}
 	part := &marchv1.ReportMarksResponse{
 		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
 		Epochs: m.Epochs, LayoutVersion: m.Version,

@@ -308,6 +308,9 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		txn.Then = append(txn.Then, put(l.keys.era(s.instance.room, s.name, ended.Version), ended.encode()))
 	}
 
+	if err := s.instance.journalReady(); err != nil {
+		return false, err
+	}
 	before := l.before() // the request is sent: answers may overtake each other
 	answer, err := l.try(ctx, txn)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
@@ -320,6 +323,9 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 	}
 	if ours, err := s.instance.accept(before, answer, s.name, mark.Next); err != nil || !ours {
 		s.known = false // the mark was raised
+		return false, err
+	}
+	if err := s.instance.note(state, s.name, mark.Next); err != nil {
 		return false, err
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/journal"
 )
 
 // Memory is what one instance remembers: what `march recover` asks for.
@@ -43,9 +44,12 @@ const maxSeen = 1000
 // what is leased is accepted and remembered in one step, so that Report misses
 // nothing.
 type recollection struct {
-	marks map[allocator.Tag]ownMark
-	seen  []SeenInstance // the oldest first
-	epoch []string
+	marks        map[allocator.Tag]ownMark
+	seen         []SeenInstance // the oldest first
+	incarnations []string
+	epochs       []string // as far as they are written down, as all below
+	version      int64
+	rooms        []allocator.Room // sorted
 }
 
 // ownMark is the next of a mark as it was read or written, and under which
@@ -110,7 +114,20 @@ func (i *Instance) recall(before moment, tag allocator.Tag, next int64) (behind 
 // barrier, too: from then on no answer to a transaction that was sent before is
 // accepted, and nothing is leased under the epoch in force, nor under one that
 // was in force before.
-func (i *Instance) Report(bar bool) Memory {
+//
+// The barrier is written down, too: a process that comes after this one keeps it.
+// Its error is Unavailable.
+func (i *Instance) Report(bar bool) (Memory, error) {
+	m := i.report(bar)
+	if bar && i.journal != nil && len(m.Epochs) > 0 {
+		if err := i.journal.Append(journal.Record{Barred: m.Epochs[len(m.Epochs)-1]}); err != nil {
+			return Memory{}, err
+		}
+	}
+	return m, nil
+}
+
+func (i *Instance) report(bar bool) Memory {
 	l := i.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,10 +137,12 @@ func (i *Instance) Report(bar bool) Memory {
 		t.barred = l.mu.state.epoch
 		l.log.Warn("`march recover` asks: nothing is leased until it has begun a new epoch")
 	}
+	// More than is written down: what was seen since the last lease.
+	now := recollection{epochs: slices.Clone(i.memory.epochs), version: i.memory.version, rooms: slices.Clone(i.memory.rooms)}
+	now.knows(l.mu.state)
 	m := Memory{
-		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: []string{i.incarnation},
-		Epochs: slices.Clone(i.memory.epoch), Version: l.mu.state.layout.Layout.Version,
-		Rooms: slices.Clone(l.mu.state.layout.Ever), Seen: slices.Clone(i.memory.seen),
+		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: slices.Clone(i.memory.incarnations),
+		Epochs: now.epochs, Version: now.version, Rooms: now.rooms, Seen: slices.Clone(i.memory.seen),
 		Marks: make(map[allocator.Tag]int64, len(i.memory.marks)),
 	}
 	for tag, own := range i.memory.marks {
@@ -271,12 +290,15 @@ func (i *Instance) lookAround(ctx context.Context) {
 		return // next time
 	}
 	i.ledger.mu.Lock()
-	defer i.ledger.mu.Unlock()
+	var added []SeenInstance
 	for _, s := range all {
 		if !slices.Contains(i.memory.seen, s) {
-			i.memory.seen = append(i.memory.seen, s)
+			added = append(added, s)
 		}
 	}
+	i.memory.seen = append(i.memory.seen, added...)
+	defer i.noteSeen(added)
+	defer i.ledger.mu.Unlock()
 	if more := len(i.memory.seen) - maxSeen; more > 0 {
 		i.memory.seen = slices.Delete(i.memory.seen, 0, more)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/journal"
 )
 
 // Registration is what an instance says of itself.
@@ -15,6 +16,9 @@ type Registration struct {
 	Name    allocator.Instance // stable over restarts: a host or pod name
 	Address string             // where it serves gRPC, host:port
 	Build   string             // the program's version
+	// Journal is the directory of the instance's journal; empty for none: what
+	// it remembers ends with the process then.
+	Journal string
 }
 
 // Instance is this process's registration in a room: what it leases with.
@@ -30,7 +34,8 @@ type Instance struct {
 	incarnation string
 	changed     func(TagChange) // see OnTag; nil for nobody
 	behind      func(allocator.Tag, int64)
-	memory      recollection // guarded by the ledger's lock
+	memory      recollection     // guarded by the ledger's lock
+	journal     *journal.Journal // nil for none
 
 	mu struct {
 		sync.Mutex
@@ -59,12 +64,20 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	l.mu.Lock()
 	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
 	l.mu.Unlock()
+	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
+	if err := i.begin(ctx, r.Journal); err != nil {
+		return nil, err
+	}
+	joined := false
+	defer func() {
+		if !joined {
+			_ = i.Close()
+		}
+	}()
 	record, err := l.look(ctx, true, l.read)
 	if err != nil {
 		return nil, err
 	}
-	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
-	i.memory.marks = make(map[allocator.Tag]ownMark)
 	i.mu.order = l.before().order
 	i.mu.value = registrationValue{
 		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(),
@@ -81,6 +94,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		i.mu.kv.Key = key
 		i.mu.lost, i.mu.order = nil, l.before().order
 		if err = i.write(ctx); err == nil {
+			joined = true
 			return i, nil
 		}
 		if kind := allocator.KindOf(err); kind != allocator.Refused && kind != allocator.Conflict {

@@ -17,7 +17,7 @@ func (c *cluster) recover(conn *ledgertest.Conn, living []*process, change ...fu
 	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: func(_ context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
 		for _, p := range living {
 			if s.Address == string(p.name)+".test:7010" {
-				return p.Report(bar), nil
+				return p.Report(bar)
 			}
 		}
 		return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "nobody is at %s", s.Address)
@@ -75,7 +75,7 @@ func TestRecover(t *testing.T) {
 				if id != ledgertest.ClusterID {
 					// Nobody wrote into the other one, so it knows of two only; the rest are named.
 					skip = append(skip, func(cfg *ledger.RecoverConfig) {
-						cfg.Memories = []ledger.Memory{other.Report(true), third.Report(true)}
+						cfg.Memories = []ledger.Memory{other.report(), third.report()}
 					})
 				}
 				dry, err := c.recover(c.mem.Open(), living, append(skip, func(cfg *ledger.RecoverConfig) { cfg.Apply = false })...)
@@ -163,7 +163,7 @@ func TestBarrier(t *testing.T) {
 	var memory ledger.Memory
 	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
 		if writes("marks/")(txn) && memory.UUID == "" {
-			memory = p.Report(true)
+			memory = p.report()
 		}
 		return ledgertest.Fate{}
 	})
@@ -253,4 +253,13 @@ func TestLeftOutOfRecover(t *testing.T) {
 	if c.mark("a").Next <= held {
 		t.Errorf("the mark is %d", c.mark("a").Next)
 	}
+}
+
+// report returns what p remembers, and bars it.
+func (p *process) report() ledger.Memory {
+	m, err := p.Report(true)
+	if err != nil {
+		p.c.tb.Errorf("report: %v", err)
+	}
+	return m
 }
