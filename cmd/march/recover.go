@@ -92,6 +92,7 @@ func newRecover(c *common) *cobra.Command {
 		yes     bool
 		quiet   bool
 		without []string
+		paths   []string
 		timeout time.Duration
 		cfg     = ledger.RecoverConfig{Wait: 10 * time.Second}
 	)
@@ -105,7 +106,8 @@ It halts leasing, asks every instance that it can learn of what it leased, raise
 the marks of all rooms above all that anybody knows, and begins a new epoch. It
 may be run again after it failed, and goes on.
 
-An instance that does not answer is named. Stop it for good, then go on without
+An instance that does not answer is named. Where it does not run but its journal
+is there, give that (--journal). Else stop it for good, then go on without
 it (--without): what it leased since the backup is covered by a margin only.`,
 		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
@@ -125,6 +127,13 @@ it (--without): what it leased since the backup is covered by a margin only.`,
 			}
 			if cfg.Wait < 0 || cfg.Margin < 0 || timeout <= 0 {
 				return usageError{allocator.Errorf(allocator.Invalid, "wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", cfg.Wait, cfg.Margin, timeout)}
+			}
+			for _, path := range paths {
+				m, err := ledger.ReadJournal(path)
+				if err != nil {
+					return err
+				}
+				cfg.Memories = append(cfg.Memories, m)
 			}
 			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
 				cfg.Apply, cfg.Actor = yes, whoami()
@@ -158,6 +167,7 @@ it (--without): what it leased since the backup is covered by a margin only.`,
 	flags.BoolVarP(&yes, "yes", "y", false, "do it, and do not ask")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress lines")
 	flags.StringSliceVar(&without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
+	flags.StringArrayVar(&paths, "journal", nil, "a journal of an instance that does not run, FILE; may be given more than once")
 	flags.DurationVar(&cfg.Wait, "wait", cfg.Wait, "how long to wait, once halted, for instances that etcd has forgotten to register again")
 	flags.Int64Var(&cfg.Margin, "margin", 0, "how many IDs above what is known to begin (default a tag's max step for each instance)")
 	flags.DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait for an instance's answer")

@@ -1,5 +1,17 @@
 package ledgertest
 
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+)
+
 // firstIndex is the raft index of a store that was made or restored just now.
 const firstIndex = 3
 
@@ -26,4 +38,38 @@ func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 	m.mu.index, m.mu.id, m.mu.late = firstIndex, id, nil
 	m.mu.breaks++
 	m.wake()
+}
+
+// Backup saves a snapshot of the member, as `etcdctl snapshot save` does, and
+// returns its path.
+func (e *Etcd) Backup(tb testing.TB) string {
+	tb.Helper()
+	path := filepath.Join(e.dir, "backup")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{e.Endpoint}}, path); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// Restore stops the member, restores a backup, as `etcdutl snapshot restore`
+// does, and starts it. bump is --bump-revision, which --mark-compacted goes with;
+// a token other than "" makes an etcd cluster with another ID.
+func (e *Etcd) Restore(tb testing.TB, backup string, bump uint64, token string) {
+	tb.Helper()
+	e.Stop()
+	if err := os.RemoveAll(e.config.Dir); err != nil {
+		tb.Fatal(err)
+	}
+	if token == "" {
+		token = "etcd-cluster" // etcd's default, which the member was made with
+	}
+	if err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: backup, Name: "dev", OutputDataDir: e.config.Dir, PeerURLs: []string{e.config.Peer},
+		InitialCluster: "dev=" + e.config.Peer, InitialClusterToken: token, RevisionBump: bump, MarkCompacted: bump > 0,
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	e.Start(tb)
 }
