@@ -27,12 +27,16 @@ type Config struct {
 	GRPC, HTTP net.Listener
 	// Drain is how long calls under way may take at the end. Default 5 s.
 	Drain time.Duration
+	// ForgetAfter is for how long an instance must be silent to be forgotten, as
+	// `march instance forget` does it: should it live after all, it leases nothing
+	// more until it is restarted. Default a day; 1 minute or more.
+	ForgetAfter time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
 
 // DefaultConfig returns the defaults. Ledger and GRPC must be set.
-func DefaultConfig() Config { return Config{Drain: 5 * time.Second} }
+func DefaultConfig() Config { return Config{Drain: 5 * time.Second, ForgetAfter: 24 * time.Hour} }
 
 // Server is a console.
 type Server struct {
@@ -52,6 +56,9 @@ type Server struct {
 func New(cfg Config) (*Server, error) {
 	if cfg.Ledger == nil || cfg.GRPC == nil {
 		return nil, allocator.Errorf(allocator.Invalid, "console: no ledger or no gRPC listener given")
+	}
+	if cfg.ForgetAfter < time.Minute {
+		return nil, allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()

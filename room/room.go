@@ -42,6 +42,15 @@ type Config struct {
 	// IdleAfter is for how long a tag may be unused before its chain is dropped
 	// from memory. Default 30 minutes.
 	IdleAfter time.Duration
+	// Hold is for how long IDs of a layout may be issued since it was last
+	// confirmed with etcd: by clients from what they lease, always, and by this
+	// instance where StrictRetract or the tag says so. Default 10 minutes; 1 s to
+	// 7 days.
+	Hold time.Duration
+	// StrictRetract makes all tags of this instance strict: it rather stops than
+	// issues a residue that the room may have given up. Default false: it goes on
+	// with what it holds, and the IDs are unique all the same.
+	StrictRetract bool
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
 	// Logger; nil logs nothing.
@@ -50,7 +59,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
 func DefaultConfig() Config {
-	return Config{IdleAfter: 30 * time.Minute, Drain: 10 * time.Second}
+	return Config{IdleAfter: 30 * time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second}
 }
 
 // Server is one instance of a room.
@@ -67,8 +76,9 @@ type Server struct {
 	status   status
 	streams  sync.WaitGroup // what answers streams
 
-	prescaled chan allocator.Tag // tags to be made ahead of their first caller
-	metrics   *prometheus.Registry
+	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
+	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
+	metrics     *prometheus.Registry
 
 	instance *ledger.Instance // set by Run before anything is served
 }
@@ -86,6 +96,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
 	case cfg.IdleAfter < time.Second:
 		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
+	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
+		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
 	case cfg.Drain < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
@@ -107,7 +119,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
-		prescaled: make(chan allocator.Tag, maxPrescaled), metrics: prometheus.NewRegistry(),
+		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1), metrics: prometheus.NewRegistry(),
 	}
 	s.chains.init()
 	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
@@ -122,7 +134,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
 	})
 	if err != nil {
 		s.closeListeners()
@@ -146,6 +158,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	})
 	work.Go(func() error { return s.adoptLayouts(background, served) })
+	work.Go(func() error { return s.confirm(background) })
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.watchHealth(background) })

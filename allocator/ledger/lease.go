@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/march-id/march/allocator"
 )
@@ -312,6 +313,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 	}
 
 	seen := l.seenRevision() // before the request is sent: answers may overtake each other
+	sent := time.Now()
 	answer, err := l.try(ctx, txn)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
@@ -326,6 +328,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""
+	l.confirm(state.layout.Layout.Version, sent)
 	return true, nil
 }
 

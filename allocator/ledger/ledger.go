@@ -50,6 +50,8 @@ type Ledger struct {
 		state    *state        // never nil
 		changed  chan struct{} // closed when state is replaced
 
+		confirmed confirmations // see Confirmed
+
 		contact Contact
 	}
 }
@@ -70,6 +72,7 @@ func New(store Store, cfg Config) (*Ledger, error) {
 	}
 	l.mu.state = &state{}
 	l.mu.changed = make(chan struct{})
+	l.mu.confirmed = make(confirmations)
 	return l, nil
 }
 

@@ -80,6 +80,7 @@ func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
 	var seen int64
 	for range looks {
 		seen = l.seenRevision() // before the request is sent
+		sent := time.Now()
 		var err error
 		if answer, err = l.gets(ctx, get(l.keys.epoch()), get(l.keys.layout()), Op{Get: &Get{
 			Interval: Interval{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, Limit: 2, Descending: true,
@@ -87,7 +88,12 @@ func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
 			return LayoutRecord{}, err
 		}
 		if answer.Revision >= seen {
-			return l.adopt(l.parseState(answer))
+			found := l.parseState(answer)
+			record, err := l.adopt(found)
+			if found.problem == nil {
+				l.confirm(found.layout.Layout.Version, sent)
+			}
+			return record, err
 		}
 	}
 	return LayoutRecord{}, allocator.Errorf(allocator.WentBack,
