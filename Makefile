@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race bench build generate lint ci
+.PHONY: help dev test race bench migrations build generate lint ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -15,6 +15,9 @@ race: ## run all tests under the race detector; needs a C compiler too
 
 bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
 	go run ./cmd/bench $(ARGS)
+
+migrations: ## migrate 100 times under load, and measure what callers notice
+	go test ./console -run TestMigrationsUnderLoad -v -timeout 30m -migrations 100
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 build: ## build bin/march
