@@ -193,7 +193,11 @@ func (w *world) node() *node {
 
 func (w *world) nodeOver(store ledger.Store) *node {
 	w.Helper()
-	n := &node{gate: &gate{Store: store}}
+	g, ok := store.(*gate)
+	if !ok {
+		g = &gate{Store: store}
+	}
+	n := &node{gate: g}
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
 	server, err := console.New(cfg)
