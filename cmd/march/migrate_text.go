@@ -44,13 +44,13 @@ func planText(w *tabwriter.Writer, p *marchv1.Plan) {
 		}
 	}
 	if n := len(p.GetInstances()); n > 0 {
-		_, _ = fmt.Fprintf(w, "\n%d instances must report: %s\n", n, strings.Join(p.GetInstances(), ", "))
+		_, _ = fmt.Fprintf(w, "\n%s must report: %s\n", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", "))
 	}
 	if len(p.GetSilent()) > 0 {
 		_, _ = fmt.Fprintf(w, "SILENT now: %s\n", strings.Join(p.GetSilent(), ", "))
 	}
 	cost := p.GetCost()
-	_, _ = fmt.Fprintf(w, "\n%d tags skip %d IDs in all\n", cost.GetTags(), cost.GetSkipped())
+	_, _ = fmt.Fprintf(w, "\nskipped in all: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
 	if len(cost.GetWorst()) > 0 {
 		_, _ = fmt.Fprintln(w, "\nTAG\tSKIPS\tBY ROOM\tLASTS NOW\tLASTS AFTER")
 	}
