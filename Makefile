@@ -23,7 +23,7 @@ migrations: ## migrate 100 times under load, and measure what callers notice
 build: ## build bin/march
 	go build -buildvcs=$$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false) -o bin/march ./cmd/march
 
-generate: ## write api/march/v1/*.pb.go again; needs protoc
+generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate
 
 lint: ## run golangci-lint, after building it (a minute or two the first time)

@@ -13,7 +13,7 @@ import (
 )
 
 // MaxBatch is how many IDs one NextBatch returns at most.
-const MaxBatch = 100_000
+const MaxBatch = api.MaxBatch
 
 // MaxLease is how many IDs one Lease hands out at most.
 const MaxLease = 1_000_000_000

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
 )
 
@@ -79,9 +81,13 @@ type Server struct {
 	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *prometheus.Registry
+	routes      func(*http.ServeMux)
 
 	instance *ledger.Instance // set by Run before anything is served
 }
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 64 << 10
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -120,6 +126,9 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1), metrics: prometheus.NewRegistry(),
+	}
+	if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+		return nil, err
 	}
 	s.chains.init()
 	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
@@ -169,12 +178,13 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = server.Run(serving, server.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 64 << 10, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)
 		},
-		Ready:    func(context.Context) error { return s.Ready() },
+		Ready:    func(context.Context) []server.Check { return s.checks() },
+		Routes:   s.routes,
 		Metrics:  s.metrics,
 		Draining: s.status.stopped,
 	})

@@ -88,7 +88,7 @@ func start(t *testing.T, drain time.Duration) *running {
 		r.stopped <- server.Run(ctx, server.Config{
 			GRPC: g, HTTP: h, Health: health, MaxRequest: 1000, Drain: drain,
 			Register: func(s grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(s, r.slow) },
-			Ready:    func(context.Context) error { return *r.ready.Load() },
+			Ready:    func(context.Context) []server.Check { return []server.Check{{Name: "ready", Err: *r.ready.Load()}} },
 			Draining: func() { r.drained.Add(1) },
 		})
 		close(r.stopped)
@@ -229,7 +229,7 @@ func TestStopsAtOnce(t *testing.T) {
 		}
 		err := server.Run(ctx, server.Config{
 			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1000, Drain: time.Second,
-			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) error { return nil },
+			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []server.Check { return nil },
 		})
 		stop()
 		if err != nil {
@@ -252,7 +252,7 @@ func TestListenerFails(t *testing.T) {
 		_ = taken.Close()
 		err := server.Run(bg, server.Config{
 			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1000, Drain: time.Second,
-			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) error { return nil },
+			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []server.Check { return nil },
 		})
 		if !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s: got %v", which, err)

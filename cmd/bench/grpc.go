@@ -56,7 +56,7 @@ func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, er
 		return server.Run(running, server.Config{
 			GRPC: echoes, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
 			Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
-			Ready:    func(context.Context) error { return nil },
+			Ready:    func(context.Context) []server.Check { return nil },
 		})
 	})
 	result := &served{}
