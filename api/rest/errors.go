@@ -27,38 +27,37 @@ func (r *refusal) Error() string { return r.message }
 // writeError answers an error: as package api has it, with the HTTP status that
 // gRPC's codes have by convention.
 func writeError(w http.ResponseWriter, err error) {
-	status, answer := errorOf(err)
+	with, answer := errorOf(err)
 	body, err := newCodec(false).Marshal(answer)
 	if err != nil { // not UTF-8, which package api sees to
 		body = []byte(`{"code":"INTERNAL"}` + "\n")
 	}
 	w.Header()["Content-Type"] = contentJSON
-	if status == http.StatusServiceUnavailable {
+	w.Header().Set("X-Content-Type-Options", "nosniff") // it may quote what was sent
+	if with == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	w.WriteHeader(status)
+	w.WriteHeader(with)
 	_, _ = w.Write(body)
 }
 
 // errorOf returns an error's HTTP status and body.
 func errorOf(err error) (int, *marchv1.Error) {
-	if refused, ok := errors.AsType[*refusal](err); ok {
-		answer := &marchv1.Error{Code: codeName(refused.code), Message: refused.message}
-		if refused.code == codes.InvalidArgument {
-			answer.Reason = allocator.Invalid.Error()
-		}
-		return refused.status, answer
-	}
-	// There and back again: the gateway's own errors are statuses without a reason.
-	s := status.Convert(api.ToStatus(api.FromStatus(err)))
-	answer := &marchv1.Error{Code: codeName(s.Code()), Message: s.Message()}
+	s := status.Convert(api.ToStatus(err))
+	answer := &marchv1.Error{Message: s.Message()}
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == api.Domain {
 			answer.Reason, answer.Metadata = info.GetReason(), info.GetMetadata()
 		}
 	}
-	return runtime.HTTPStatusFromCode(s.Code()), answer
+	is, with := s.Code(), runtime.HTTPStatusFromCode(s.Code())
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		answer.Message, answer.Reason = refused.message, ""
+		is, with = refused.code, refused.status
+	}
+	if is == codes.InvalidArgument { // the gateway's errors and refusals have no reason of their own
+		answer.Reason = allocator.Invalid.Error()
+	}
+	answer.Code = code.Code(is).String() // NOT_FOUND
+	return with, answer
 }
-
-// codeName returns NOT_FOUND for codes.NotFound.
-func codeName(c codes.Code) string { return code.Code(c).String() }

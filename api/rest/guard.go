@@ -28,16 +28,12 @@ var actor = textproto.CanonicalMIMEHeaderKey(api.ActorHeader)
 // actorHeader lets that header, and no other, become gRPC metadata.
 func actorHeader(name string) (string, bool) { return api.ActorHeader, name == actor }
 
-var (
-	noStore = []string{"no-store"}
-	noSniff = []string{"nosniff"}
-)
+var noStore = []string{"no-store"}
 
 // guard does what all routes need, and is on the hot path.
 func (h *handler) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		header := w.Header()
-		header["Cache-Control"], header["X-Content-Type-Options"] = noStore, noSniff
+		w.Header()["Cache-Control"] = noStore
 		defer h.recovered(w, r)
 		if err := h.origins.Check(r); err != nil {
 			writeError(w, &refusal{http.StatusForbidden, codes.PermissionDenied,
