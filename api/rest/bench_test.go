@@ -11,7 +11,9 @@ import (
 	"github.com/march-id/march/api/rest"
 )
 
-type one struct{ marchv1.UnimplementedIDServiceServer }
+type one struct {
+	marchv1.UnimplementedIDServiceServer
+}
 
 func (one) Next(context.Context, *marchv1.NextRequest) (*marchv1.NextResponse, error) {
 	return &marchv1.NextResponse{Id: 1}, nil

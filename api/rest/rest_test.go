@@ -69,7 +69,7 @@ func (s *ids) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marc
 	if _, err := s.Next(ctx, &marchv1.NextRequest{Tag: r.GetTag()}); err != nil {
 		return nil, err
 	}
-	first := s.last.Add(r.GetCount()) - r.GetCount()
+	first := s.last.Add(r.GetCount()-1) - r.GetCount() + 1 // Next took one
 	answer := &marchv1.NextBatchResponse{Runs: []*marchv1.Run{{First: first, Count: r.GetCount()}}}
 	if r.GetTag() == "runs" {
 		answer.Runs = append(answer.Runs, &marchv1.Run{First: math.MaxInt64, Count: 1})
@@ -163,7 +163,7 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/order/next", `{"id":"1"}`},
 		{"POST /v1/tags/order/next {}", `{"id":"2"}`},
 		{"POST /v1/tags/order/next?count=5", `{"runs":[{"first":"3","count":"5"}]}`},
-		{"POST /v1/tags/runs/next?count=1", `{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
+		{"POST /v1/tags/runs/next?count=1", `{"runs":[{"first":"8","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
 		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null}`},
 		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":""}`},
