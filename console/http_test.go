@@ -1,7 +1,6 @@
 package console_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -15,13 +14,12 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// send sends "POST /path body" as ann, and returns the answer with its body to
-// be read.
-func (c *consoleOf) send(line string) *http.Response {
+// send sends "POST /path body" as ann, and returns the answer's status and body.
+func (c *consoleOf) send(line string) (code int, body string) {
 	c.Helper()
 	method, rest, _ := strings.Cut(line, " ")
-	path, body, _ := strings.Cut(rest, " ")
-	r, err := http.NewRequestWithContext(c.Context(), method, "http://"+c.http+path, strings.NewReader(body))
+	path, sent, _ := strings.Cut(rest, " ")
+	r, err := http.NewRequestWithContext(c.Context(), method, "http://"+c.http+path, strings.NewReader(sent))
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -30,20 +28,23 @@ func (c *consoleOf) send(line string) *http.Response {
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.Cleanup(func() { _ = answer.Body.Close() })
-	return answer
+	defer answer.Body.Close()
+	got, err := io.ReadAll(answer.Body)
+	if err != nil {
+		c.Errorf("%s: %v", line, err)
+	}
+	return answer.StatusCode, string(got)
 }
 
 // wants sends a request and fails the test unless the answer has that status and
 // contains that.
 func (c *consoleOf) wants(line string, code int, says string) string {
 	c.Helper()
-	r := c.send(line)
-	body, err := io.ReadAll(r.Body)
-	if err != nil || r.StatusCode != code || !strings.Contains(string(body), says) {
-		c.Errorf("%s: got %s %s, %v, want %d %s", line, r.Status, body, err, code, says)
+	got, body := c.send(line)
+	if got != code || !strings.Contains(body, says) {
+		c.Errorf("%s: got %d %s, want %d %s", line, got, body, code, says)
 	}
-	return string(body)
+	return body
 }
 
 // TestHTTP makes a cluster over HTTP alone, and changes it.
@@ -89,13 +90,12 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("GET /v1/migrations:latest", 404, "no migration yet")
 	plan := c.wants(`POST /v1/migrations:plan {"move":["a:25-50=b"]}`, 200, `"kind":"retract"`)
 	c.wants("POST /v1/migrations "+plan, 200, `"actor":"ann from 127.0.0.1"`) // nothing has to be taken out of the answer
-	watch := c.send("GET /v1/migrations:watch")
 	id, last := "", ""
-	for lines := bufio.NewScanner(watch.Body); lines.Scan(); {
+	for text := range strings.Lines(c.wants("GET /v1/migrations:watch", 200, "\n")) {
 		var line struct {
 			Result struct{ Migration struct{ ID, State string } }
 		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
 			t.Fatal(err)
 		}
 		id, last = line.Result.Migration.ID, line.Result.Migration.State
@@ -115,8 +115,8 @@ func TestHTTPMigration(t *testing.T) {
 	_, rest, _ := strings.Cut(started, `"id":"`)
 	id, _, _ = strings.Cut(rest, `"`)
 	await(t, "it waits", func() bool {
-		body, _ := io.ReadAll(c.send("GET /v1/migrations:latest").Body)
-		return strings.Contains(string(body), `"reached":1`) && strings.Contains(string(body), `"waiting":[{"instance":"b/b1"`)
+		_, body := c.send("GET /v1/migrations:latest")
+		return strings.Contains(body, `"reached":1`) && strings.Contains(body, `"waiting":[{"instance":"b/b1"`)
 	})
 	c.wants("POST /v1/migrations/"+id+":pause", 200, `"state":"paused"`)
 	c.wants("POST /v1/migrations/"+id+":pause {}", 400, `"code":"FAILED_PRECONDITION","reason":"refused"`)
@@ -124,8 +124,8 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("POST /v1/migrations/"+id+`:continue {"without":["b/nobody"]}`, 404, "b/nobody")
 	c.wants("POST /v1/migrations/"+id+`:continue {"without":["b/b1"]}`, 200, `"without":["b/b1"]`)
 	await(t, "it is done", func() bool {
-		body, _ := io.ReadAll(c.send("GET /v1/migrations/" + id).Body)
-		return strings.Contains(string(body), `"state":"done"`)
+		_, body := c.send("GET /v1/migrations/" + id)
+		return strings.Contains(body, `"state":"done"`)
 	})
 	c.wants("POST /v1/migrations/"+id+":abort", 400, `"reason":"refused"`)
 

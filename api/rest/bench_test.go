@@ -35,7 +35,7 @@ func BenchmarkNext(b *testing.B) {
 	routes(mux)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r, _ := http.NewRequestWithContext(ctx, "POST", "/v1/tags/order/next", http.NoBody)
+	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "/v1/tags/order/next", http.NoBody)
 	w := &discard{http.Header{}}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -13,19 +13,29 @@ type lateDeadline struct {
 	context.Context // the request's
 	mu              struct {
 		sync.Mutex
-		bounded context.Context // nil until somebody waits
-		cancel  context.CancelFunc
+		timer *timer // nil until somebody waits
 	}
+}
+
+// timer is a context with its end.
+type timer struct {
+	context.Context
+	cancel context.CancelFunc
+}
+
+func newTimer(parent context.Context) *timer {
+	ctx, cancel := context.WithTimeout(parent, callTimeout)
+	return &timer{ctx, cancel}
 }
 
 // Done begins the time.
 func (d *lateDeadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.bounded == nil {
-		d.mu.bounded, d.mu.cancel = context.WithTimeout(d.Context, callTimeout)
+	if d.mu.timer == nil {
+		d.mu.timer = newTimer(d.Context)
 	}
-	return d.mu.bounded.Done()
+	return d.mu.timer.Done()
 }
 
 func (d *lateDeadline) Err() error { return d.current().Err() }
@@ -35,8 +45,8 @@ func (d *lateDeadline) Deadline() (time.Time, bool) { return d.current().Deadlin
 func (d *lateDeadline) current() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.bounded != nil {
-		return d.mu.bounded
+	if d.mu.timer != nil {
+		return d.mu.timer
 	}
 	return d.Context
 }
@@ -45,7 +55,7 @@ func (d *lateDeadline) current() context.Context {
 func (d *lateDeadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.cancel != nil {
-		d.mu.cancel()
+	if d.mu.timer != nil {
+		d.mu.timer.cancel()
 	}
 }

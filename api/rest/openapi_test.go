@@ -65,7 +65,7 @@ func TestOpenAPI(t *testing.T) {
 	for name, mux := range unimplemented(t) {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
-			mux.ServeHTTP(w, httptest.NewRequest("GET", "/v1/openapi.json", nil))
+			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))
 			var doc document
 			if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
 				t.Fatalf("%d %v %v", w.Code, w.Header(), err)
@@ -169,7 +169,7 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op operat
 		t.Errorf("%s %s: got %d %s, want %s of %s", method, target, w.Code, w.Body, want, service)
 	}
 	w = httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest("TRACE", target, nil))
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodTrace, target, nil))
 	if allow := strings.Split(w.Header().Get("Allow"), ", "); w.Code != 405 || !slices.Contains(allow, strings.ToUpper(method)) {
 		t.Errorf("TRACE %s: got %d, Allow %v", target, w.Code, allow)
 	}
@@ -180,7 +180,7 @@ func TestIssuingIsNoGET(t *testing.T) {
 	reads := regexp.MustCompile(`_(Get|List|Watch|Decode)`)
 	for name, mux := range unimplemented(t) {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest("GET", "/v1/openapi.json", nil))
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))
 		var doc document
 		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
 			t.Fatal(err)

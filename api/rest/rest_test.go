@@ -387,7 +387,7 @@ func TestTimes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()
-	s.ServeHTTP(w, httptest.NewRequest("POST", "/v1/tags/slow/next", nil).WithContext(ctx))
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/tags/slow/next", nil).WithContext(ctx))
 	if w.Code != 499 {
 		t.Errorf("a client that went away: %d %s", w.Code, w.Body)
 	}

@@ -82,7 +82,7 @@ func TestWatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := r.Header; r.StatusCode != 200 || got.Get("Content-Type") != "application/x-ndjson" || got.Get("Cache-Control") != "no-store" {
+		if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" || got.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %s %v", path, r.Status, got)
 		}
 		n := 0
