@@ -107,7 +107,7 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("GET /v1/migrations", 200, id)
 
 	// One that waits for an instance which never reports: it can be steered.
-	if _, err := c.ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}); err != nil {
+	if _, err := c.ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	plan = c.wants(`POST /v1/migrations:plan {"move":["b:25-50=a"]}`, 200, `"instances":["b/b1"]`)
