@@ -52,10 +52,12 @@ func (m *migrations) WatchMigration(r *marchv1.WatchMigrationRequest, stream mar
 	return nil
 }
 
-// serveMigrations serves a console with limits that a watch outlasts.
-func serveMigrations(t *testing.T) (*migrations, *httptest.Server) {
+const limit = 100 * time.Millisecond
+
+// serveMigrations serves a console. A request may take limit to come and write to
+// be answered: a watch outlasts limit.
+func serveMigrations(t *testing.T, write time.Duration) (*migrations, *httptest.Server) {
 	t.Helper()
-	const limit = 100 * time.Millisecond
 	m := &migrations{pause: 2 * limit, gone: make(chan struct{})}
 	routes, err := rest.Console(m, rest.Config{MaxBody: maxBody, Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -64,14 +66,14 @@ func serveMigrations(t *testing.T) (*migrations, *httptest.Server) {
 	mux := http.NewServeMux()
 	routes(mux)
 	server := httptest.NewUnstartedServer(mux)
-	server.Config.ReadTimeout, server.Config.WriteTimeout = limit, limit
+	server.Config.ReadTimeout, server.Config.WriteTimeout = limit, write
 	server.Start()
 	t.Cleanup(server.Close)
 	return m, server
 }
 
 func TestWatch(t *testing.T) {
-	_, server := serveMigrations(t)
+	_, server := serveMigrations(t, limit)
 	for path, want := range map[string][]string{
 		"/v1/migrations/ends:watch":   {`"id":"ends"`, `"reached":1`, `"reached":2`},
 		"/v1/migrations:watch":        {`"id":""`, `"reached":1`, `"reached":2`},
@@ -122,7 +124,7 @@ func TestWatch(t *testing.T) {
 
 // TestWatchEnds: a client that goes away ends its watch.
 func TestWatchEnds(t *testing.T) {
-	m, server := serveMigrations(t)
+	m, server := serveMigrations(t, limit)
 	r, err := server.Client().Get(server.URL + "/v1/migrations/stays:watch")
 	if err != nil {
 		t.Fatal(err)
@@ -140,8 +142,7 @@ func TestWatchEnds(t *testing.T) {
 
 // TestSlowBody: a body that does not come is answered, and not waited for.
 func TestSlowBody(t *testing.T) {
-	_, server := serveMigrations(t)
-	server.Config.WriteTimeout = 10 * time.Second // for connections to come
+	_, server := serveMigrations(t, 10*time.Second)
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
