@@ -3,6 +3,7 @@ package rest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -62,7 +63,7 @@ func (h *handler) recovered(w http.ResponseWriter, r *http.Request) {
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	c, err := h.check(w, r)
 	if err != nil {
-		if refused, ok := err.(*refusal); ok && refused.status == http.StatusMethodNotAllowed { //nolint:errorlint // check's own
+		if refused, ok := errors.AsType[*refusal](err); ok && refused.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", c.route.allowed())
 		}
 		writeError(w, err)
