@@ -23,6 +23,9 @@ func Elapsed(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
+// Gated reports whether the chain has a gate.
+func (c *Chain) Gated() bool { return c.gate != nil }
+
 // admits asks the gate, if there is one, whether IDs of seg may be issued now.
 // False without an error means that they were given up for newer ones.
 func (c *Chain) admits(seg Segment) (bool, error) {

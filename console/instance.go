@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -63,6 +64,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		p := &marchv1.Instance{
 			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,
 			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
+			Hold: durationpb.New(i.Hold),
+		}
+		if !i.SilentSince.IsZero() {
+			p.SilentSince = timestamppb.New(i.SilentSince)
 		}
 		if i.Alive {
 			p.LastSeen = timestamppb.New(i.LastSeen)

@@ -44,7 +44,7 @@ const (
 
 // what names a console's transaction.
 func what(txn ledger.Txn) string {
-	var move, start, finish, migration, claim bool
+	var move, start, finish, migration, claim, note bool
 	for _, op := range txn.Then {
 		switch {
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/layout"):
@@ -53,6 +53,8 @@ func what(txn ledger.Txn) string {
 			start = true
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/driver"):
 			claim = true
+		case op.Put != nil && strings.Contains(op.Put.Key, "/silent/"):
+			note = true
 		case op.Put != nil && strings.Contains(op.Put.Key, "/migrations/"):
 			migration = true
 		case strings.HasSuffix(op.Delete, "/migration"):
@@ -70,6 +72,8 @@ func what(txn ledger.Txn) string {
 		return "update"
 	case claim:
 		return "claim"
+	case note:
+		return "note"
 	case ledgertest.Writes(txn):
 		return "write"
 	}
@@ -189,7 +193,11 @@ func (w *world) node() *node {
 
 func (w *world) nodeOver(store ledger.Store) *node {
 	w.Helper()
-	n := &node{gate: &gate{Store: store}}
+	g, ok := store.(*gate)
+	if !ok {
+		g = &gate{Store: store}
+	}
+	n := &node{gate: g}
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
 	server, err := console.New(cfg)

@@ -13,6 +13,11 @@ const (
 	// behind all tags of the room.
 	adoptWindow = 256
 	adoptPoll   = 5 * time.Millisecond
+	// Renewals are spread over adoptWithin, so that they take little from the
+	// calls that go on meanwhile; but there are adoptRate a second at least: a
+	// room of few tags need not take as long as one of many.
+	adoptWithin = 5 * time.Second
+	adoptRate   = 200
 	// adoptUnused is for how long a chain's IDs were not asked for when it is
 	// dropped instead of renewed: its next caller waits for a read and a write.
 	adoptUnused = time.Minute
@@ -61,6 +66,7 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 	pending := s.chains.byPeak()
 	total = len(pending)
 	asked := 0 // so many of pending, from the front, were asked to renew
+	rate, start, renewals := max(adoptRate, float64(total)/adoptWithin.Seconds()), time.Now(), 0
 	for {
 		busy, kept := 0, pending[:0]
 		for _, t := range pending[:asked] {
@@ -72,11 +78,13 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 			}
 		}
 		pending, asked = append(kept, pending[asked:]...), len(kept)
-		for ; busy < adoptWindow && asked < len(pending); busy++ {
+		due := 1 + int(time.Since(start).Seconds()*rate)
+		for ; busy < adoptWindow && renewals < due && asked < len(pending); busy++ {
 			if t := pending[asked]; t.chain.CloseUnused(adoptUnused) {
 				s.chains.remove(t.tag, t.chain)
 			} else {
 				t.chain.Renew(version)
+				renewals++
 			}
 			asked++
 		}

@@ -223,7 +223,7 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.C
 	if err != nil {
 		return nil, err
 	}
-	chain, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: s.refiller, Settings: settings.Chain})
+	chain, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
 	if err != nil {
 		return nil, err
 	}
@@ -243,6 +243,9 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		s.chains.remove(change.Name, chain)
 		s.log.Info("tag deleted", "tag", change.Name)
 	case change.Settings == nil:
+	case chain != nil && chain.Gated() != s.strict(*change.Settings):
+		s.chains.remove(change.Name, chain) // its next caller gets one that is as it should be
+		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))
 	case chain != nil:
 		if err := chain.Update(change.Settings.Chain); err != nil {
 			s.log.Error("tag's settings refused", "tag", change.Name, "error", err)

@@ -3,6 +3,9 @@ package room
 import (
 	"context"
 	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -10,7 +13,7 @@ import (
 )
 
 // MaxBatch is how many IDs one NextBatch returns at most.
-const MaxBatch = 100_000
+const MaxBatch = api.MaxBatch
 
 // MaxLease is how many IDs one Lease hands out at most.
 const MaxLease = 1_000_000_000
@@ -80,14 +83,16 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxLease)
 	}
 	var seg allocator.Segment
+	var ttl time.Duration
 	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
 		seg, err = c.Lease(ctx, r.GetCount())
+		ttl = s.ttl(c, seg)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg)}, nil
+	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl)}, nil
 }
 
 // Decode implements IDService.

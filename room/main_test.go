@@ -261,9 +261,11 @@ func dial(tb testing.TB, address string) *grpc.ClientConn {
 	return conn
 }
 
-// countingStore counts transactions, and lets a test come between.
+// countingStore counts transactions, and lets a test come between, or cut them
+// off.
 type countingStore struct {
 	ledger.Store
+	cut    atomic.Bool
 	txns   atomic.Int64
 	writes atomic.Int64
 	before struct {
@@ -273,6 +275,9 @@ type countingStore struct {
 }
 
 func (s *countingStore) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+	if s.cut.Load() {
+		return ledger.Answer{}, allocator.Errorf(allocator.Unavailable, "cut off")
+	}
 	s.txns.Add(1)
 	if ledgertest.Writes(txn) {
 		s.writes.Add(1)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
 )
 
@@ -45,6 +47,15 @@ type Config struct {
 	// IdleAfter is for how long a tag may be unused before its chain is dropped
 	// from memory. Default 30 minutes.
 	IdleAfter time.Duration
+	// Hold is for how long IDs of a layout may be issued since it was last
+	// confirmed with etcd: by clients from what they lease, always, and by this
+	// instance where StrictRetract or the tag says so. Default 10 minutes; 1 s to
+	// 7 days.
+	Hold time.Duration
+	// StrictRetract makes all tags of this instance strict: it rather stops than
+	// issues a residue that the room may have given up. Default false: it goes on
+	// with what it holds, and the IDs are unique all the same.
+	StrictRetract bool
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
 	// Logger; nil logs nothing.
@@ -53,7 +64,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
 func DefaultConfig() Config {
-	return Config{IdleAfter: 30 * time.Minute, Drain: 10 * time.Second}
+	return Config{IdleAfter: 30 * time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second}
 }
 
 // Server is one instance of a room.
@@ -70,12 +81,17 @@ type Server struct {
 	status   status
 	streams  sync.WaitGroup // what answers streams
 
-	prescaled chan allocator.Tag // tags to be made ahead of their first caller
-	metrics   *prometheus.Registry
-	behind    prometheus.Counter // tags of which a recover did not know what was held
+	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
+	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
+	metrics     *prometheus.Registry
+	behind      prometheus.Counter // tags of which a recover did not know what was held
+	routes      func(*http.ServeMux)
 
 	instance *ledger.Instance // set by Run before anything is served
 }
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 64 << 10
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -90,6 +106,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
 	case cfg.IdleAfter < time.Second:
 		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
+	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
+		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
 	case cfg.Drain < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
@@ -111,7 +129,10 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
-		prescaled: make(chan allocator.Tag, maxPrescaled), metrics: prometheus.NewRegistry(),
+		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1), metrics: prometheus.NewRegistry(),
+	}
+	if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+		return nil, err
 	}
 	s.chains.init()
 	s.behind = prometheus.NewCounter(prometheus.CounterOpts{
@@ -130,7 +151,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Journal: s.cfg.Journal,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold, Journal: s.cfg.Journal,
 	})
 	if err != nil {
 		s.closeListeners()
@@ -160,6 +181,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	})
 	work.Go(func() error { return s.adoptLayouts(background, served) })
+	work.Go(func() error { return s.confirm(background) })
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.watchHealth(background) })
@@ -170,12 +192,13 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = server.Run(serving, server.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 64 << 10, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)
 		},
-		Ready:    func(context.Context) error { return s.Ready() },
+		Ready:    func(context.Context) []server.Check { return s.checks() },
+		Routes:   s.routes,
 		Metrics:  s.metrics,
 		Draining: s.status.stopped,
 	})

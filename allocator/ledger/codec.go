@@ -78,6 +78,8 @@ type tagValue struct {
 	MaxJump int64  `json:"max_jump,string"`
 	MaxSkew int64  `json:"max_skew,string,omitempty"`
 
+	StrictRetract bool `json:"strict_retract,omitempty"`
+
 	Prescale      int64       `json:"prescale,string,omitempty"`
 	PrescaleUntil *time.Time  `json:"prescale_until,omitempty"`
 	Skips         []skipValue `json:"skips,omitempty"` // by room
@@ -117,6 +119,14 @@ type registrationValue struct {
 	Build       string    `json:"build"`
 	Version     int64     `json:"version,string"` // of the layout it serves
 	Started     time.Time `json:"started"`
+	Hold        string    `json:"hold"` // for how long it goes on under a layout that was not confirmed again
+}
+
+// silentValue is since when an instance's heartbeat has been missed.
+type silentValue struct {
+	header
+	Incarnation string    `json:"incarnation"`
+	Since       time.Time `json:"since"`
 }
 
 type aliveValue struct {
@@ -150,6 +160,9 @@ type moveValue struct {
 	Layout rangesValue `json:"layout"`
 	Loses  []string    `json:"loses,omitempty"`
 	Made   *time.Time  `json:"made,omitempty"`
+	Hold   string      `json:"hold,omitempty"` // where it was made
+
+	ClientsUntil *time.Time `json:"clients_until,omitempty"`
 }
 
 type logValue struct {
@@ -159,20 +172,19 @@ type logValue struct {
 
 type migrationValue struct {
 	header
-	State   string               `json:"state"`
-	Abort   bool                 `json:"abort,omitempty"`
-	From    rangesValue          `json:"from"`
-	Target  rangesValue          `json:"target"`
-	Moves   []moveValue          `json:"moves"`
-	Reached int                  `json:"reached"`
-	Hold    string               `json:"hold"`
-	Without []string             `json:"without,omitempty"`
-	Silent  map[string]time.Time `json:"silent,omitempty"`
-	Log     []logValue           `json:"log"`
-	Actor   string               `json:"actor"`
-	Created time.Time            `json:"created"`
-	Updated time.Time            `json:"updated"`
-	Nonce   string               `json:"nonce"`
+	State   string      `json:"state"`
+	Abort   bool        `json:"abort,omitempty"`
+	From    rangesValue `json:"from"`
+	Target  rangesValue `json:"target"`
+	Moves   []moveValue `json:"moves"`
+	Reached int         `json:"reached"`
+	Hold    string      `json:"hold"`
+	Without []string    `json:"without,omitempty"`
+	Log     []logValue  `json:"log"`
+	Actor   string      `json:"actor"`
+	Created time.Time   `json:"created"`
+	Updated time.Time   `json:"updated"`
+	Nonce   string      `json:"nonce"`
 }
 
 // holderValue names who or what holds a key that only one may: the migration

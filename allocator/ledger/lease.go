@@ -329,6 +329,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, err
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""
+	l.confirm(state.layout.Layout.Version, before.at)
 	return true, nil
 }
 

@@ -53,6 +53,8 @@ type Ledger struct {
 		flight   *shared       // the look that leases wait for, nil while there is none
 		haltsAs  string        // who halts leasing where this process sees etcd go back; empty for nobody
 
+		confirmed confirmations // see Confirmed
+
 		contact Contact
 	}
 }
@@ -73,6 +75,7 @@ func New(store Store, cfg Config) (*Ledger, error) {
 	}
 	l.mu.state = &state{}
 	l.mu.changed = make(chan struct{})
+	l.mu.confirmed = make(confirmations)
 	return l, nil
 }
 

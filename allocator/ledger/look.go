@@ -282,7 +282,11 @@ func (l *Ledger) judge(s *sight) (record LayoutRecord, v verdict, evidence strin
 	if s.full {
 		t.checked = check{at: s.before.at, by: s.answer.Sender}
 	}
+	version := s.state.layout.Layout.Version
 	record, err = l.adopt(s.state)
+	if s.state.problem == nil && record.Layout.Version == version {
+		l.mu.confirmed.add(version, s.before.at)
+	}
 	return record, settled, "", err
 }
 

@@ -6,7 +6,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"time"
@@ -31,8 +30,9 @@ type Config struct {
 	Register func(grpc.ServiceRegistrar)
 	// Health is what gRPC's health service answers; its owner keeps it.
 	Health *health.Server
-	// Ready returns why /readyz should answer 503, nil for 200.
-	Ready func(context.Context) error
+	// Ready returns what readiness rests on: where one check failed /readyz answers
+	// 503.
+	Ready func(context.Context) []Check
 	// Metrics is what /metrics shows, in Prometheus's formats; nil for none.
 	Metrics prometheus.Gatherer
 	// Routes, where it is set, adds what else HTTP serves to the mux; it must stay
@@ -106,14 +106,8 @@ func Run(ctx context.Context, cfg Config) error {
 // handler serves /livez, /readyz and /metrics.
 func handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := cfg.Ready(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }))
+	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready))
 	if cfg.Metrics != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"slices"
 	"time"
 
@@ -26,8 +27,9 @@ const workers = 16
 
 // served is a running room and an echo server with the same settings.
 type served struct {
-	room, echo []*grpc.ClientConn
-	stop       func() error
+	room, echo         []*grpc.ClientConn
+	roomHTTP, echoHTTP string
+	stop               func() error
 }
 
 func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, error) {
@@ -35,16 +37,15 @@ func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, er
 	if err != nil {
 		return nil, err
 	}
-	rooms, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
+	var listeners [4]net.Listener
+	for i := range listeners {
+		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
 	}
-	echoes, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
+	rooms, echoes, roomHTTP, echoHTTP := listeners[0], listeners[1], listeners[2], listeners[3]
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.WarmTags = "a", "bench", l, rooms, warm
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.HTTP, cfg.WarmTags = "a", "bench", l, rooms, roomHTTP, warm
 	s, err := room.New(cfg)
 	if err != nil {
 		return nil, err
@@ -54,12 +55,15 @@ func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, er
 	group.Go(func() error { return s.Run(running) })
 	group.Go(func() error {
 		return server.Run(running, server.Config{
-			GRPC: echoes, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
+			GRPC: echoes, HTTP: echoHTTP, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
 			Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
-			Ready:    func(context.Context) error { return nil },
+			Ready:    func(context.Context) []server.Check { return nil },
+			Routes: func(mux *http.ServeMux) {
+				mux.HandleFunc("POST /v1/tags/{tag}/empty", func(http.ResponseWriter, *http.Request) {})
+			},
 		})
 	})
-	result := &served{}
+	result := &served{roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
 	for range 2 {
 		for address, conns := range map[string]*[]*grpc.ClientConn{rooms.Addr().String(): &result.room, echoes.Addr().String(): &result.echo} {
 			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))

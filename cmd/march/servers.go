@@ -132,9 +132,9 @@ func newRoom(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "room NAME",
 		Short: "Run an instance of a room",
-		Long: `Run an instance of a room: it issues the room's IDs over gRPC. A room may have as
-many instances as you like, each with a name of its own (--name) that stays the
-same over restarts. SIGTERM stops it: calls under way are answered first.`,
+		Long: `Run an instance of a room: it issues the room's IDs over gRPC and HTTP. A room
+may have as many instances as you like, each with a name of its own (--name) that
+stays the same over restarts. SIGTERM stops it: calls under way are answered first.`,
 		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
 		Args:    exactly("a room's name"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -179,11 +179,13 @@ same over restarts. SIGTERM stops it: calls under way are answered first.`,
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
+	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez and /readyz, HOST:PORT; empty for nowhere")
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
+	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "for how long what clients lease is theirs to use, and what strict tags hold after etcd last confirmed the layout")
+	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }
@@ -220,8 +222,9 @@ as many as you like, anywhere, of one cluster.`,
 	cluster.add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
+	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve HTTP/JSON, /livez and /readyz, HOST:PORT; empty for nowhere")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
+	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "for how long an instance must be silent to be forgotten")
 	return cmd
 }
 

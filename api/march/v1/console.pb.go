@@ -9,6 +9,7 @@ package marchv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1125,8 +1126,13 @@ type Instance struct {
 	Version int64                  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
 	// Whether its heartbeat is there, and when the last one was sent.
-	Alive         bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
-	LastSeen      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
+	LastSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// For how long it may go on under a layout that was not confirmed again, and
+	// clients with what they leased from it.
+	Hold *durationpb.Duration `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Since when its heartbeat has been missed; absent while it is there.
+	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1213,6 +1219,20 @@ func (x *Instance) GetAlive() bool {
 func (x *Instance) GetLastSeen() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LastSeen
+	}
+	return nil
+}
+
+func (x *Instance) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *Instance) GetSilentSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentSince
 	}
 	return nil
 }
@@ -1513,7 +1533,7 @@ var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
@@ -1572,7 +1592,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x14ListInstancesRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\"I\n" +
 	"\x15ListInstancesResponse\x120\n" +
-	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\x81\x02\n" +
+	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\xef\x02\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1581,7 +1601,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
 	"\x05alive\x18\a \x01(\bR\x05alive\x127\n" +
-	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\"?\n" +
+	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12-\n" +
+	"\x04hold\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12=\n" +
+	"\fsilent_since\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\"?\n" +
 	"\x15ForgetInstanceRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
@@ -1677,30 +1700,31 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*Chain)(nil),                     // 31: march.v1.Chain
 	(*Range)(nil),                     // 32: march.v1.Range
 	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
-	(*UpdateTagRequest)(nil),          // 34: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 35: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 36: march.v1.PrescaleTagRequest
-	(*PlanMigrationRequest)(nil),      // 37: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 38: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 39: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 40: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 41: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 42: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 43: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 44: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 45: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 46: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 47: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 48: march.v1.PrescaleTagResponse
-	(*PlanMigrationResponse)(nil),     // 49: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 50: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 51: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 52: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 53: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 54: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 55: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 56: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 57: march.v1.ContinueMigrationResponse
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(*UpdateTagRequest)(nil),          // 35: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 36: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 37: march.v1.PrescaleTagRequest
+	(*PlanMigrationRequest)(nil),      // 38: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 39: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 40: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 41: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 42: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 43: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 44: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 45: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 46: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 47: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 48: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 49: march.v1.PrescaleTagResponse
+	(*PlanMigrationResponse)(nil),     // 50: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 51: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 52: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 53: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 54: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 55: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 56: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 57: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 58: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
 	28, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
@@ -1719,61 +1743,63 @@ var file_march_v1_console_proto_depIdxs = []int32{
 	22, // 13: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
 	33, // 14: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
 	33, // 15: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	27, // 16: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	33, // 17: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	0,  // 18: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 19: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 20: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 21: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	9,  // 22: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	11, // 23: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	13, // 24: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	34, // 25: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	15, // 26: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	35, // 27: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	36, // 28: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	17, // 29: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	20, // 30: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	23, // 31: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	37, // 32: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	38, // 33: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	39, // 34: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	40, // 35: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	41, // 36: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	42, // 37: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	43, // 38: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	44, // 39: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	45, // 40: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	25, // 41: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	1,  // 42: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 43: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 44: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 45: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	10, // 46: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	12, // 47: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	14, // 48: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	46, // 49: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	16, // 50: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	47, // 51: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	48, // 52: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	18, // 53: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	21, // 54: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	24, // 55: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	49, // 56: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	50, // 57: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	51, // 58: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	52, // 59: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	53, // 60: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	54, // 61: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	55, // 62: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	56, // 63: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	57, // 64: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	26, // 65: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	42, // [42:66] is the sub-list for method output_type
-	18, // [18:42] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	34, // 16: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	33, // 17: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
+	27, // 18: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	33, // 19: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	0,  // 20: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 21: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 22: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 23: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	9,  // 24: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	11, // 25: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	13, // 26: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	35, // 27: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	15, // 28: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	36, // 29: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	37, // 30: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	17, // 31: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	20, // 32: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	23, // 33: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	38, // 34: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	39, // 35: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	40, // 36: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	41, // 37: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	42, // 38: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	43, // 39: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	44, // 40: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	45, // 41: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	46, // 42: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	25, // 43: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	1,  // 44: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 45: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 46: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 47: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	10, // 48: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	12, // 49: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	14, // 50: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	47, // 51: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	16, // 52: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	48, // 53: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	49, // 54: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	18, // 55: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	21, // 56: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	24, // 57: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	50, // 58: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	51, // 59: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	52, // 60: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	53, // 61: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	54, // 62: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	55, // 63: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	56, // 64: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	57, // 65: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	58, // 66: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	26, // 67: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	44, // [44:68] is the sub-list for method output_type
+	20, // [20:44] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
