@@ -43,7 +43,7 @@ func (i *Instance) openJournal(dir string) error {
 	for tag, next := range m.Marks {
 		i.memory.marks[tag] = ownMark{next, t.order}
 	}
-	i.memory.seen, i.memory.incarnations = m.Seen, append(m.Incarnations, i.incarnation)
+	i.memory.seen, i.memory.incarnations = m.Seen, slices.Concat(m.Incarnations, []string{i.incarnation})
 	i.memory.epochs, i.memory.version, i.memory.rooms = m.Epochs, m.Version, m.Rooms
 	return nil
 }

@@ -142,7 +142,7 @@ func TestTornAndCorrupt(t *testing.T) {
 	}
 	whole := bytes.Join(lines, nil)
 	before := len(lines[0]) + len(lines[1])
-	for n := range len(whole) {
+	for n := range whole {
 		s, err := Parse(whole[:n])
 		switch {
 		case n < len(lines[0]):
