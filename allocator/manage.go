@@ -149,15 +149,28 @@ func (c *Chain) Close() {
 func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
-	if issued := c.issued(); issued != c.mu.seen || c.mu.wanted > 0 {
-		c.mu.seen, c.mu.used = issued, now
-	}
-	if now.Sub(c.mu.used) < idleAfter {
+	if c.unused() < idleAfter {
 		return false
 	}
 	c.close()
 	return true
+}
+
+// Cold reports whether no ID was issued for idleAfter, or ever leased, and
+// nobody waits for one.
+func (c *Chain) Cold(idleAfter time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
+}
+
+// unused returns for how long no ID was issued. The caller holds the lock.
+func (c *Chain) unused() time.Duration {
+	now := c.now()
+	if issued := c.issued(); issued != c.mu.seen || c.mu.wanted > 0 {
+		c.mu.seen, c.mu.used = issued, now
+	}
+	return now.Sub(c.mu.used)
 }
 
 func (c *Chain) close() {

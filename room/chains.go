@@ -111,6 +111,24 @@ func (c *chains) remove(tag allocator.Tag, chain *allocator.Chain) {
 	}
 }
 
+// replace puts chain in the place of another, where that still is the tag's,
+// and closes the other.
+func (c *chains) replace(tag allocator.Tag, other, chain *allocator.Chain) {
+	c.mu.Lock()
+	was := c.mu.chains[tag] == other
+	if was {
+		c.mu.chains[tag] = chain
+	}
+	c.mu.Unlock()
+	other.Close() // who finds it closed finds the new one
+	if was {
+		dropped := other.Status().Dropped
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.mu.dropped += dropped
+	}
+}
+
 // closeAll closes every chain and returns how many IDs were dropped in all.
 func (c *chains) closeAll() int64 {
 	for _, t := range c.all(false) {
@@ -212,23 +230,29 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.C
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
 	}
-	source, settings, err := s.instance.Source(ctx, tag)
+	chain, err := s.readChain(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
 		_, err = s.ledger.CreateTag(ctx, tag, ledger.DefaultTag(), "room "+string(s.cfg.Room))
 		if err != nil && allocator.KindOf(err) != allocator.Exists {
 			return nil, err
 		}
-		source, settings, err = s.instance.Source(ctx, tag)
+		chain, err = s.readChain(ctx, tag)
 	}
-	if err != nil {
-		return nil, err
-	}
-	chain, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
 	if err != nil {
 		return nil, err
 	}
 	s.chains.put(tag, chain)
 	return chain, nil
+}
+
+// readChain reads a tag and makes a chain of it, which then knows all that its
+// first lease needs.
+func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {
+	source, settings, err := s.instance.Source(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	return allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
 }
 
 // tagChanged is told by the ledger of a tag whose settings changed. A chain in

@@ -53,6 +53,9 @@ type Config struct {
 	// issues a residue that the room may have given up. Default false: it goes on
 	// with what it holds, and the IDs are unique all the same.
 	StrictRetract bool
+	// ColdAfter is for how long a tag's IDs were not asked for when a new layout
+	// drops them without leasing others ahead. Default 1 minute.
+	ColdAfter time.Duration
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
 	// Logger; nil logs nothing.
@@ -61,7 +64,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
 func DefaultConfig() Config {
-	return Config{IdleAfter: 30 * time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second}
+	return Config{IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second}
 }
 
 // Server is one instance of a room.
@@ -104,6 +107,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
 	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
 		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
+	case cfg.ColdAfter < 0:
+		return nil, allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
 	case cfg.Drain < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
