@@ -271,7 +271,7 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 // follow polls a migration until it is as wanted.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
 		if err == nil {

@@ -23,7 +23,8 @@ import (
 )
 
 // migrations makes TestMigrationsUnderLoad a measurement: so many in a row,
-// however long they take, and what they may cost callers is asserted.
+// however long they take, and what they may cost callers is asserted. The tests
+// of what migrations cost take their full size with it.
 var migrations = flag.Int("migrations", 0, "measure so many migrations in a row; 0: make some, and assert no figures")
 
 const (
