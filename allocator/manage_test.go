@@ -174,6 +174,27 @@ func TestObserveAndCloseUnused(t *testing.T) {
 	})
 }
 
+// Cold is a chain that leased nothing, or of which nothing was taken for a while.
+func TestCold(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, _ := w.chain(settings(1000, 1_000_000, time.Minute))
+		if !c.Cold(time.Minute) {
+			w.Error("it leased nothing, and is not cold")
+		}
+		w.take(c, 10)
+		if c.Cold(time.Minute) {
+			w.Error("cold, in use")
+		}
+		time.Sleep(time.Minute)
+		if !c.Cold(time.Minute) {
+			w.Error("not cold after a minute")
+		}
+		if _, ok := c.TryNext(); !ok || c.Cold(time.Minute) {
+			w.Error("cold, or closed")
+		}
+	})
+}
+
 // A chain with a caller that waits is in use.
 func TestCloseUnusedSparesWaiters(t *testing.T) {
 	virtual(t, func(w *world) {
@@ -188,7 +209,7 @@ func TestCloseUnusedSparesWaiters(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Millisecond)
-		if c.CloseUnused(time.Minute) {
+		if c.Cold(time.Minute) || c.CloseUnused(time.Minute) {
 			w.Error("closed under a caller")
 		}
 		if err := <-done; !errors.Is(err, context.DeadlineExceeded) {

@@ -60,6 +60,7 @@ type load struct {
 	mu struct {
 		sync.Mutex
 		refused []string // calls that failed because their room had no range
+		failed  int      // and for any other reason
 		took    [phases]*hdrhistogram.Histogram
 		fromDue [phases]*hdrhistogram.Histogram // in a call that waits for its turn, too
 	}
@@ -140,7 +141,7 @@ func (l *load) reports(in allocator.Room, name allocator.Instance, reported *ato
 		select {
 		case <-l.done:
 			return
-		case <-time.After(25 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -199,7 +200,9 @@ func (l *load) failed(c *caller, err error) {
 		l.mu.refused = append(l.mu.refused, s.Message())
 		return
 	}
-	l.Errorf("room %s tag %s: %v", c.room, c.tag, err)
+	if l.mu.failed++; l.mu.failed <= 10 {
+		l.Errorf("room %s tag %s: %v", c.room, c.tag, err)
+	}
 }
 
 func (l *load) record(p phase, took, fromDue time.Duration) {
