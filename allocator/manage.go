@@ -157,10 +157,14 @@ func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 }
 
 // Cold reports whether no ID was issued for idleAfter, or ever leased, and
-// nobody waits for one.
+// nobody waits for one. A chain that is prescaled is not: an operator expects its
+// callers.
 func (c *Chain) Cold(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if s := c.mu.settings; s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
+		return false
+	}
 	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
 }
 

@@ -192,6 +192,19 @@ func TestCold(t *testing.T) {
 		if _, ok := c.TryNext(); !ok || c.Cold(time.Minute) {
 			w.Error("cold, or closed")
 		}
+		time.Sleep(time.Hour)
+		prescaled := settings(1000, 1_000_000, time.Minute)
+		prescaled.Prescale, prescaled.PrescaleUntil = 5000, time.Now().Add(time.Hour)
+		if err := c.Update(prescaled); err != nil {
+			w.Fatal(err)
+		}
+		if c.Cold(time.Minute) {
+			w.Error("cold, and prescaled")
+		}
+		time.Sleep(time.Hour)
+		if !c.Cold(time.Minute) {
+			w.Error("not cold after the prescale")
+		}
 	})
 }
 
