@@ -96,7 +96,7 @@ func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
 			return record, err
 		}
 	}
-	return LayoutRecord{}, allocator.Errorf(allocator.WentBack,
+	return LayoutRecord{}, l.wentBack(ctx,
 		"etcd answered at revision %d, %d times, after it had shown revision %d: it went back in time", answer.Revision, looks, seen)
 }
 
@@ -201,6 +201,13 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 	}
 	close(l.mu.changed)
 	l.mu.changed = make(chan struct{})
+	switch {
+	case next.halted != nil && old.halted == nil:
+		l.regressions.Add(1)
+		l.log.Error("leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
+	case next.halted == nil && old.halted != nil && next.epoch != "":
+		l.log.Info("leasing goes on")
+	}
 	switch {
 	case next.problem != nil:
 		l.log.Error("layout refused", "error", next.problem)
