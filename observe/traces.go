@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 )
@@ -69,6 +70,19 @@ func Calls(tracer trace.TracerProvider, unwanted func(fullMethod string) bool) s
 		otelgrpc.WithPropagators(propagation.TraceContext{}),
 		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !unwanted(info.FullMethodName) }),
 	)
+}
+
+// CallsOut returns what makes spans of the calls of a gRPC client, and tells
+// its server the trace; nothing where tracer is nil.
+func CallsOut(tracer trace.TracerProvider) []grpc.DialOption {
+	if tracer == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
+		otelgrpc.WithPropagators(propagation.TraceContext{}),
+	))}
 }
 
 // Incoming returns ctx as part of the trace that the caller of a gRPC method
