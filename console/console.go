@@ -110,7 +110,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready:    func(ctx context.Context) []server.Check { return []server.Check{{Name: "etcd", Err: s.ready(ctx)}} },
 		Routes:   s.routes,
 		Draining: func() { close(s.stopping) },
-		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer,
+		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err

@@ -257,19 +257,19 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 	switch {
 	case change.Settings == nil && chain != nil:
 		s.chains.remove(change.Name, chain)
-		s.log.Info("tag deleted", "tag", change.Name)
+		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
 	case change.Settings == nil:
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
 		s.chains.remove(change.Name, chain) // its next caller gets one that is as it should be
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))
 	case chain != nil:
 		if err := chain.Update(change.Settings.Chain); err != nil {
-			s.log.Error("tag's settings refused", "tag", change.Name, "error", err)
+			s.lines.refused.Log(time.Now(), s.log.Error, "tag's settings refused", "tag", change.Name, "error", err)
 			return
 		}
 		chain.Skip(change.Settings.Skips[s.cfg.Room])
 		chain.space.Store(&space{change.Settings.Start, change.Settings.Limit})
-		s.log.Info("tag updated", "tag", change.Name)
+		s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
 	case change.Settings.Chain.Prescale > 0 && time.Now().Before(change.Settings.Chain.PrescaleUntil):
 		select {
 		case s.prescaled <- change.Name:
@@ -291,7 +291,7 @@ func (s *Server) warmPrescaled(ctx context.Context) error {
 		case tag := <-s.prescaled:
 			warming, cancel := context.WithTimeout(ctx, 5*time.Second)
 			if err := s.warmTag(warming, tag); err != nil && ctx.Err() == nil {
-				s.log.Warn("tag not prescaled yet, its first caller will", "tag", tag, "error", err)
+				s.lines.unwarmed.Log(time.Now(), s.log.Warn, "tag not prescaled yet, its first caller will", "tag", tag, "error", err)
 			}
 			cancel()
 		}

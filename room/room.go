@@ -19,6 +19,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/internal/rarely"
 	"github.com/march-id/march/observe"
 )
 
@@ -90,12 +91,16 @@ type Server struct {
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
+	lines       lines
 
 	instance *ledger.Instance // set by Run before anything is served
 }
 
 // maxRequest bounds a request, in bytes.
 const maxRequest = 64 << 10
+
+// lines are what could be logged for every tag at once.
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready rarely.Line }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -199,6 +204,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Routes:   s.routes,
 		Metrics:  s.cfg.Metrics,
 		Tracer:   s.cfg.Tracer,
+		Logger:   s.log,
 		Draining: s.status.stopped,
 	})
 	stopServing()

@@ -52,7 +52,9 @@ type Ledger struct {
 	log   hclog.Logger
 
 	regressions atomic.Int64
-	wentBackLog rarely.Line
+
+	// What would be logged at each turn for as long as it lasts.
+	wentBackLog, refusedLog, watchLog rarely.Line
 
 	mu struct {
 		sync.Mutex

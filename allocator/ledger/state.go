@@ -250,7 +250,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
 	}
 	t, err := l.decodeTag(kv)
 	if err != nil {
-		l.log.Error("tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
+		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
 		return TagChange{Name: name}
 	}
 	return TagChange{Name: name, Settings: &t.Settings}
@@ -267,7 +267,7 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 		if ctx.Err() != nil {
 			break
 		}
-		l.log.Debug("watch ended, reading again", "error", err)
+		l.watchLog.Log(time.Now(), l.log.Debug, "watch ended, reading again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(4 * retryPause):

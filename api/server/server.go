@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -19,7 +20,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/observe"
 )
@@ -41,6 +41,8 @@ type Config struct {
 	// Tracer makes a span of each call, but for those that issue IDs; nil makes
 	// none.
 	Tracer trace.TracerProvider
+	// Logger is told of calls that failed and should not have; nil logs nothing.
+	Logger hclog.Logger
 	// Routes, where it is set, adds what else HTTP serves to the mux; it must stay
 	// within the server's time limits or lift them for its own route
 	// (http.ResponseController).
@@ -59,6 +61,10 @@ const maxHeader = 16 << 10
 // Run serves until ctx ends, then lets the calls under way finish, for Drain at
 // most, and returns nil; or it returns the error of a listener that failed.
 func Run(ctx context.Context, cfg Config) error {
+	failed := &failures{log: cfg.Logger}
+	if failed.log == nil {
+		failed.log = hclog.NewNullLogger()
+	}
 	var requests *observe.Requests
 	var options []grpc.ServerOption
 	if cfg.Metrics != nil { // first, and so around what turns errors into statuses
@@ -69,8 +75,8 @@ func Run(ctx context.Context, cfg Config) error {
 		options = append(options, grpc.StatsHandler(observe.Calls(cfg.Tracer, untraced)))
 	}
 	g := grpc.NewServer(append(options,
-		grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor),
-		grpc.ChainStreamInterceptor(api.StreamServerInterceptor),
+		grpc.ChainUnaryInterceptor(failed.unary),
+		grpc.ChainStreamInterceptor(failed.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
