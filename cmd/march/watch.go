@@ -44,8 +44,10 @@ func (f *watchFlags) add(cmd *cobra.Command) {
 // end.
 func (f *watchFlags) start(ctx context.Context, service, instance string, labels prometheus.Labels, log hclog.Logger) (w watched, stop func(), err error) {
 	stop = func() {}
-	if u, err := url.Parse(f.traces); f.traces != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" || u.Hostname() == "" || u.Path != "" || u.User != nil || u.RawQuery != "") {
-		return w, stop, usageError{allocator.Errorf(allocator.Invalid, "traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", f.traces)}
+	if f.traces != "" {
+		if err := checkReceiver(f.traces); err != nil {
+			return w, stop, usageError{err}
+		}
 	}
 	if !(f.ratio >= 0 && f.ratio <= 1) { // nor NaN
 		return w, stop, usageError{allocator.Errorf(allocator.Invalid, "traces-ratio: %v; allowed: 0 to 1", f.ratio)}
@@ -71,6 +73,19 @@ func (f *watchFlags) start(ctx context.Context, service, instance string, labels
 			log.Warn("the last traces were not sent", "error", err)
 		}
 	}, nil
+}
+
+// checkReceiver checks the URL of an OTLP receiver.
+func checkReceiver(text string) error {
+	u, err := url.Parse(text)
+	if err != nil {
+		return allocator.Errorf(allocator.Invalid, "traces: not a URL; allowed: http://HOST:PORT or https://HOST:PORT") // err would show a password
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Port() == "", u.Path != "", u.RawQuery != "", u.Fragment != "", u.User != nil:
+		return allocator.Errorf(allocator.Invalid, "traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", u.Redacted())
+	}
+	return nil
 }
 
 // rereadLevel sets the log's level from the settings file again at each SIGHUP,
