@@ -77,7 +77,7 @@ func TestRequests(t *testing.T) {
 	})
 	handler := r.HTTP(mux)
 	for _, target := range []string{"/v1/a", "/v1/b", "/v1/none", "/elsewhere", "/also/elsewhere"} {
-		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", target, nil))
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, target, nil))
 	}
 	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(`
 # HELP march_requests_total Calls over gRPC that ended, by method and code. A stream is one.

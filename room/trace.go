@@ -18,11 +18,11 @@ func (s *Server) span(ctx context.Context, operation string, tag allocator.Tag) 
 	if s.cfg.Tracer == nil {
 		return ctx, func(error) {}
 	}
-	ctx, span := s.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(observe.Incoming(ctx), operation, trace.WithAttributes(
+	ctx, span := s.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(observe.Incoming(ctx), operation, trace.WithAttributes( //nolint:spancheck // see below
 		attribute.String("march.room", string(s.cfg.Room)), attribute.String("march.instance", string(s.cfg.Name)),
 		attribute.String("march.tag", string(tag)),
 	))
-	return ctx, func(err error) {
+	return ctx, func(err error) { //nolint:spancheck // it ends the span, and every caller defers or calls it
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())
 		}

@@ -19,10 +19,10 @@ func (i *Instance) span(ctx context.Context, operation string, tag allocator.Tag
 	if i.ledger.cfg.Tracer == nil {
 		return ctx, func(error) {}
 	}
-	ctx, span := i.ledger.cfg.Tracer.Tracer(scope).Start(ctx, operation, trace.WithAttributes(
+	ctx, span := i.ledger.cfg.Tracer.Tracer(scope).Start(ctx, operation, trace.WithAttributes( //nolint:spancheck // see below
 		attribute.String("march.room", string(i.room)), attribute.String("march.tag", string(tag)),
 	))
-	return ctx, func(err error) {
+	return ctx, func(err error) { //nolint:spancheck // it ends the span, and every caller defers or calls it
 		if err != nil {
 			span.SetStatus(codes.Error, err.Error())
 		}
