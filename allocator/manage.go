@@ -12,6 +12,7 @@ type Status struct {
 	Issued  int64         // IDs handed out since the chain was made
 	Held    int64         // IDs in memory
 	Dropped int64         // IDs leased and never to be issued
+	Last    int64         // the last ID that was leased, -1 before any
 	Target  int64         // how many IDs the chain aims to hold; its next step
 	Peak    float64       // the recent peak rate, IDs per second
 	Lasts   time.Duration // how long Held lasts at Peak; 0 when nothing is held, LongestReserve at most
@@ -27,7 +28,7 @@ func (c *Chain) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Status{
-		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped,
+		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped, Last: c.mu.last,
 		Target: c.mu.pace.target(c.mu.settings, c.now()), Peak: c.mu.pace.peak,
 		Refills: c.mu.refills, Waits: c.mu.waits, Version: c.version(),
 		Used: c.mu.used, Failure: c.mu.failure,

@@ -265,3 +265,16 @@ func TestWarmAndStatus(t *testing.T) {
 		}
 	})
 }
+
+func TestStatusLast(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		if s := c.Status(); s.Last != -1 {
+			w.Errorf("last %d before any was leased", s.Last)
+		}
+		w.take(c, 1)
+		if s := c.Status(); s.Last != m.nextID()-1 {
+			w.Errorf("last %d, the source goes on at %d", s.Last, m.nextID())
+		}
+	})
+}

@@ -129,7 +129,7 @@ func (s *Server) renewed(t tagged, version int64) bool {
 	if failure := t.chain.Status().Failure; failure != nil {
 		switch allocator.KindOf(failure) {
 		case allocator.NoRange, allocator.NotFound, allocator.Exhausted:
-			s.log.Warn("chain dropped", "tag", t.tag, "error", failure)
+			s.lines.dropped.Log(time.Now(), s.log.Warn, "chain dropped", "tag", t.tag, "error", failure)
 			s.chains.remove(t.tag, t.chain)
 			return true
 		}
