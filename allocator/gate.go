@@ -13,7 +13,8 @@ import (
 //
 // A chain asks it after it took an ID and before it hands it out, so that a
 // process that was stopped in between issues nothing that may not be issued any
-// longer. It is called often, by many at once.
+// longer. Segments with an end (Until) are held to it at the same places. It is
+// called often, by many at once.
 type Gate func(version int64) (newest int64, err error)
 
 // Elapsed returns how much time went by between two readings of a clock: the
@@ -31,6 +32,12 @@ func (c *Chain) Gated() bool { return c.gate != nil }
 func (c *Chain) admits(seg Segment) (bool, error) {
 	if c.gate == nil || seg.Count == 0 {
 		return true, nil
+	}
+	if !seg.Until.IsZero() && seg.ended(c.now()) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.dropEnded(c.now())
+		return false, nil
 	}
 	newest, err := c.gate(seg.Version)
 	switch {
