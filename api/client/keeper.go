@@ -88,10 +88,14 @@ func (c *Client) dropIfUnused(t *Tag) {
 	if t.keeping.unused < dropUnknown {
 		return
 	}
-	after := dropUnused
 	if t.Status().Refills == 0 {
-		after = dropUnknown
+		c.dropIfUnusedFor(t, dropUnknown)
+	} else {
+		c.dropIfUnusedFor(t, dropUnused)
 	}
+}
+
+func (c *Client) dropIfUnusedFor(t *Tag, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !t.kept && t.chain.CloseUnused(after) {

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -152,9 +153,9 @@ var faults = map[string]fault{
 		return nil, ctx.Err()
 	},
 	"hang, happened": func(ctx context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
-		answer, err := lost(lease, nil)
+		_, err := lost(lease, nil)
 		<-ctx.Done()
-		return answer, err
+		return nil, cmp.Or(err, ctx.Err())
 	},
 	"ended": func(context.Context, func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		return nil, context.Canceled
@@ -170,6 +171,13 @@ func lost(lease func() (*marchv1.LeaseResponse, error), err error) (*marchv1.Lea
 		return nil, failed
 	}
 	return nil, err
+}
+
+// answers returns a fault that answers with an error.
+func answers(err error) fault {
+	return func(context.Context, func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
+		return nil, err
+	}
 }
 
 // front stands between the client and a real instance: it passes leases on,
@@ -464,3 +472,6 @@ func is(tb testing.TB, err error, kind allocator.Kind, says ...string) {
 		}
 	}
 }
+
+// ttlUntil returns a time to live that ends then.
+func ttlUntil(end time.Time) *durationpb.Duration { return durationpb.New(max(time.Until(end), 1)) }
