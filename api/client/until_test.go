@@ -20,13 +20,16 @@ func TestTimeToLive(t *testing.T) {
 	a := c.room("a", "a1")
 	for name, f := range faults {
 		for _, strict := range []bool{false, true} {
+			if strict && name != "away" && name != "hang, happened" {
+				continue // the room is away all the same
+			}
 			t.Run(fmt.Sprintf("%s, strict %t", name, strict), func(t *testing.T) {
 				t.Parallel()
 				front := newFront(t, a)
 				opts := quick(front.address)
 				opts.Strict, opts.MinStep = strict, 100_000
 				ids := newClient(t, opts)
-				const ttl = 2 * time.Second
+				const ttl = time.Second
 				front.setTTL(ttl)
 				order := tagOf(t, ids, slug(name))
 				mustNext(t, order)
