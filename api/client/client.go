@@ -29,7 +29,7 @@ type Client struct {
 
 	mu struct {
 		sync.RWMutex
-		tags   map[string]*Tag
+		tags   map[string]*held
 		closed bool
 		wakeAt time.Time // when the keeper will look next; the zero time while it looks
 	}
@@ -61,7 +61,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{opts: opts, log: opts.Logger, refiller: refiller, poke: make(chan struct{}, 1)}
-	c.mu.tags = make(map[string]*Tag)
+	c.mu.tags = make(map[string]*held)
 	if c.pool, err = newPool(opts); err != nil {
 		return nil, err
 	}
@@ -112,7 +112,13 @@ func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocat
 
 // Tag returns a handle to a tag, which is kept until Close. It asks nobody
 // whether the tag exists. Its errors are Invalid (the name) and ErrClosed.
-func (c *Client) Tag(name string) (*Tag, error) { return c.tag(name, true) }
+func (c *Client) Tag(name string) (*Tag, error) {
+	h, err := c.tag(name, true)
+	if err != nil {
+		return nil, err
+	}
+	return (*Tag)(h.chain), nil
+}
 
 // Close drops what is held, ends every call under way with ErrClosed, and
 // returns when all of the client's goroutines have ended.
@@ -120,8 +126,8 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.mu.closed = true
 	c.mu.Unlock()
-	for _, t := range c.tags() { // no more are made
-		t.chain.Close()
+	for _, h := range c.tags() { // no more are made
+		h.chain.Close()
 	}
 	c.stop()
 	c.work.Wait()
@@ -132,11 +138,11 @@ func (c *Client) Close() {
 // in between, unused for long.
 func (c *Client) with(name string, use func(*Tag) error) error {
 	for {
-		t, err := c.tag(name, false)
+		h, err := c.tag(name, false)
 		if err != nil {
 			return err
 		}
-		if err := use(t); !errors.Is(err, error(ErrClosed)) || c.closed() {
+		if err := use((*Tag)(h.chain)); !errors.Is(err, error(ErrClosed)) || c.closed() {
 			return err
 		}
 	}
@@ -149,16 +155,16 @@ func (c *Client) closed() bool {
 }
 
 // tag returns a tag, made if need be; one that is kept is never dropped.
-func (c *Client) tag(name string, keep bool) (*Tag, error) {
+func (c *Client) tag(name string, keep bool) (*held, error) {
 	c.mu.RLock()
-	t, closed := c.mu.tags[name], c.mu.closed
-	found := t != nil && (t.kept || !keep)
+	h, closed := c.mu.tags[name], c.mu.closed
+	found := h != nil && (h.kept || !keep)
 	c.mu.RUnlock()
 	switch {
 	case closed:
 		return nil, ErrClosed
 	case found:
-		return t, nil
+		return h, nil
 	}
 	parsed, err := allocator.ParseTag(name)
 	if err != nil {
@@ -169,23 +175,23 @@ func (c *Client) tag(name string, keep bool) (*Tag, error) {
 	if c.mu.closed {
 		return nil, ErrClosed
 	}
-	if t = c.mu.tags[name]; t == nil {
-		if t, err = newTag(c, parsed); err != nil {
+	if h = c.mu.tags[name]; h == nil {
+		if h, err = hold(c, parsed); err != nil {
 			return nil, err
 		}
-		c.mu.tags[name] = t
+		c.mu.tags[name] = h
 	}
-	t.kept = t.kept || keep
-	return t, nil
+	h.kept = h.kept || keep
+	return h, nil
 }
 
 // tags returns all tags.
-func (c *Client) tags() []*Tag {
+func (c *Client) tags() []*held {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	tags := make([]*Tag, 0, len(c.mu.tags))
-	for _, t := range c.mu.tags {
-		tags = append(tags, t)
+	tags := make([]*held, 0, len(c.mu.tags))
+	for _, h := range c.mu.tags {
+		tags = append(tags, h)
 	}
 	return tags
 }

@@ -7,7 +7,7 @@ func (c *Client) Tags() int { return len(c.tags()) }
 
 // DropUnused drops the tags without a handle that were not used for so long.
 func (c *Client) DropUnused(after time.Duration) {
-	for _, t := range c.tags() {
-		c.dropIfUnusedFor(t, after)
+	for _, h := range c.tags() {
+		c.dropIfUnusedFor(h, after)
 	}
 }

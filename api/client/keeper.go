@@ -50,11 +50,11 @@ func (c *Client) keep(ctx context.Context) {
 		c.mu.Unlock()
 		now := time.Now()
 		wakeAt := now.Add(lookEvery)
-		for _, t := range c.tags() {
-			if at := t.tend(now, c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
+		for _, h := range c.tags() {
+			if at := h.tend(now, c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
 				wakeAt = at
 			}
-			c.dropIfUnused(t)
+			c.dropIfUnused(h)
 		}
 		c.mu.Lock()
 		c.mu.wakeAt = wakeAt
@@ -84,38 +84,38 @@ func (c *Client) wakeKeeper() {
 }
 
 // dropIfUnused forgets a tag that was not used for long.
-func (c *Client) dropIfUnused(t *Tag) {
-	if t.keeping.unused < dropUnknown {
+func (c *Client) dropIfUnused(h *held) {
+	if h.keeping.unused < dropUnknown {
 		return
 	}
-	if t.Status().Refills == 0 {
-		c.dropIfUnusedFor(t, dropUnknown)
+	if h.chain.Status().Refills == 0 {
+		c.dropIfUnusedFor(h, dropUnknown)
 	} else {
-		c.dropIfUnusedFor(t, dropUnused)
+		c.dropIfUnusedFor(h, dropUnused)
 	}
 }
 
-func (c *Client) dropIfUnusedFor(t *Tag, after time.Duration) {
+func (c *Client) dropIfUnusedFor(h *held, after time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !t.kept && t.chain.CloseUnused(after) {
-		delete(c.mu.tags, string(t.name))
+	if !h.kept && h.chain.CloseUnused(after) {
+		delete(c.mu.tags, string(h.name))
 	}
 }
 
 // tend looks after a tag and returns when to do so again, the zero time for no
 // need.
-func (t *Tag) tend(now time.Time, newest int64) (again time.Time) {
-	until, ttl := t.lastLease()
+func (h *held) tend(now time.Time, newest int64) (again time.Time) {
+	until, ttl := h.lastLease()
 	unusedAfter := ttl
 	if ttl == 0 {
 		unusedAfter = math.MaxInt64
 	}
-	unused := t.chain.Observe()
-	t.keeping.unused = unused
-	end := t.chain.Expire(unusedAfter)
-	if version := t.Status().Version; version != 0 && version < newest {
-		t.follow(now, newest)
+	unused := h.chain.Observe()
+	h.keeping.unused = unused
+	end := h.chain.Expire(unusedAfter)
+	if version := h.chain.Status().Version; version != 0 && version < newest {
+		h.follow(now, newest)
 	}
 	again = end
 	if until.After(now) && (again.IsZero() || until.Before(again)) {
@@ -125,13 +125,13 @@ func (t *Tag) tend(now time.Time, newest int64) (again time.Time) {
 		return again
 	}
 	renewAt := end.Add(-ttl / renewPart)
-	if renewAt.Before(t.keeping.renewAt) {
-		renewAt = t.keeping.renewAt
+	if renewAt.Before(h.keeping.renewAt) {
+		renewAt = h.keeping.renewAt
 	}
 	if !renewAt.After(now) {
-		t.chain.Replace(0, now.Add(ttl/renewPart))
+		h.chain.Replace(0, now.Add(ttl/renewPart))
 		renewAt = now.Add(max(end.Sub(now)/2, renewPause))
-		t.keeping.renewAt = renewAt
+		h.keeping.renewAt = renewAt
 	}
 	if renewAt.Before(again) {
 		again = renewAt
@@ -141,13 +141,13 @@ func (t *Tag) tend(now time.Time, newest int64) (again time.Time) {
 
 // follow asks for a segment of the newest layout: at once, and again after
 // growing pauses while what is leased is of an older one.
-func (t *Tag) follow(now time.Time, newest int64) {
-	k := &t.keeping
+func (h *held) follow(now time.Time, newest int64) {
+	k := &h.keeping
 	if k.version != newest {
 		k.version, k.followAt, k.followWait = newest, now, lookEvery
 	}
 	if !now.Before(k.followAt) {
-		t.chain.Replace(newest, time.Time{})
+		h.chain.Replace(newest, time.Time{})
 		k.followAt = now.Add(k.followWait)
 		k.followWait = min(2*k.followWait, followMost)
 	}

@@ -43,6 +43,7 @@ type cluster struct {
 	testing.TB
 	memory *ledgertest.Memory
 	admin  *ledger.Ledger
+	hold   time.Duration // of rooms that are started, 0 for the default
 }
 
 func newCluster(tb testing.TB) *cluster {
@@ -112,6 +113,9 @@ func (i *instance) start() {
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.CreateTags = i.in, i.name, i.ledger(), listen(i, i.address), true
 	cfg.Drain = time.Second
+	if i.hold > 0 {
+		cfg.Hold = i.hold
+	}
 	i.address = cfg.GRPC.Addr().String()
 	server, err := room.New(cfg)
 	if err != nil {

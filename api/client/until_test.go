@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -63,6 +64,32 @@ func TestTimeToLive(t *testing.T) {
 				await(t, "the room is back", func() bool { _, err := order.Next(t.Context()); return err == nil })
 			})
 		}
+	}
+}
+
+// TestHold has a room itself say how long its IDs may be used, of a strict tag
+// and of another, and go.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.hold = 2 * time.Second
+	strict := ledger.DefaultTag()
+	strict.StrictRetract = true
+	if _, err := c.admin.CreateTag(t.Context(), "strict", strict, "test"); err != nil {
+		t.Fatal(err)
+	}
+	a := c.room("a", "a1")
+	ids := newClient(t, quick(a.address))
+	for _, name := range []string{"order", "strict"} {
+		tag := tagOf(t, ids, name)
+		leases := tag.Status().Refills
+		await(t, "its IDs are replaced", func() bool { mustNext(t, tag); return tag.Status().Refills > leases+1 })
+	}
+	a.end()
+	for _, name := range []string{"order", "strict"} {
+		var err error
+		await(t, "the end", func() bool { _, err = ids.Next(t.Context(), name); return err != nil })
+		is(t, err, allocator.Unavailable, "tag "+name, "since ", "room at "+a.address)
 	}
 }
 

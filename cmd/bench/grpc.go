@@ -28,6 +28,7 @@ const workers = 16
 // served is a running room and an echo server with the same settings.
 type served struct {
 	room, echo         []*grpc.ClientConn
+	address            string // the room's
 	roomHTTP, echoHTTP string
 	stop               func() error
 }
@@ -45,7 +46,7 @@ func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, er
 	}
 	rooms, echoes, roomHTTP, echoHTTP := listeners[0], listeners[1], listeners[2], listeners[3]
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.HTTP, cfg.WarmTags = "a", "bench", l, rooms, roomHTTP, warm
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.HTTP, cfg.WarmTags = "a", "served", l, rooms, roomHTTP, warm
 	s, err := room.New(cfg)
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, er
 			},
 		})
 	})
-	result := &served{roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
+	result := &served{address: rooms.Addr().String(), roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
 	for range 2 {
 		for address, conns := range map[string]*[]*grpc.ClientConn{rooms.Addr().String(): &result.room, echoes.Addr().String(): &result.echo} {
 			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
