@@ -151,17 +151,17 @@ func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	if err := checkCount(n); err != nil {
 		return dst, err
 	}
-	if c.front().left() < n {
+	if c.gate != nil {
+		return c.nextNGated(ctx, n, dst)
+	}
+	if c.head.Load().left() < n {
 		if err := c.wait(ctx, n, n); err != nil {
 			return dst, err
 		}
 	}
 	for n > 0 {
-		l := c.front()
-		first, got, err := c.takeN(l, n)
-		if err != nil {
-			return dst, err
-		}
+		l := c.head.Load()
+		first, got := l.takeN(n)
 		if got > 0 {
 			dst = l.appendRuns(dst, first, got)
 		}

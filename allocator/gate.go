@@ -71,6 +71,53 @@ func (c *Chain) nextGated(ctx context.Context) (int64, error) {
 	}
 }
 
+// nextNGated is NextN for a chain with a gate. It may have waited between the
+// first IDs and the last, so it asks for all of them again at the end; where the
+// gate has closed for some meanwhile, it begins anew.
+func (c *Chain) nextNGated(ctx context.Context, n int64, dst []Run) ([]Run, error) {
+	for {
+		runs, from, err := c.takeRuns(ctx, n)
+		admitted := err == nil
+		for i := 0; i < len(from)-1 && err == nil; i++ {
+			var ok bool
+			ok, err = c.admits(from[i])
+			admitted = admitted && ok
+		}
+		if err != nil {
+			return dst, err
+		}
+		if admitted {
+			return append(dst, runs...), nil
+		}
+	}
+}
+
+// takeRuns takes n IDs that may be issued, each by the time it is taken, and
+// returns the segments that they are from, too.
+func (c *Chain) takeRuns(ctx context.Context, n int64) (runs []Run, from []Segment, err error) {
+	if c.gated.Load().left() < n {
+		if err := c.wait(ctx, n, n); err != nil {
+			return nil, nil, err
+		}
+	}
+	for n > 0 {
+		l := c.gated.Load()
+		first, got, err := c.takeN(l, n)
+		if err != nil {
+			return nil, nil, err
+		}
+		if got > 0 {
+			runs, from = l.appendRuns(runs, first, got), append(from, l.seg)
+		}
+		if n -= got; n > 0 {
+			if err := c.wait(ctx, n, n); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return runs, from, nil
+}
+
 // takeN takes up to n ordinals of l that may be issued. IDs that were taken
 // while the gate closed are lost: a gap.
 func (c *Chain) takeN(l *link, n int64) (first uint64, got int64, err error) {

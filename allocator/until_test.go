@@ -235,6 +235,39 @@ func TestGateUntil(t *testing.T) {
 	}
 }
 
+// TestGateUntilInABatch stops it in the middle of a batch that takes from several
+// links: none of its IDs is past its end.
+func TestGateUntilInABatch(t *testing.T) {
+	for stopAt := 1; stopAt < 12; stopAt++ {
+		virtual(t, func(w *world) {
+			m := newMemory(w, strided())
+			m.setTTL(time.Minute)
+			asked := 0
+			c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(int64) (int64, error) {
+				if asked++; asked == stopAt {
+					time.Sleep(time.Hour)
+				}
+				return 1, nil
+			})
+			if err := c.Warm(w.Context()); err != nil {
+				w.Fatal(err)
+			}
+			border := m.nextID()
+			runs, err := c.NextN(w.Context(), 900, nil)
+			var n int64
+			for _, run := range runs {
+				if n += run.Count; run.First < border {
+					w.Errorf("stopped at question %d: %v; the new begin at %d", stopAt, run, border)
+				}
+			}
+			if err != nil || n != 900 || asked < stopAt {
+				w.Errorf("stopped at question %d of %d: %d IDs, %v", stopAt, asked, n, err)
+			}
+			w.balance(c, m)
+		})
+	}
+}
+
 // TestUntilIsCarried cuts a segment in pieces and puts them together again.
 func TestUntilIsCarried(t *testing.T) {
 	virtual(t, func(w *world) {

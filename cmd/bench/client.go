@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -129,14 +130,23 @@ func (b *bench) client(ctx context.Context, chain *allocator.Chain, ids *client.
 	var failed failure
 	perSecond(2*b.unit, 1, nextLoop(ctx, chain, &failed)) // let the steps grow
 	perSecond(2*b.unit, 1, clientLoop(ctx, t, &failed))
-	// The two differ by less than this machine does from one second to the next:
-	// many short rounds.
-	const parts = 10
-	for range parts * b.rounds {
-		one.yard = append(one.yard, perSecond(b.unit/parts, 1, nextLoop(ctx, chain, &failed)))
-		one.measured = append(one.measured, perSecond(b.unit/parts, 1, clientLoop(ctx, t, &failed)))
-		plain.yard = append(plain.yard, perSecond(b.unit/parts, 1, plainLoop(ctx, chain, &failed)))
-		plain.measured = append(plain.measured, perSecond(b.unit/parts, 1, plainClientLoop(ctx, t, &failed)))
+	// The two are the same instructions, and a machine differs more from one
+	// second to the next: many short rounds, either side first in turn.
+	const parts = 20
+	for n := range parts * b.rounds {
+		loops := []struct {
+			to   *[]float64
+			loop func(*atomic.Bool) int64
+		}{
+			{&one.yard, nextLoop(ctx, chain, &failed)}, {&one.measured, clientLoop(ctx, t, &failed)},
+			{&plain.yard, plainLoop(ctx, chain, &failed)}, {&plain.measured, plainClientLoop(ctx, t, &failed)},
+		}
+		if n%2 == 1 {
+			slices.Reverse(loops)
+		}
+		for _, l := range loops {
+			*l.to = append(*l.to, perSecond(b.unit/parts, 1, l.loop))
+		}
 	}
 	rate := b.add(row{what: fmt.Sprintf("client paced to %s, IDs", number(paced)), unit: "/s"})
 	rpcs := b.add(row{what: "its calls to the room", unit: "/s", goal: 10, atMost: true})
