@@ -13,7 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-const anHour = time.Hour // longer than any chain here is unused
+const longest = time.Hour // longer than any chain here is unused
 
 // TestExpire has what is held end: dropped at its end and not before, with the
 // source away and with it there.
@@ -29,15 +29,15 @@ func TestExpire(t *testing.T) {
 				}
 				m.fault(f)
 				time.Sleep(time.Until(end) - 1)
-				if next := c.Expire(anHour); !next.Equal(end) || c.Status().Held != 1000 {
+				if next := c.Expire(longest); !next.Equal(end) || c.Status().Held != 1000 {
 					w.Errorf("the next end is at %v, want %v; %+v", next, end, c.Status())
 				}
 				if _, err := c.Next(w.Context()); err != nil {
 					w.Errorf("just before the end: %v", err)
 				}
 				border := m.nextID()
-				time.Sleep(1)
-				c.Expire(anHour)
+				time.Sleep(time.Nanosecond)
+				c.Expire(longest)
 				id, err := c.Next(w.Context())
 				if f == nil && (err != nil || id < border) {
 					w.Errorf("%d, %v after the end; the new begin at %d", id, err, border)
@@ -76,7 +76,7 @@ func TestExpireUnused(t *testing.T) {
 			w.Errorf("%+v", s)
 		}
 		before := m.leases()
-		time.Sleep(anHour)
+		time.Sleep(longest)
 		c.Observe()
 		if next := c.Expire(time.Minute); m.leases() != before || !next.IsZero() {
 			w.Errorf("%d leases for nobody; the next end is at %v", m.leases()-before, next)

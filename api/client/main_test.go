@@ -303,17 +303,6 @@ func (f *front) calls() int {
 	return f.mu.calls
 }
 
-// lastID returns the last ID that was leased through it so far.
-func (f *front) lastID() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	last := int64(-1)
-	for _, seg := range f.mu.leased {
-		last = max(last, seg.Last())
-	}
-	return last
-}
-
 // newClient returns a client, closed when the test ends.
 func newClient(tb testing.TB, opts client.Options) *client.Client {
 	tb.Helper()
