@@ -16,7 +16,7 @@ import (
 const MaxBatch = api.MaxBatch
 
 // MaxLease is how many IDs one Lease hands out at most.
-const MaxLease = 1_000_000_000
+const MaxLease = api.MaxLease
 
 // withChain calls use with a tag's chain, and again with a new one where the
 // chain was closed in between (unused for long, its tag deleted and made

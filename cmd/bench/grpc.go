@@ -30,6 +30,7 @@ const workers = 16
 // served is a running room and an echo server with the same settings.
 type served struct {
 	room, echo         []*grpc.ClientConn
+	address            string // the room's
 	roomHTTP, echoHTTP string
 	stop               func() error
 }
@@ -69,7 +70,7 @@ func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bo
 			},
 		})
 	})
-	result := &served{roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
+	result := &served{address: rooms.Addr().String(), roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
 	for range 2 {
 		for address, conns := range map[string]*[]*grpc.ClientConn{rooms.Addr().String(): &result.room, echoes.Addr().String(): &result.echo} {
 			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/room"
 )
@@ -165,7 +166,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				cfg.WarmTags = append(cfg.WarmTags, parsed)
 			}
 			if cfg.Advertise != "" {
-				if err := checkAddress("advertise", cfg.Advertise); err != nil {
+				if err := api.CheckAddress("advertise", cfg.Advertise); err != nil {
 					return usageError{err}
 				}
 			}
