@@ -17,7 +17,7 @@ bench: ## measure March against its yardsticks here, in some minutes (flags in A
 	go run ./cmd/bench $(ARGS)
 
 migrations: ## migrate 100 times under load, and measure what callers notice
-	go test ./console -run TestMigrationsUnderLoad -v -timeout 30m -migrations 100
+	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame' -v -timeout 30m -migrations 100
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 build: ## build bin/march

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -19,6 +20,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/observe"
 )
 
 // Config says which cluster a console is of.
@@ -33,6 +35,10 @@ type Config struct {
 	// `march instance forget` does it: should it live after all, it leases nothing
 	// more until it is restarted. Default a day; 1 minute or more.
 	ForgetAfter time.Duration
+	// Metrics, where they are set, are served at /metrics.
+	Metrics *observe.Metrics
+	// Tracer makes spans; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -50,6 +56,7 @@ type Server struct {
 	rooms  dialer
 	health *health.Server
 
+	metrics  *metrics
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins
 	routes   func(*http.ServeMux)
@@ -76,7 +83,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
+		metrics: newMetrics(cfg.Metrics),
 	}
+	s.rooms.tracer = cfg.Tracer
 	if s.routes, err = rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
 		return nil, err
 	}
@@ -101,6 +110,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready:    func(ctx context.Context) []server.Check { return []server.Check{{Name: "etcd", Err: s.ready(ctx)}} },
 		Routes:   s.routes,
 		Draining: func() { close(s.stopping) },
+		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err

@@ -53,7 +53,9 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 // leftBehind is told of a tag of which this instance held IDs that others may
 // have leased too, since a recover did not know of them.
 func (s *Server) leftBehind(tag allocator.Tag, next int64) {
-	s.behind.Inc()
+	if s.metrics != nil {
+		s.metrics.behind.Inc()
+	}
 	s.log.Error("IDs may have been issued twice: `march recover` did not know of what this instance held; it is dropped", "tag", tag, "held_below", next)
 	if chain := s.chains.get(string(tag)); chain != nil {
 		s.chains.remove(tag, chain)

@@ -100,12 +100,21 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
+	said := false // that nothing can be issued
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			s.reportHealth()
+		}
+		s.reportHealth()
+		switch err := s.Ready(); {
+		case s.status.get() != nil: // it starts or stops, which is said elsewhere
+		case err != nil && !said:
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "nothing can be issued", "error", err)
+		case err == nil && said:
+			said = false
+			s.log.Info("IDs can be issued again")
 		}
 	}
 }

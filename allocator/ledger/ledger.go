@@ -4,15 +4,17 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/rarely"
 )
 
 // Config says which cluster a ledger is of.
@@ -26,6 +28,11 @@ type Config struct {
 	// TryTimeout bounds one try of a transaction. Default 2 s: more than an
 	// election takes, short enough for a second try within a caller's patience.
 	TryTimeout time.Duration
+	// Observe, where it is set, is told of every transaction that was sent: how
+	// long it took, and the error, if any.
+	Observe func(took time.Duration, err error)
+	// Tracer makes spans of what callers wait for; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -44,6 +51,11 @@ type Ledger struct {
 	keys  keys
 	log   hclog.Logger
 
+	regressions atomic.Int64
+
+	// What would be logged at each turn for as long as it lasts.
+	wentBackLog, refusedLog, watchLog rarely.Line
+
 	mu struct {
 		sync.Mutex
 		identity identityValue // zero until the cluster's was read
@@ -55,7 +67,9 @@ type Ledger struct {
 
 		confirmed confirmations // see Confirmed
 
-		contact Contact
+		contact  Contact
+		awayLog  rarely.Line
+		saidAway bool // that etcd is away was logged, so that it is back will be
 	}
 }
 
@@ -120,6 +134,9 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	before := l.before()
 	answer, err := l.store.Txn(bounded, txn)
 	now := time.Now()
+	if l.cfg.Observe != nil {
+		l.cfg.Observe(now.Sub(before.at), err)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact, t := &l.mu.contact, &l.mu.timeline
@@ -129,13 +146,13 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 			contact.Cause = err
 			if contact.Away.IsZero() {
 				contact.Away = now
-				l.log.Warn("etcd does not answer", "error", err)
+				l.mu.saidAway = l.mu.awayLog.Log(now, l.log.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
 			}
 		}
 		return Answer{}, err
 	}
-	if !contact.Away.IsZero() {
-		l.log.Info("etcd answers again", "away", now.Sub(contact.Away).Round(time.Millisecond))
+	if !contact.Away.IsZero() && l.mu.saidAway {
+		l.log.Info("etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
 	contact.answered(now, now.Sub(before.at))
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
@@ -148,6 +165,18 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	return answer, nil
 }
 
+// sawBack counts and logs err, which says that etcd went back in time, and
+// returns it. Where leasing is halted because of it, adopt counts that.
+func (l *Ledger) sawBack(ctx context.Context, err error) error {
+	l.regressions.Add(1)
+	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)
+	return err
+}
+
+// Regressions returns how often this ledger saw etcd go back in time, or
+// leasing halted because another process did.
+func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
+
 // retryPause is the pause between tries of a read.
 const retryPause = 50 * time.Millisecond
 
@@ -159,11 +188,8 @@ func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
 	var reason error // of the last try that had its time
 	for {
 		answer, err := l.try(ctx, txn)
-		var other *otherClusterError
-		if errors.As(err, &other) {
-			if follows, followErr := l.follow(ctx); followErr == nil && follows {
-				continue
-			}
+		if l.moved(ctx, err) {
+			continue
 		}
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			return answer, err

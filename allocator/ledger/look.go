@@ -39,11 +39,8 @@ func (l *Ledger) look(ctx context.Context, full bool, send sender) (LayoutRecord
 	}
 	for range looks {
 		s, err := l.sight(ctx, full, send)
-		var other *otherClusterError
-		if errors.As(err, &other) {
-			if follows, followErr := l.follow(ctx); followErr == nil && follows {
-				continue
-			}
+		if l.moved(ctx, err) {
+			continue
 		}
 		if err != nil {
 			return LayoutRecord{}, err
@@ -73,7 +70,7 @@ func (l *Ledger) look(ctx context.Context, full bool, send sender) (LayoutRecord
 func (l *Ledger) stop(ctx context.Context, s *sight, evidence string) error {
 	who := l.haltsAs()
 	if who == "" {
-		return allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence)
+		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
 	}
 	// Where the epoch was changed meanwhile, the next look shows it.
 	err := l.halt(ctx, s.state.raw, haltValue{By: who, Why: evidence})
@@ -186,6 +183,20 @@ type otherClusterError struct {
 
 func (e *otherClusterError) Error() string {
 	return fmt.Sprintf("etcd cluster %x answered, but cluster %s lives in etcd cluster %x: wrong endpoint, or etcd was restored; see `march recover`", e.told, e.uuid, e.pinned)
+}
+
+// moved reports whether err is of another etcd cluster that the cluster was
+// moved to, so that what was asked is to be asked again.
+func (l *Ledger) moved(ctx context.Context, err error) bool {
+	var other *otherClusterError
+	if !errors.As(err, &other) {
+		return false
+	}
+	follows, followErr := l.follow(ctx)
+	if followErr == nil && !follows {
+		l.sawBack(ctx, err)
+	}
+	return followErr == nil && follows
 }
 
 // follow takes over the ID of the etcd cluster that answers, where `march

@@ -191,6 +191,13 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 	close(l.mu.changed)
 	l.mu.changed = make(chan struct{})
 	switch {
+	case next.halted != nil && old.halted == nil:
+		l.regressions.Add(1)
+		l.log.Error("leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
+	case next.halted == nil && old.halted != nil && next.epoch != "":
+		l.log.Info("leasing goes on")
+	}
+	switch {
 	case next.problem != nil:
 		l.log.Error("layout refused", "error", next.problem)
 	case next.layout.Layout.Version != old.layout.Layout.Version:
@@ -232,7 +239,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
 	}
 	t, err := l.decodeTag(kv)
 	if err != nil {
-		l.log.Error("tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
+		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
 		return TagChange{Name: name}
 	}
 	return TagChange{Name: name, Settings: &t.Settings}
@@ -250,7 +257,7 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 		if ctx.Err() != nil {
 			break
 		}
-		l.log.Debug("watch ended, reading again", "error", err)
+		l.watchLog.Log(time.Now(), l.log.Debug, "watch ended, reading again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(4 * retryPause):

@@ -155,10 +155,16 @@ func TestHalted(t *testing.T) {
 	p.lease(10)
 	epoch := c.value("epoch")
 	from, _ := c.admin.Refresh(bg)
+	if n := p.ledger.Regressions(); n != 0 {
+		t.Errorf("%d regressions before any", n)
+	}
 	c.corrupt("epoch", []byte(halted))
 	_, err := p.tryLease("t", 10)
 	wantKind(t, err, allocator.WentBack, "halted by i1 since 2026-01-02T03:04:05Z: a restore was seen", "march recover")
 	wantKind(t, p.ledger.Lessable(), allocator.WentBack, "halted by i1")
+	if n := p.ledger.Regressions(); n != 1 {
+		t.Errorf("%d regressions, want the one that halted", n)
+	}
 	// Also who has not heard of it: its transaction does not happen, and it says so.
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
 	wantKind(t, err, allocator.WentBack, "halted by i1")
@@ -201,6 +207,9 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 	_, err := p.ledger.Refresh(bg)
 	if h, ok := p.ledger.Halted(); err != nil || !ok || h.By != "instance a/i1" || !strings.Contains(h.Why, "after it had shown revision") {
 		t.Errorf("after a restore: %+v, %v, %v", h, ok, err)
+	}
+	if n := p.ledger.Regressions(); n != 1 {
+		t.Errorf("%d regressions, want 1", n)
 	}
 	if r, _ := p.ledger.Layout(); r.Layout.Version != 2 {
 		t.Errorf("adopted version %d", r.Layout.Version)

@@ -21,7 +21,7 @@ func httpRows(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer c.close()
-	s, err := c.serve(ctx, tag)
+	s, err := c.serve(ctx, "bench", true, tag)
 	if err != nil {
 		return err
 	}

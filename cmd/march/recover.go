@@ -63,7 +63,7 @@ func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(
 	if err != nil {
 		return err
 	}
-	l, err := cluster.open(cmd.Context(), log)
+	l, err := cluster.open(cmd.Context(), watched{}, log)
 	if err != nil {
 		return err
 	}
