@@ -120,6 +120,10 @@ type registrationValue struct {
 	Version     int64     `json:"version,string"` // of the layout it serves
 	Started     time.Time `json:"started"`
 	Hold        string    `json:"hold"` // for how long it goes on under a layout that was not confirmed again
+	// Epoch is the last one that this was written under, and Lost are the earlier
+	// processes of this name under it whose memory this one does not have.
+	Epoch string   `json:"epoch,omitempty"`
+	Lost  []string `json:"lost,omitempty"`
 }
 
 // silentValue is since when an instance's heartbeat has been missed.

@@ -154,6 +154,7 @@ func FuzzDecodeIdentity(f *testing.F) { fuzz(f, []string{"identity"}, decoder("i
 func FuzzDecodeEpoch(f *testing.F)    { fuzz(f, []string{"epoch", "halted"}, decoder("epoch")) }
 func FuzzDecodeAlive(f *testing.F)    { fuzz(f, []string{"alive"}, decoder("alive")) }
 func FuzzDecodeSilent(f *testing.F)   { fuzz(f, []string{"silent"}, decoder("silent")) }
+func FuzzDecodeBeat(f *testing.F)     { fuzz(f, []string{"beat"}, decoder("beat")) }
 func FuzzDecodeAudit(f *testing.F)    { fuzz(f, []string{"audit"}, decoder("audit")) }
 func FuzzDecodeRegistration(f *testing.F) {
 	fuzz(f, []string{"registration"}, decoder("registration"))

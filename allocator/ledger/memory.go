@@ -46,6 +46,7 @@ const maxSeen = 1000
 type recollection struct {
 	marks        map[allocator.Tag]ownMark
 	seen         []SeenInstance // the oldest first
+	seenUnder    string         // the last epoch that seen is of
 	incarnations []string
 	epochs       []string // as far as they are written down, as all below
 	version      int64
@@ -134,7 +135,9 @@ func (i *Instance) report(bar bool) Memory {
 	t := &l.mu.timeline
 	if bar {
 		t.generation++
-		t.barred = l.mu.state.epoch
+		if l.mu.state.epoch != "" { // else it is halted, and the one before it never believed again
+			t.barred = l.mu.state.epoch
+		}
 		l.log.Warn("`march recover` asks: nothing is leased until it has begun a new epoch")
 	}
 	// More than is written down: what was seen since the last lease.
@@ -283,28 +286,34 @@ func (i *Instance) compare(ctx context.Context) error {
 	return nil
 }
 
-// lookAround notes who is registered.
+// lookAround notes who is registered. Under a new epoch it begins anew: `march
+// recover` has asked those that were seen before, or has gone on without them.
 func (i *Instance) lookAround(ctx context.Context) {
+	epoch := i.ledger.epoch()
 	all, err := i.ledger.registrations(ctx)
 	if err != nil {
 		return // next time
 	}
 	i.ledger.mu.Lock()
+	seen := i.memory.seen
+	if epoch != "" && epoch != i.memory.seenUnder {
+		i.memory.seenUnder, seen = epoch, nil
+	}
 	var added []SeenInstance
 	for _, s := range all {
-		if !slices.Contains(i.memory.seen, s) {
+		if !slices.Contains(seen, s) {
 			added = append(added, s)
 		}
 	}
-	i.memory.seen = append(i.memory.seen, added...)
-	defer i.noteSeen(added)
-	defer i.ledger.mu.Unlock()
-	if more := len(i.memory.seen) - maxSeen; more > 0 {
-		i.memory.seen = slices.Delete(i.memory.seen, 0, more)
-	}
+	seen = append(seen, added...)
+	i.memory.seen = seen[max(len(seen)-maxSeen, 0):]
+	under := i.memory.seenUnder
+	i.ledger.mu.Unlock()
+	i.noteSeen(added, under)
 }
 
-// registrations returns all processes that are registered.
+// registrations returns all processes that are registered, and those in whose
+// place they are without their memory.
 func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
 	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
 	if err != nil {
@@ -320,7 +329,9 @@ func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
 		if err := decode(kv, &v); err != nil {
 			return nil, err
 		}
-		all = append(all, SeenInstance{Room: key.room, Name: key.instance, Incarnation: v.Incarnation, Address: v.Address})
+		for _, incarnation := range append(v.Lost, v.Incarnation) {
+			all = append(all, SeenInstance{Room: key.room, Name: key.instance, Incarnation: incarnation, Address: v.Address})
+		}
 	}
 	return all, nil
 }

@@ -94,8 +94,9 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		if err != nil {
 			return nil, err
 		}
-		i.mu.kv, _ = there.one(0)
-		i.mu.kv.Key = key
+		if i.mu.kv, err = i.succeed(there.Got[0]); err != nil {
+			return nil, err
+		}
 		i.mu.lost, i.mu.order = nil, l.before().order
 		if err = i.write(ctx); err == nil {
 			joined = true
@@ -203,6 +204,7 @@ func (i *Instance) adopt(found []KV) error {
 func (i *Instance) Serve(ctx context.Context, version int64) error {
 	i.mu.Lock()
 	i.mu.value.Version = version
+	i.mu.value.under(i.ledger.epoch())
 	i.mu.Unlock()
 	return i.write(ctx)
 }
@@ -219,10 +221,18 @@ func (i *Instance) Run(ctx context.Context) error {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	order := i.ledger.before().order
 	for {
+		_, adopted := i.ledger.current()
+		if now := i.ledger.before().order; now != order {
+			order = now // a restored etcd may have forgotten us: register again before `march recover` asks
+			timer.Reset(0)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-adopted:
+			continue
 		case <-timer.C:
 		}
 		_, _ = i.ledger.lessableState(ctx) // so that a lease seldom has to wait for a look, and an idle room looks, too
@@ -315,17 +325,28 @@ func (b *heartbeat) adopt(i *Instance, ours [][]byte, found []KV) error {
 }
 
 // Leave takes the registration and the heartbeat away: a clean stop. Nothing
-// may be leased after it.
+// may be leased after it. Where etcd went back in time, or is halted, the
+// registration stays, and the error says so: `march recover` has to know of us.
 func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
+	state, err := l.lessableState(ctx)
+	if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
+		return err
+	}
+	if state == nil {
+		state, _ = l.current()
+	}
 	registration := i.registered()
 	answer, err := l.try(ctx, Txn{
-		If:   []Cond{unchanged(registration)},
+		If:   []Cond{unchanged(registration), hasValue(l.keys.epoch(), state.raw)},
 		Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}, {Delete: l.keys.silent(i.room, i.name)}},
 		Else: []Op{get(registration.Key)},
 	})
 	if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
 		return err
 	}
-	return i.check(ctx, answer.Got[0])
+	if err := i.check(ctx, answer.Got[0]); err != nil {
+		return err
+	}
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed just now", i.name, i.room)
 }

@@ -137,21 +137,129 @@ func TestRecoverNamesWhoDidNotAnswer(t *testing.T) {
 	mark := c.mark("a")
 	report, err := c.recover(c.mem.Open(), []*process{again})
 	wantKind(t, err, allocator.Refused, "not all instances answered")
-	if got := missing(report); !slices.Equal(got, []string{"a/one"}) && !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "nobody is at") {
+	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "nobody is at") ||
+		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
 		t.Errorf("missing: %+v", report.Missing)
 	}
 	if c.mark("a") != mark || c.isHalted() == "" {
 		t.Errorf("the mark went from %+v to %+v; halted %q", mark, c.mark("a"), c.isHalted())
 	}
-	if _, err = c.recover(c.mem.Open(), []*process{again}, without("a/one")); err == nil && len(missing(report)) > 1 {
-		t.Error("went on without b/two, though nobody has its memory")
-	}
+	_, err = c.recover(c.mem.Open(), []*process{again}, without("a/one"))
+	wantKind(t, err, allocator.Refused, "not all instances answered")
 	if _, err = c.recover(c.mem.Open(), []*process{again}, without("a/one", "b/two")); err != nil {
 		t.Fatal(err)
 	}
 	again.lease(10)
 	c.startAs("a", "new").lease(10)
 	c.check()
+	// The next recover has nothing to do with that: b/two says so with its next
+	// registration.
+	if err := again.Serve(bg, again.Version()); err != nil {
+		t.Fatal(err)
+	}
+	report, err = c.recover(c.mem.Open(), []*process{again})
+	if got := missing(report); allocator.KindOf(err) != allocator.Refused || !slices.Equal(got, []string{"a/new", "a/one"}) {
+		t.Errorf("missing at the next recover: %+v, %v", report.Missing, err)
+	}
+}
+
+// What nobody remembers any longer is named, however often the process was
+// started again since; where its journal is there, nothing is.
+func TestRecoverNamesLostMemories(t *testing.T) {
+	for _, journal := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := ""
+		if journal {
+			dir = t.TempDir()
+		}
+		start := func() *process {
+			p := c.mustStartWith(t, "a", "one", dir)
+			p.lease(10)
+			return p
+		}
+		p := start()
+		backup := c.mem.Revision()
+		for range 2 {
+			_ = p.Close()
+			p = start()
+		}
+		_ = p.Close()
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		p = c.mustStartWith(t, "a", "one", dir) // sees it and halts
+		_ = p.Close()
+		p = c.mustStartWith(t, "a", "one", dir)
+		report, err := c.recover(c.mem.Open(), []*process{p})
+		switch {
+		case journal && err != nil:
+			t.Errorf("with the journal: %+v, %v", report.Missing, err)
+		case !journal && (allocator.KindOf(err) != allocator.Refused || len(report.Missing) != 2):
+			// The one that the backup knows, and the one that was started after it.
+			t.Errorf("without: %+v, %v", report.Missing, err)
+		}
+	}
+}
+
+// Nobody is forgotten while leasing is halted, nor leaves: recover must know of
+// them.
+func TestNobodyIsForgottenWhileHalted(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	if _, err := c.admin.Halt(bg, "ann", "a restore"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, c.admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
+	instances, err := c.admin.Instances(bg, "")
+	if err != nil || len(instances) != 1 {
+		t.Fatalf("%+v, %v", instances, err)
+	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	p.lease(10)
+	if err := p.Leave(bg); err != nil {
+		t.Error(err)
+	}
+	c.check()
+}
+
+// Who stops right after a restore that nobody has seen yet sees it, and stays
+// registered.
+func TestLeaveSeesARestore(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	backup := c.mem.Revision()
+	p.lease(10)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.ledger.Uncheck() // the connection broke
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by instance a/one")
+	if instances, err := c.admin.Instances(bg, ""); err != nil || len(instances) != 1 {
+		t.Errorf("%+v, %v", instances, err)
+	}
+	c.check()
+}
+
+// Forget compares the epoch: that a mod revision is the same says nothing after
+// a restore.
+func TestForgetComparesTheEpoch(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	conn := c.mem.Open()
+	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if len(txn.Then) > 0 && txn.Then[0].Delete != "" {
+			c.corrupt("epoch", epochValue(2))
+		}
+		return ledgertest.Fate{}
+	})
+	wantKind(t, open(t, conn).Forget(bg, "a", "one", "bob"), allocator.Conflict, "the epoch changed")
+	conn.Fate(nil)
+	p.lease(10)
+	if err := open(t, conn).Forget(bg, "a", "one", "bob"); err != nil {
+		t.Error(err)
+	}
 }
 
 // A lease whose answer is still under way when the barrier is passed is lost,

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/march-id/march/allocator"
 )
@@ -63,18 +64,22 @@ func (i *Instance) rejoin(ctx context.Context, found []KV) error {
 	l := i.ledger
 	order := l.before().order
 	i.mu.Lock()
-	known, value, lost := KV{Key: i.mu.kv.Key}, encode(&i.mu.value), i.mu.lost
+	lost := i.mu.lost
 	if lost == nil && len(found) > 0 {
-		known = found[0]
 		var v registrationValue
-		if decode(known, &v) == nil && v.Incarnation != i.incarnation && v.Started.After(i.mu.value.Started) {
+		if decode(found[0], &v) == nil && v.Incarnation != i.incarnation && v.Started.After(i.mu.value.Started) {
 			i.mu.order, i.mu.looked = order, true
 			lost = i.adopt(found)
 		}
 	}
+	known, err := KV{}, lost
+	if err == nil {
+		known, err = i.succeed(found)
+	}
+	value := encode(&i.mu.value)
 	i.mu.Unlock()
-	if lost != nil {
-		return lost
+	if err != nil {
+		return err
 	}
 	answer, err := l.try(ctx, Txn{If: []Cond{unchanged(known)}, Then: []Op{put(known.Key, value)}})
 	if err != nil || !answer.Succeeded {
@@ -85,6 +90,56 @@ func (i *Instance) rejoin(ctx context.Context, found []KV) error {
 	defer i.mu.Unlock()
 	i.mu.kv, i.mu.order = KV{Key: known.Key, Value: value, ModRevision: answer.Revision}, order
 	return nil
+}
+
+// succeed prepares to register over what was found, which it returns. Where
+// that is a process whose journal we do not have, nobody may have its memory: we
+// say so, for `march recover`. The caller holds the lock.
+func (i *Instance) succeed(found []KV) (KV, error) {
+	l := i.ledger
+	kv, epoch := KV{Key: l.keys.registration(i.room, i.name)}, l.epoch()
+	if len(found) > 0 {
+		kv = found[0]
+		var was registrationValue
+		if err := decode(kv, &was); err != nil {
+			return KV{}, err
+		}
+		lost := append(was.Lost, was.Incarnation)
+		l.mu.Lock()
+		known := append(slices.Clone(i.mu.value.Lost), i.memory.incarnations...)
+		l.mu.Unlock()
+		for _, incarnation := range lost {
+			if !slices.Contains(known, incarnation) {
+				i.mu.value.Lost = append(i.mu.value.Lost, incarnation)
+			}
+		}
+		if more := len(i.mu.value.Lost) - maxLost; more > 0 {
+			i.mu.value.Lost = slices.Clone(i.mu.value.Lost[more:])
+		}
+		i.mu.value.Epoch = was.Epoch
+	}
+	i.mu.value.under(epoch)
+	return kv, nil
+}
+
+// maxLost bounds how many processes whose memory is lost are named: that there
+// is one is what counts.
+const maxLost = 10
+
+// under notes that the registration is written under an epoch; empty while that
+// is halted, or not known. Whoever was lost under an earlier one is no matter
+// any longer: `march recover` has gone on without.
+func (v *registrationValue) under(epoch string) {
+	if epoch != "" && epoch != v.Epoch {
+		v.Epoch, v.Lost = epoch, nil
+	}
+}
+
+// epoch returns the epoch in force as this process knows it, empty where there
+// is none.
+func (l *Ledger) epoch() string {
+	s, _ := l.current()
+	return s.epoch
 }
 
 // registeredUnder notes that the registration was as we know it under the epoch

@@ -43,7 +43,8 @@ func (i *Instance) openJournal(dir string) error {
 	for tag, next := range m.Marks {
 		i.memory.marks[tag] = ownMark{next, t.order}
 	}
-	i.memory.seen, i.memory.incarnations = m.Seen, slices.Concat(m.Incarnations, []string{i.incarnation})
+	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
+	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
 	i.memory.epochs, i.memory.version, i.memory.rooms = m.Epochs, m.Version, m.Rooms
 	return nil
 }
@@ -156,12 +157,12 @@ func (known *recollection) knows(state *state) {
 	}
 }
 
-// noteSeen writes down who was seen.
-func (i *Instance) noteSeen(all []SeenInstance) {
+// noteSeen writes down who was seen under an epoch.
+func (i *Instance) noteSeen(all []SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}
-	r := journal.Record{}
+	r := journal.Record{SeenUnder: under}
 	for _, s := range all {
 		r.Seen = append(r.Seen, journal.Seen{Room: string(s.Room), Name: string(s.Name), Incarnation: s.Incarnation, Address: s.Address})
 	}

@@ -174,6 +174,14 @@ it (--without): what it leased since the backup is covered by a margin only.`,
 	return cmd
 }
 
+// haltText says that leasing is halted, where it is.
+func haltText(w io.Writer, h *marchv1.Halt) {
+	if h != nil {
+		_, _ = fmt.Fprintf(w, "\nLeasing is halted by %s since %s: %s\nRooms issue what they hold. Next: `march recover`\n",
+			excerpt(h.GetBy()), h.GetTime().AsTime().Format(time.RFC3339), excerpt(h.GetWhy()))
+	}
+}
+
 // askInstance asks an instance for its memory.
 func askInstance(ctx context.Context, address, uuid string, bar bool, timeout time.Duration) (ledger.Memory, error) {
 	t := &target{what: "room", address: address, timeout: timeout}

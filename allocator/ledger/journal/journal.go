@@ -184,6 +184,9 @@ func (b *batch) add(r Record) {
 		to.Epoch, to.Revision = "", 0
 	}
 	to.Rooms, to.Seen = append(to.Rooms, r.Rooms...), append(to.Seen, r.Seen...)
+	if r.SeenUnder != "" {
+		to.SeenUnder = r.SeenUnder
+	}
 	if r.Barred != "" {
 		to.Barred = r.Barred
 	}

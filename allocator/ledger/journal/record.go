@@ -3,8 +3,10 @@ package journal
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"slices"
 
 	"github.com/march-id/march/allocator"
@@ -29,7 +31,8 @@ type Record struct {
 	Version      int64    `json:"version,string,omitempty"` // of the layout
 	Rooms        []string `json:"rooms,omitempty"`          // that ever had a range
 	Seen         []Seen   `json:"seen,omitempty"`
-	Barred       string   `json:"barred,omitempty"` // the epoch under which nothing is leased any longer
+	SeenUnder    string   `json:"seen_under,omitempty"` // the epoch that Seen is of; with another one, what was seen before goes
+	Barred       string   `json:"barred,omitempty"`     // the epoch under which nothing is leased any longer
 	Marks        []Mark   `json:"marks,omitempty"`
 }
 
@@ -71,6 +74,9 @@ func (s *State) add(r Record) {
 	}
 	s.Version = max(s.Version, r.Version)
 	s.Rooms = union(s.Rooms, r.Rooms)
+	if r.SeenUnder != "" && r.SeenUnder != s.SeenUnder {
+		s.SeenUnder, s.Seen = r.SeenUnder, nil
+	}
 	s.Seen = union(s.Seen, r.Seen)
 	if r.Barred != "" {
 		s.Barred = r.Barred
@@ -137,6 +143,9 @@ func decode(line []byte) (Record, error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
 		return Record{}, allocator.Errorf(allocator.Internal, "not a record of this program: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Record{}, allocator.Errorf(allocator.Internal, "not a record of this program: something follows it")
 	}
 	return r, nil
 }

@@ -73,3 +73,33 @@ func (e *Etcd) Restore(tb testing.TB, backup string, bump uint64, token string) 
 	}
 	e.Start(tb)
 }
+
+// CopyData copies the member's data directory and returns the copy's path. The
+// member is stopped meanwhile.
+func (e *Etcd) CopyData(tb testing.TB) string {
+	tb.Helper()
+	e.Stop()
+	path := filepath.Join(e.dir, "copy")
+	if err := os.CopyFS(path, os.DirFS(e.config.Dir)); err != nil {
+		tb.Fatal(err)
+	}
+	e.Start(tb)
+	return path
+}
+
+// PutBack stops the member, puts a copied data directory in the place of its
+// own, and starts it: with force, by --force-new-cluster. Cluster ID and raft
+// log are what they were.
+func (e *Etcd) PutBack(tb testing.TB, data string, force bool) {
+	tb.Helper()
+	e.Stop()
+	if err := os.RemoveAll(e.config.Dir); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.CopyFS(e.config.Dir, os.DirFS(data)); err != nil {
+		tb.Fatal(err)
+	}
+	e.config.ForceNewCluster = force
+	e.Start(tb)
+	e.config.ForceNewCluster = false
+}
