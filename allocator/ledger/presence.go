@@ -109,8 +109,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	return nil, allocator.Errorf(allocator.Unavailable, "other processes register as instance %s of room %s all the while", r.Name, r.Room)
 }
 
-// joinAttempts bounds how often Join starts over because the process that it
-// replaces wrote its registration just then.
+// joinAttempts bounds how often Join and Leave start over because the
+// registration was written just then.
 const joinAttempts = 5
 
 // write puts the registration as it now is, over what we know of it. One
@@ -329,24 +329,29 @@ func (b *heartbeat) adopt(i *Instance, ours [][]byte, found []KV) error {
 // registration stays, and the error says so: `march recover` has to know of us.
 func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
-	state, err := l.lessableState(ctx)
-	if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
-		return err
+	for range joinAttempts {
+		state, err := l.lessableState(ctx)
+		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
+			return err
+		}
+		if state == nil {
+			state, _ = l.current()
+		}
+		registration := i.registered()
+		answer, err := l.try(ctx, Txn{
+			If:   []Cond{unchanged(registration), hasValue(l.keys.epoch(), state.raw)},
+			Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}, {Delete: l.keys.silent(i.room, i.name)}},
+			Else: []Op{get(registration.Key)},
+		})
+		if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
+			return err
+		}
+		if err := i.check(ctx, answer.Got[0]); err != nil {
+			return err
+		}
+		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+			return err
+		}
 	}
-	if state == nil {
-		state, _ = l.current()
-	}
-	registration := i.registered()
-	answer, err := l.try(ctx, Txn{
-		If:   []Cond{unchanged(registration), hasValue(l.keys.epoch(), state.raw)},
-		Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}, {Delete: l.keys.silent(i.room, i.name)}},
-		Else: []Op{get(registration.Key)},
-	})
-	if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
-		return err
-	}
-	if err := i.check(ctx, answer.Got[0]); err != nil {
-		return err
-	}
-	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed just now", i.name, i.room)
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
 }

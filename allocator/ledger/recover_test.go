@@ -238,6 +238,10 @@ func TestLeaveSeesARestore(t *testing.T) {
 	if instances, err := c.admin.Instances(bg, ""); err != nil || len(instances) != 1 {
 		t.Errorf("%+v, %v", instances, err)
 	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	c.start("a").lease(10)
 	c.check()
 }
 
