@@ -323,8 +323,10 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 				})
 				report, err := c.recover(conn, []*process{p})
 				if err != nil {
+					verify(t, c)
 					report, err = c.recover(c.mem.Open(), []*process{p})
 				}
+				verify(t, c)
 				if err != nil || report.Epoch == "" {
 					t.Fatalf("fault at write %d: %+v, %v", at, report, err)
 				}
@@ -340,6 +342,15 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// verify checks that Verify finds nothing wrong.
+func verify(t *testing.T, c *cluster) {
+	t.Helper()
+	report, err := open(t, c.mem.Open()).Verify(bg, nil)
+	if err != nil || len(report.Problems) > 0 {
+		t.Errorf("verify: %q, %v", report.Problems, err)
 	}
 }
 

@@ -19,6 +19,7 @@ func (v *verification) epoch(ctx context.Context) error {
 	} else if e.Epoch == "" && e.Halted == nil {
 		v.add("key %s is empty", kv.Key)
 	} else if e.Halted != nil {
+		v.checker.recovering = e.Halted.Recover
 		v.report.Halt = HaltRecord{By: e.Halted.By, Why: e.Halted.Why, Time: e.Halted.Time}
 	}
 	return nil

@@ -21,6 +21,7 @@ type checker struct {
 	// layoutRevision is the mod revision of the key `layout`, in the snapshot
 	// that the tag is from: no stamp can be above it.
 	layoutRevision int64
+	recovering     bool // a recover has begun, and has not ended
 
 	last *LayoutRecord // of the history, nil before the first
 }
@@ -116,7 +117,11 @@ func (c *checker) tag(s tagState) {
 			eras = append(eras, leasedEra{e, room})
 		}
 		if mark.Era.Version != 0 {
-			eras = append(eras, leasedEra{mark.Era, room})
+			at := len(eras) // the last one, unless a recover wrote of stretches that were lost since
+			for at > 0 && eras[at-1].Version > mark.Era.Version && c.wasLost(eras[at-1].Version) {
+				at--
+			}
+			eras = slices.Insert(eras, at, leasedEra{mark.Era, room})
 		}
 		for _, e := range eras {
 			if mark.Next < e.End && !mark.unread {
@@ -152,7 +157,7 @@ func (c *checker) tag(s tagState) {
 // that are known.
 func (c *checker) eras(tag allocator.Tag, eras []leasedEra) (known []leasedEra) {
 	for i, e := range eras {
-		if e.Stamp.Revision > c.layoutRevision && c.layoutRevision > 0 {
+		if e.Stamp.Revision > c.layoutRevision && c.layoutRevision > 0 && !c.recovered(e.Version) {
 			c.add("tag %s: %v has the stamp of layout revision %d, but the layout is at revision %d", tag, e, e.Stamp.Revision, c.layoutRevision)
 		}
 		if i > 0 && (e.Version <= eras[i-1].Version || e.First < eras[i-1].End || e.Stamp.Revision <= eras[i-1].Stamp.Revision) {
@@ -230,15 +235,21 @@ func (c *checker) common(a, b leasedEra) (int64, bool) {
 	return seg.First, err == nil
 }
 
+// recovered reports whether a version is that of the stretch which a recover
+// writes that has not ended: its layout comes last.
+func (c *checker) recovered(version int64) bool {
+	return c.recovering && c.last != nil && version == c.last.Layout.Version+1
+}
+
 // wasLost reports whether a version was lost when etcd went back in time.
 func (c *checker) wasLost(version int64) bool {
-	return slices.ContainsFunc(c.lost, func(l [2]int64) bool { return l[0] <= version && version < l[1] })
+	return c.recovered(version) || slices.ContainsFunc(c.lost, func(l [2]int64) bool { return l[0] <= version && version < l[1] })
 }
 
 // Problems returns what does not hold in d that must.
 func (d *Dump) Problems() []string {
 	var problems []string
-	c := &checker{layoutRevision: d.Layout.revision, add: func(format string, args ...any) {
+	c := &checker{layoutRevision: d.Layout.revision, recovering: d.recovering, add: func(format string, args ...any) {
 		problems = append(problems, fmt.Sprintf(format, args...))
 	}}
 	if d.UUID == "" || d.ClusterID == 0 {
