@@ -108,6 +108,12 @@ typedef Request { byte by; byte stamp; byte next; byte markStamp; byte end }
 Request late;			/* end 0: none */
 #endif
 
+#ifdef MUTANT_STALE_FLOOR
+#define OLD_HOLDS(known) (oldStamp != 0)
+#else
+#define OLD_HOLDS(known) (oldStamp == known)
+#endif
+
 #define copy(from, to) \
 	to.epoch = from.epoch; to.halted = from.halted; to.revision = from.revision; \
 	to.range[A] = from.range[A]; to.range[B] = from.range[B]; to.ever = from.ever; \
@@ -130,13 +136,20 @@ byte snapshots;
 
 byte changes, raises, fences, forgets;
 
-hidden byte n, k, b, lo1, hi1, lo2, hi2, base, end;
-hidden short seg;
-hidden byte ok;
+/* Scratch, which is 0 between steps. */
+byte n, k, b, lo1, hi1, lo2, hi2, base, end;
+short seg;
+bit ok;
+
+inline clean() {
+	d_step {
+		n = 0; k = 0; b = 0; lo1 = 0; hi1 = 0; lo2 = 0; hi2 = 0; base = 0; end = 0; seg = 0; ok = 0
+	}
+}
 
 /* The first n IDs from base on in a range, counted up from the base; 0 where
  * the limit comes first. */
-inline segment(ids) {
+inline cut(ids) {
 	d_step {
 		seg = 0; end = base; k = 0;
 		do
@@ -196,31 +209,35 @@ inline anyLayout() {
 		:: else
 		fi;
 #endif
-		lo1 = 0; hi1 = 0; lo2 = 0; hi2 = 0
+		skip
 	}
 }
+
+#ifdef MUTANT_NO_LAYOUT
+#define SAME_LAYOUT(known) true
+#else
+#define SAME_LAYOUT(known) (etcd.revision == REVISION(known))
+#endif
+#ifdef MUTANT_NO_EPOCH
+#define SAME_EPOCH(known) true
+#define SAME(s, t) (REVISION(s) == REVISION(t))
+#else
+#define SAME_EPOCH(known) (etcd.epoch == EPOCH(known) && !etcd.halted)
+#define SAME(s, t) ((s) == (t))
+#endif
+#ifdef MUTANT_NO_REGISTRATION
+#define STILL_REGISTERED(i) true
+#else
+#define STILL_REGISTERED(i) ((etcd.registered / BIT(i)) % 2)
+#endif
 
 /* The conditions of a lease that is sent by i under stamp known, over the mark
  * (next, markStamp). The mark's value stands for its mod revision too: no two
  * versions of a mark have one next. */
 inline compare(i, known, next0, stamp0) {
-	ok = etcd.next[ROOM(i)] == next0 && etcd.stamp[ROOM(i)] == stamp0
-#ifndef MUTANT_NO_LAYOUT
-		&& etcd.revision == REVISION(known)
-#endif
-#ifndef MUTANT_NO_EPOCH
-		&& etcd.epoch == EPOCH(known) && !etcd.halted
-#endif
-#ifndef MUTANT_NO_REGISTRATION
-		&& (etcd.registered & BIT(i))
-#endif
+	ok = SAME_LAYOUT(known) && SAME_EPOCH(known) && STILL_REGISTERED(i) &&
+		etcd.next[ROOM(i)] == next0 && etcd.stamp[ROOM(i)] == stamp0
 }
-
-#ifdef MUTANT_NO_EPOCH
-#define SAME(s, t) (REVISION(s) == REVISION(t))
-#else
-#define SAME(s, t) ((s) == (t))
-#endif
 
 /* A mark is written here, when leased, and in raise. */
 inline write(i, known, to) {
@@ -305,10 +322,7 @@ proctype instance(byte i) {
 	/* The same from a member that has fallen behind. A mark that is too old would
 	 * be refused later, and a newer one shown: so it is the newer one at once. */
 	:: atomic {
-		oldStamp && in[i].stamp && in[i].at != answered &&
-#ifndef MUTANT_STALE_FLOOR
-		in[i].stamp == oldStamp &&
-#endif
+		OLD_HOLDS(in[i].stamp) && in[i].stamp && in[i].at != answered &&
 		(in[i].at == reading || in[i].markStamp != in[i].stamp && !in[i].floored) ->
 		in[i].floor = oldFloor;
 		in[i].floored = 1;
@@ -327,7 +341,7 @@ proctype instance(byte i) {
 #endif
 		base = (SAME(in[i].markStamp, in[i].stamp) -> base : MAX(base, in[i].floor));
 		select(n : 1 .. STEP);
-		segment(in[i].range);
+		cut(in[i].range);
 		compare(i, in[i].stamp, in[i].next, in[i].markStamp);
 		if
 		:: seg && ok -> /* done; the answer is under way */
@@ -365,16 +379,13 @@ proctype instance(byte i) {
 			forgetMark(i);
 			printf("%c%d: lease of %d IDs from %d is lost on the way\n", 97 + ROOM(i), i, n, base)
 		:: !seg -> skip /* the limit */
-		fi
+		fi;
+		clean()
 	}
 	/* 6. It takes the answer; or never does. It issues all of the segment at once:
 	 * an ID that is issued later, or never, collides with no more than that. */
 	:: atomic {
-		in[i].at == answered
-#if (RESTORES || FENCES)
-		&& !in[i].barred
-#endif
-		->
+		in[i].at == answered ->
 		if
 		:: in[i].segment & issued -> printf("%c%d: accepts IDs %x of which %x were issued before\n", 97 + ROOM(i), i, in[i].segment, in[i].segment & issued)
 		:: else -> printf("%c%d: accepts and issues IDs %x\n", 97 + ROOM(i), i, in[i].segment)
@@ -422,7 +433,8 @@ proctype world() {
 		changes++;
 		anyLayout();
 		etcd.revision++;
-		printf("layout %d: boundary %d, a %x, b %x\n", etcd.revision, b, etcd.range[A], etcd.range[B])
+		printf("layout %d: boundary %d, a %x, b %x\n", etcd.revision, b, etcd.range[A], etcd.range[B]);
+		clean()
 	}
 #if RAISES
 	/* A skip or an import raises a mark, by 1 or 2. */
@@ -434,7 +446,7 @@ proctype world() {
 		base = etcd.next[k] + n;
 		raise(k, base);
 		printf("helper: raises the mark of room %c to %d\n", 97 + k, base);
-		k = 0
+		clean()
 	}
 #endif
 #if SNAPSHOTS
@@ -455,6 +467,7 @@ proctype world() {
 		:: else
 		fi;
 		printf("late: the lease of %d arrives (%d), mark %d\n", late.by, ok, late.end);
+		clean();
 		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.end = 0
 	}
 #endif
@@ -465,7 +478,7 @@ proctype world() {
 		select(k : 0 .. INSTANCES - 1);
 		etcd.registered = etcd.registered & (255 - BIT(k));
 		printf("operator: forgets %c%d\n", 97 + ROOM(k), k);
-		k = 0
+		clean()
 	}
 #endif
 #if FENCES
@@ -560,7 +573,7 @@ proctype recover() {
 		forgetMark(k);
 #endif
 		printf("recover: %c%d answers %d\n", 97 + ROOM(k), k, in[k].told);
-		k = 0
+		clean()
 	}
 	/* 2. */
 	:: atomic {
@@ -613,7 +626,7 @@ init {
 		:: k < INSTANCES -> in[k].at = reading; run instance(k); k++
 		:: else -> break
 		od;
-		k = 0;
+		clean();
 		run world();
 #if RESTORES || FENCES
 		epochs = 1;
