@@ -541,8 +541,33 @@ byte runs;			/* of recover, ever */
 #define ALL_SETTLED (SETTLED(0) && SETTLED(1) && SETTLED(2))
 #endif
 
+/* The question and its answer: what the instance accepted, and from then on it
+ * accepts no answer to what it sent before. What is still on its way to etcd is
+ * refused there, for the halted epoch. A dead instance answers by its journal. */
+inline ask(i) {
+	d_step {
+		asked = asked | BIT(i);
+		most = MAX(most, in[i].told);
+		rooms = rooms | (in[i].told -> BIT(ROOM(i)) : 0);
+#ifdef MUTANT_RECOVER_EACH_ROOM
+		own[ROOM(i)] = MAX(own[ROOM(i)], in[i].told);
+#endif
+#ifndef MUTANT_NO_BARRIER
+		in[i].barred = 1;
+		forgetMark(i);
+#endif
+		printf("recover: %c%d answers %d\n", 97 + ROOM(i), i, in[i].told)
+	}
+}
+
+#ifdef SPARE_LIST
+#define FORGET_ROOMS skip
+#else
+#define FORGET_ROOMS rooms = 0
+#endif
+
 proctype recover() {
-	byte run, asked, most, rooms;
+	byte nonce, asked, most, rooms;
 #ifdef MUTANT_RECOVER_EACH_ROOM
 	byte own[2];
 #endif
@@ -551,30 +576,16 @@ proctype recover() {
 	:: atomic {
 		runs < RUNS && (behind || etcd.halted) ->
 		runs++;
-		run = runs;
-		etcd.halted = run;
+		nonce = runs;
+		etcd.halted = nonce;
 		printf("recover: halts\n")
 	};
 	do
-	/* The question and its answer: what the instance accepted, and from then on it
-	 * accepts no answer to what it sent before. What is still on its way to etcd
-	 * is refused there, for the halted epoch. A dead instance answers by its journal. */
-	:: atomic {
-		select(k : 0 .. INSTANCES - 1);
-		!(asked & BIT(k)) ->
-		asked = asked | BIT(k);
-		most = MAX(most, in[k].told);
-		rooms = rooms | (in[k].told -> BIT(ROOM(k)) : 0);
-#ifdef MUTANT_RECOVER_EACH_ROOM
-		own[ROOM(k)] = MAX(own[ROOM(k)], in[k].told);
+	:: atomic { !(asked & BIT(0)) -> ask(0) }
+	:: atomic { !(asked & BIT(1)) -> ask(1) }
+#if INSTANCES > 2
+	:: atomic { !(asked & BIT(2)) -> ask(2) }
 #endif
-#ifndef MUTANT_NO_BARRIER
-		in[k].barred = 1;
-		forgetMark(k);
-#endif
-		printf("recover: %c%d answers %d\n", 97 + ROOM(k), k, in[k].told);
-		clean()
-	}
 	/* 2. */
 	:: atomic {
 		ALL_SETTLED ->
@@ -586,16 +597,16 @@ proctype recover() {
 	/* 3. It raises all rooms to one number above all that is known (a margin on
 	 * top would only hide faults), room by room. */
 #ifdef MUTANT_RECOVER_EACH_ROOM
-	d_step { if :: MEMBER(A) -> raise(A, own[A]) :: else fi; printf("recover: mark of a is %d\n", etcd.next[A]) };
-	d_step { if :: MEMBER(B) -> raise(B, own[B]) :: else fi; printf("recover: mark of b is %d\n", etcd.next[B]); own[A] = 0; own[B] = 0; rooms = 0 };
+	atomic { if :: MEMBER(A) -> raise(A, own[A]) :: else fi; printf("recover: mark of a is %d\n", etcd.next[A]) };
+	atomic { if :: MEMBER(B) -> raise(B, own[B]) :: else fi; printf("recover: mark of b is %d\n", etcd.next[B]); own[A] = 0; own[B] = 0; FORGET_ROOMS };
 #else
-	d_step { raise(A, most); printf("recover: mark of a is %d\n", etcd.next[A]) };
-	d_step { raise(B, most); printf("recover: mark of b is %d\n", etcd.next[B]) };
+	atomic { raise(A, most); printf("recover: mark of a is %d\n", etcd.next[A]) };
+	atomic { raise(B, most); printf("recover: mark of b is %d\n", etcd.next[B]) };
 #endif
 	/* 4. The new epoch, if the halt is still its own, with a fresh beat. */
 	atomic {
 		if
-		:: etcd.halted == run ->
+		:: etcd.halted == nonce ->
 			etcd.halted = 0;
 			behind = 0;
 			etcd.ever = etcd.ever | rooms;
@@ -608,7 +619,7 @@ proctype recover() {
 			printf("recover: writes epoch %d\n", etcd.epoch)
 		:: else -> printf("recover: its halt is gone\n")
 		fi;
-		run = 0; most = 0; rooms = 0
+		nonce = 0; most = 0; rooms = 0
 	}
 	od
 }
