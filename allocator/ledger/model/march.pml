@@ -398,6 +398,7 @@ proctype instance(byte i) {
 		in[i].segment = 0;
 		in[i].at = leasing
 	}
+#ifndef NO_KILLS
 	/* It is killed, and starts again with its journal. */
 	:: atomic {
 		in[i].stamp ->
@@ -408,6 +409,7 @@ proctype instance(byte i) {
 #endif
 		printf("%c%d: is killed, and starts again\n", 97 + ROOM(i), i)
 	}
+#endif
 #if RESTORES || FENCES
 	/* It looks at the beat, before it leases over a new connection. */
 	:: atomic {
@@ -423,6 +425,12 @@ proctype instance(byte i) {
 #endif
 	od
 }
+
+#ifdef MUTANT_FORGET_UNCHECKED
+#define MAY_FORGET true
+#else
+#define MAY_FORGET (!etcd.halted && !behind)
+#endif
 
 /* Operators, consoles, and what befalls the store. */
 proctype world() {
@@ -472,8 +480,10 @@ proctype world() {
 	}
 #endif
 #if FORGETS
+	/* Forget compares the epoch and looks at the beat first: a restored store
+	 * must not lose those whom recover has to ask. */
 	:: atomic {
-		forgets < FORGETS ->
+		forgets < FORGETS && MAY_FORGET ->
 		forgets++;
 		select(k : 0 .. INSTANCES - 1);
 		etcd.registered = etcd.registered & (255 - BIT(k));
@@ -502,13 +512,15 @@ proctype world() {
 		copy(backup, etcd);
 		behind = 1;
 		/* All connections are new, and what was sent over the old ones is gone. */
+#ifndef LIMIT_CARRIED
 		k = 0;
 		do
 		:: k < INSTANCES -> in[k].checked = 0; k++
 		:: else -> break
 		od;
 		k = 0;
-#if LATE && !defined(LIMIT_CARRIED)
+#endif
+#if LATE
 		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.end = 0;
 #endif
 #if SNAPSHOTS
@@ -561,9 +573,9 @@ inline ask(i) {
 }
 
 #ifdef SPARE_LIST
-#define FORGET_ROOMS skip
+#define RAISE_OWN(r) raise(r, own[r])
 #else
-#define FORGET_ROOMS rooms = 0
+#define RAISE_OWN(r) if :: MEMBER(r) -> raise(r, own[r]) :: else fi; rooms = 0
 #endif
 
 proctype recover() {
@@ -597,8 +609,8 @@ proctype recover() {
 	/* 3. It raises all rooms to one number above all that is known (a margin on
 	 * top would only hide faults), room by room. */
 #ifdef MUTANT_RECOVER_EACH_ROOM
-	atomic { if :: MEMBER(A) -> raise(A, own[A]) :: else fi; printf("recover: mark of a is %d\n", etcd.next[A]) };
-	atomic { if :: MEMBER(B) -> raise(B, own[B]) :: else fi; printf("recover: mark of b is %d\n", etcd.next[B]); own[A] = 0; own[B] = 0; FORGET_ROOMS };
+	atomic { RAISE_OWN(A) };
+	atomic { RAISE_OWN(B); own[A] = 0; own[B] = 0 };
 #else
 	atomic { raise(A, most); printf("recover: mark of a is %d\n", etcd.next[A]) };
 	atomic { raise(B, most); printf("recover: mark of b is %d\n", etcd.next[B]) };
