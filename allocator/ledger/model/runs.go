@@ -13,6 +13,7 @@ type run struct {
 	options string // of march.pml, without the mutant's own
 	states  int64  // the fewest that must be met; those that spin met when this was recorded, less a percent
 	large   bool   // left out by -quick
+	deep    bool   // of a mutant or limit: search depth first, where breadth first (the shortest way) takes too long
 }
 
 const (
@@ -20,6 +21,81 @@ const (
 	mutant = "mutant" // the protocol broken in one place: an ID is issued twice
 	limit  = "limit"  // an assumption taken away: an ID is issued twice, as README says
 )
+
+// runs is everything that is asked of the model. States are those that spin
+// 6.5.2 met.
+var runs = []run{
+	{holds, "any-layout", "two rooms under any layout after any other",
+		"", 1, false, false},
+	{holds, "boundary-3", "the same, with boundaries up to 3",
+		"IDS=6 STEP=1 BOUNDARY=3", 1, true, false},
+	{holds, "three-layouts", "three layouts in a row",
+		"IDS=4 STEP=1 CHANGES=2", 1, false, false},
+	{holds, "room-mates", "two instances in one room, one in the other",
+		"INSTANCES=3 IDS=3", 1, false, false},
+	{holds, "late", "a request arrives after its sender gave up",
+		"IDS=3 LATE=1", 1, false, false},
+	{holds, "stale", "a member of etcd answers from the past",
+		"IDS=4 STEP=1 SNAPSHOTS=2", 1, false, false},
+	{holds, "skip", "a helper raises marks",
+		"IDS=4 STEP=1 RAISES=2", 1, false, false},
+	{holds, "all-of-these", "three instances, a late request, a stale member, a raised mark",
+		"INSTANCES=3 IDS=2 STEP=1 LATE=1 SNAPSHOTS=1 RAISES=1", 1, true, false},
+	{holds, "restore", "etcd goes back to a backup, and recover",
+		"IDS=2 STEP=1 BOUNDARY=1 RESTORES=1", 1, false, false},
+	{holds, "restore-any-layout", "the same with boundaries up to 2",
+		"IDS=2 STEP=1 BOUNDARY=2 RESTORES=1", 1, true, false},
+	{holds, "restore-room-mates", "the same with two instances in one room",
+		"INSTANCES=3 IDS=2 STEP=1 BOUNDARY=1 RESTORES=1 CHANGES=0", 1, true, false},
+	{holds, "restore-three-layouts", "a restore among three layouts",
+		"IDS=2 STEP=1 BOUNDARY=1 RESTORES=1 CHANGES=2", 1, true, false},
+	{holds, "restore-twice", "two restores of one backup",
+		"IDS=2 STEP=1 BOUNDARY=1 RESTORES=2", 1, true, false},
+	{holds, "restore-twice-three-layouts", "two restores of one backup among three layouts",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=2 CHANGES=2", 1, true, false},
+	{holds, "restore-late", "a late request and a restore",
+		"IDS=1 STEP=1 BOUNDARY=1 RESTORES=1 LATE=1", 1, false, false},
+	{holds, "forget", "an operator forgets an instance, before or after a restore",
+		"IDS=1 STEP=1 BOUNDARY=1 RESTORES=1 FORGETS=1", 1, false, false},
+	{holds, "fence", "a halt that was a mistake, or on purpose, and recover",
+		"IDS=3 STEP=1 BOUNDARY=1 FENCES=1 LATE=1", 1, false, false},
+
+	{mutant, "NO_LAYOUT", "a lease does not compare the layout",
+		"NO_KILLS IDS=4", 1, false, false},
+	{mutant, "NO_FLOOR", "the first lease under a layout does not ask for the floor",
+		"NO_KILLS IDS=4", 1, false, false},
+	{mutant, "FLOOR_BEFORE_LAYOUT", "the floor is read before the layout that it is used under",
+		"NO_KILLS IDS=4", 1, false, false},
+	{mutant, "STALE_FLOOR", "the floor may come from a stale snapshot, without the condition on the layout",
+		"NO_KILLS IDS=4 SNAPSHOTS=1", 1, false, false},
+	{mutant, "NO_EPOCH", "neither leases nor stamps have an epoch",
+		"IDS=3 STEP=1 BOUNDARY=1 RESTORES=1 CHANGES=2", 1, false, true},
+	{mutant, "EPOCH_COUNTS", "the epoch counts up from the one in the store: it comes again after a second restore",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=2 CHANGES=2", 1, false, true},
+	{mutant, "SKIP_STAMPS", "a helper that raises a mark writes the new stamp, so that the next lease passes by the floor",
+		"NO_KILLS IDS=4 RAISES=1", 1, false, false},
+	{mutant, "UNKNOWN_IS_SUCCESS", "a lease of which no answer came is taken for done",
+		"NO_KILLS IDS=4", 1, false, false},
+	{mutant, "MARK_DELETED", "a room's mark goes when the room leaves the layout",
+		"NO_KILLS IDS=4", 1, false, false},
+	{mutant, "NO_BARRIER", "an instance that answered recover still accepts the answer to an older lease",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=1", 1, false, false},
+	{mutant, "RECOVER_EACH_ROOM", "recover raises each room that the store knows by that room's journals, and no others",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=1", 1, false, false},
+	{mutant, "RETRY_FORGETS", "after a refusal the base is made without the mark's next",
+		"NO_KILLS IDS=4 INSTANCES=3", 1, false, false},
+	{mutant, "NO_REGISTRATION", "a lease does not compare the instance's registration, and recover does not know who was forgotten",
+		"IDS=2 STEP=1 BOUNDARY=1 RESTORES=1 FORGETS=1", 1, false, true},
+	{mutant, "FORGET_UNCHECKED", "an instance is forgotten in a store that was restored, so that recover does not ask it",
+		"IDS=2 STEP=1 BOUNDARY=1 RESTORES=1 FORGETS=1", 1, false, true},
+
+	{limit, "CARRIED", "a lease goes out over a new connection before the beat was looked at",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=1", 1, false, false},
+	{limit, "UNSEEN_RESTORE", "the look at the beat does not see the restore",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=1", 1, false, false},
+	{limit, "LEFT_OUT", "recover goes on without an instance that issued more than the others know",
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=1", 1, false, false},
+}
 
 // defines returns spin's options for r.
 func (r run) defines() []string {

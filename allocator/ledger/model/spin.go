@@ -46,8 +46,11 @@ func (c *checker) check(ctx context.Context, r run) (outcome, error) {
 	if _, err := execute(ctx, dir, "spin", append(r.defines(), "-a", "march.pml")...); err != nil {
 		return outcome{}, err
 	}
-	if _, err := execute(ctx, dir, "gcc", "-O2", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512",
-		fmt.Sprintf("-DMEMLIM=%d", c.memory), "-o", "pan", "pan.c"); err != nil {
+	args := []string{"-O2", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512", fmt.Sprintf("-DMEMLIM=%d", c.memory)}
+	if r.kind != holds && !r.deep {
+		args = append(args, "-DBFS")
+	}
+	if _, err := execute(ctx, dir, "gcc", append(args, "-o", "pan", "pan.c")...); err != nil {
 		return outcome{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
@@ -130,7 +133,7 @@ func parse(said []byte) (outcome, error) {
 	return o, nil
 }
 
-// execute runs a program in dir with low priority and returns what it printed.
+// execute runs a program in dir and returns what it printed.
 func execute(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
