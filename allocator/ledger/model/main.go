@@ -105,7 +105,9 @@ func (c *checker) all(ctx context.Context, todo []run, stdout, stderr io.Writer)
 		verdict := r.verdict(o, err)
 		if verdict != "" {
 			failed++
-			_, _ = fmt.Fprintf(stderr, "FAILED: %s\n", verdict)
+			_, _ = fmt.Fprintf(stderr, "   FAILED: %s\n", verdict)
+		} else {
+			_, _ = fmt.Fprintf(stderr, "   %s after %d states, %.1f s\n", r.result(verdict), o.states, o.took.Seconds())
 		}
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%.1f s\t%d MB\n", r.kind, r.name, r.result(verdict), o.states, r.states, o.took.Seconds(), o.memory)
 	}
