@@ -58,7 +58,7 @@ var runs = []run{
 	{holds, "forget", "an operator forgets an instance, before or after a restore",
 		"IDS=1 STEP=1 BOUNDARY=1 RESTORES=1 FORGETS=1", 1, false, false},
 	{holds, "fence", "a halt that was a mistake, or on purpose, and recover",
-		"IDS=3 STEP=1 BOUNDARY=1 FENCES=1 LATE=1", 1, false, false},
+		"IDS=3 STEP=1 BOUNDARY=1 FENCES=1", 1, false, false},
 
 	{mutant, "NO_LAYOUT", "a lease does not compare the layout",
 		"NO_KILLS IDS=4", 1, false, false},
@@ -69,7 +69,7 @@ var runs = []run{
 	{mutant, "STALE_FLOOR", "the floor may come from a stale snapshot, without the condition on the layout",
 		"NO_KILLS IDS=4 SNAPSHOTS=1", 1, false, false},
 	{mutant, "NO_EPOCH", "neither leases nor stamps have an epoch",
-		"IDS=3 STEP=1 BOUNDARY=1 RESTORES=1 CHANGES=2", 1, false, true},
+		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=1 CHANGES=2", 1, false, true},
 	{mutant, "EPOCH_COUNTS", "the epoch counts up from the one in the store: it comes again after a second restore",
 		"NO_KILLS IDS=1 STEP=1 BOUNDARY=1 RESTORES=2 CHANGES=2", 1, false, true},
 	{mutant, "SKIP_STAMPS", "a helper that raises a mark writes the new stamp, so that the next lease passes by the floor",
