@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -44,6 +45,9 @@ type Server struct {
 	rooms  dialer
 	health *health.Server
 
+	samples  *looked[sample]
+	tags     *looked[*tagIndex]
+	reading  atomic.Int64  // tags read so far, of the index being made
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins
 }
@@ -62,6 +66,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	return &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
+		samples: newLooked[sample](), tags: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 	}, nil
 }
@@ -73,10 +78,12 @@ func (s *Server) Run(ctx context.Context) error {
 	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
 	s.health.SetServingStatus(marchv1.ConsoleService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
-	driving, stop := context.WithCancel(ctx)
-	var driver sync.WaitGroup
-	driver.Go(func() { s.drive(driving) })
-	defer driver.Wait()
+	background, stop := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { s.drive(background) })
+	work.Go(func() { s.samples.run(background, s.look) })
+	work.Go(func() { s.tags.run(background, s.readTags) })
+	defer work.Wait()
 	defer stop()
 	err := server.Run(ctx, server.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 1 << 20, Drain: s.cfg.Drain,

@@ -58,6 +58,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	if err != nil {
 		return nil, err
 	}
+	var now sample
+	if r.GetStatus() {
+		now, _, _ = s.samples.get(ctx, sampleAge, askTimeout)
+	}
 	answer := &marchv1.ListInstancesResponse{}
 	for _, i := range instances {
 		p := &marchv1.Instance{
@@ -66,6 +70,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		}
 		if i.Alive {
 			p.LastSeen = timestamppb.New(i.LastSeen)
+			t := now.instances[i.ID()]
+			if p.Status = t.status; t.status != nil && t.rate >= 0 {
+				p.Rate = &t.rate
+			}
 		}
 		answer.Instances = append(answer.Instances, p)
 	}

@@ -55,7 +55,11 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid}, nil
+	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid}
+	if r.GetVersion() == 0 {
+		answer.Ever = names(record.Ever)
+	}
+	return answer, nil
 }
 
 // ListLayouts implements ConsoleService. A page token is the last version of
@@ -92,8 +96,25 @@ func (s *Server) ValidateLayout(_ context.Context, r *marchv1.ValidateLayoutRequ
 	var invalid *allocator.LayoutError
 	if _, err := api.LayoutFromProto(r.GetLayout()); errors.As(err, &invalid) {
 		answer.Problems = invalid.Problems
+		for i, text := range invalid.Problems {
+			detail := &marchv1.LayoutProblem{Text: text}
+			if i < len(invalid.Rooms) {
+				for _, room := range invalid.Rooms[i] {
+					detail.Rooms = append(detail.Rooms, string(room))
+				}
+			}
+			answer.Details = append(answer.Details, detail)
+		}
 	} else if err != nil {
 		return nil, err
 	}
 	return answer, nil
+}
+
+func names(rooms []allocator.Room) []string {
+	all := make([]string, len(rooms))
+	for i, room := range rooms {
+		all[i] = string(room)
+	}
+	return all
 }

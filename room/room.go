@@ -71,6 +71,7 @@ type Server struct {
 	metrics   *prometheus.Registry
 
 	instance *ledger.Instance // set by Run before anything is served
+	started  time.Time        // likewise
 }
 
 // New checks cfg. Its errors are Invalid.
@@ -128,6 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.closeListeners()
 		return err
 	}
+	s.started = time.Now()
 	s.instance.OnTag(s.tagChanged)
 	served := s.instance.Version()
 	// The background goes on while calls drain, and ends after them.

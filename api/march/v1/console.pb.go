@@ -9,6 +9,7 @@ package marchv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -168,7 +169,10 @@ type GetLayoutResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Layout *LayoutRecord          `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
 	// The cluster's uuid.
-	Cluster       string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The rooms that ever had a range, in the order of their names; only with the
+	// current layout.
+	Ever          []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +219,13 @@ func (x *GetLayoutResponse) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *GetLayoutResponse) GetEver() []string {
+	if x != nil {
+		return x.Ever
+	}
+	return nil
 }
 
 type ListLayoutsRequest struct {
@@ -371,7 +382,9 @@ func (x *ValidateLayoutRequest) GetLayout() *Layout {
 type ValidateLayoutResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every constraint that the layout breaks; empty for a valid one.
-	Problems      []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The rooms that each of these is about, in the same order.
+	Details       []*LayoutProblem `protobuf:"bytes,2,rep,name=details,proto3" json:"details,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +426,66 @@ func (x *ValidateLayoutResponse) GetProblems() []string {
 	return nil
 }
 
+func (x *ValidateLayoutResponse) GetDetails() []*LayoutProblem {
+	if x != nil {
+		return x.Details
+	}
+	return nil
+}
+
+type LayoutProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Text  string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// Empty where it is about the boundary, or the layout as a whole.
+	Rooms         []string `protobuf:"bytes,2,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LayoutProblem) Reset() {
+	*x = LayoutProblem{}
+	mi := &file_march_v1_console_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LayoutProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LayoutProblem) ProtoMessage() {}
+
+func (x *LayoutProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LayoutProblem.ProtoReflect.Descriptor instead.
+func (*LayoutProblem) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LayoutProblem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *LayoutProblem) GetRooms() []string {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
 // Mark is what a room leased of a tag.
 type Mark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -427,7 +500,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +512,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +525,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Mark) GetRoom() string {
@@ -485,7 +558,7 @@ type CreateTagRequest struct {
 
 func (x *CreateTagRequest) Reset() {
 	*x = CreateTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +570,7 @@ func (x *CreateTagRequest) String() string {
 func (*CreateTagRequest) ProtoMessage() {}
 
 func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +583,7 @@ func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagRequest.ProtoReflect.Descriptor instead.
 func (*CreateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateTagRequest) GetTag() *Tag {
@@ -529,7 +602,7 @@ type CreateTagResponse struct {
 
 func (x *CreateTagResponse) Reset() {
 	*x = CreateTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +614,7 @@ func (x *CreateTagResponse) String() string {
 func (*CreateTagResponse) ProtoMessage() {}
 
 func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +627,7 @@ func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagResponse.ProtoReflect.Descriptor instead.
 func (*CreateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateTagResponse) GetTag() *Tag {
@@ -573,7 +646,7 @@ type GetTagRequest struct {
 
 func (x *GetTagRequest) Reset() {
 	*x = GetTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +658,7 @@ func (x *GetTagRequest) String() string {
 func (*GetTagRequest) ProtoMessage() {}
 
 func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +671,7 @@ func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagRequest.ProtoReflect.Descriptor instead.
 func (*GetTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetTagRequest) GetName() string {
@@ -623,7 +696,7 @@ type GetTagResponse struct {
 
 func (x *GetTagResponse) Reset() {
 	*x = GetTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +708,7 @@ func (x *GetTagResponse) String() string {
 func (*GetTagResponse) ProtoMessage() {}
 
 func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +721,7 @@ func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagResponse.ProtoReflect.Descriptor instead.
 func (*GetTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetTagResponse) GetTag() *Tag {
@@ -693,7 +766,7 @@ type ListTagsRequest struct {
 
 func (x *ListTagsRequest) Reset() {
 	*x = ListTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +778,7 @@ func (x *ListTagsRequest) String() string {
 func (*ListTagsRequest) ProtoMessage() {}
 
 func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +791,7 @@ func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsRequest.ProtoReflect.Descriptor instead.
 func (*ListTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTagsRequest) GetPageSize() int32 {
@@ -753,7 +826,7 @@ type ListTagsResponse struct {
 
 func (x *ListTagsResponse) Reset() {
 	*x = ListTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +838,7 @@ func (x *ListTagsResponse) String() string {
 func (*ListTagsResponse) ProtoMessage() {}
 
 func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +851,7 @@ func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsResponse.ProtoReflect.Descriptor instead.
 func (*ListTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListTagsResponse) GetTags() []*Tag {
@@ -795,6 +868,241 @@ func (x *ListTagsResponse) GetNextPageToken() string {
 	return ""
 }
 
+type SearchTagsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only tags whose name contains this.
+	Search string `protobuf:"bytes,1,opt,name=search,proto3" json:"search,omitempty"`
+	// name (the default), rate, used, lasts, next or created.
+	Sort string `protobuf:"bytes,2,opt,name=sort,proto3" json:"sort,omitempty"`
+	// The largest first, or the last name.
+	Descending bool `protobuf:"varint,3,opt,name=descending,proto3" json:"descending,omitempty"`
+	// At most so many, 1 to 1,000; 0 for 100.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// How many to leave out before these.
+	Offset        int32 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchTagsRequest) Reset() {
+	*x = SearchTagsRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchTagsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchTagsRequest) ProtoMessage() {}
+
+func (x *SearchTagsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchTagsRequest.ProtoReflect.Descriptor instead.
+func (*SearchTagsRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SearchTagsRequest) GetSearch() string {
+	if x != nil {
+		return x.Search
+	}
+	return ""
+}
+
+func (x *SearchTagsRequest) GetSort() string {
+	if x != nil {
+		return x.Sort
+	}
+	return ""
+}
+
+func (x *SearchTagsRequest) GetDescending() bool {
+	if x != nil {
+		return x.Descending
+	}
+	return false
+}
+
+func (x *SearchTagsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *SearchTagsRequest) GetOffset() int32 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type SearchTagsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tags  []*TagSummary          `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
+	// How many tags were found, on all pages, and how many tags there are.
+	Found int64 `protobuf:"varint,2,opt,name=found,proto3" json:"found,omitempty"`
+	Total int64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// When the tags were read. Absent while this console reads them for the first
+	// time: total then tells how far it is, and there are no tags.
+	AsOf          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchTagsResponse) Reset() {
+	*x = SearchTagsResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchTagsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchTagsResponse) ProtoMessage() {}
+
+func (x *SearchTagsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchTagsResponse.ProtoReflect.Descriptor instead.
+func (*SearchTagsResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SearchTagsResponse) GetTags() []*TagSummary {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *SearchTagsResponse) GetFound() int64 {
+	if x != nil {
+		return x.Found
+	}
+	return 0
+}
+
+func (x *SearchTagsResponse) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *SearchTagsResponse) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+// TagSummary is a tag and how far it is.
+type TagSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// Of all rooms that ever leased IDs of the tag, by the room's name.
+	Marks []*Mark `protobuf:"bytes,2,rep,name=marks,proto3" json:"marks,omitempty"`
+	// The recent peak rates of all instances that answered, IDs per second.
+	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	// The share of the IDs from start to limit that lies below the largest mark, 0
+	// to 1.
+	Used float64 `protobuf:"fixed64,4,opt,name=used,proto3" json:"used,omitempty"`
+	// How long the room that comes to the limit first has until then, at its
+	// present rate; absent where nobody issues IDs of it now.
+	Lasts         *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts,proto3" json:"lasts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagSummary) Reset() {
+	*x = TagSummary{}
+	mi := &file_march_v1_console_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagSummary) ProtoMessage() {}
+
+func (x *TagSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagSummary.ProtoReflect.Descriptor instead.
+func (*TagSummary) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TagSummary) GetTag() *Tag {
+	if x != nil {
+		return x.Tag
+	}
+	return nil
+}
+
+func (x *TagSummary) GetMarks() []*Mark {
+	if x != nil {
+		return x.Marks
+	}
+	return nil
+}
+
+func (x *TagSummary) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *TagSummary) GetUsed() float64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *TagSummary) GetLasts() *durationpb.Duration {
+	if x != nil {
+		return x.Lasts
+	}
+	return nil
+}
+
 type DeleteTagRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -804,7 +1112,7 @@ type DeleteTagRequest struct {
 
 func (x *DeleteTagRequest) Reset() {
 	*x = DeleteTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1124,7 @@ func (x *DeleteTagRequest) String() string {
 func (*DeleteTagRequest) ProtoMessage() {}
 
 func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1137,7 @@ func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteTagRequest) GetName() string {
@@ -847,7 +1155,7 @@ type DeleteTagResponse struct {
 
 func (x *DeleteTagResponse) Reset() {
 	*x = DeleteTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1167,7 @@ func (x *DeleteTagResponse) String() string {
 func (*DeleteTagResponse) ProtoMessage() {}
 
 func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1180,7 @@ func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
 }
 
 type ListRoomsRequest struct {
@@ -883,7 +1191,7 @@ type ListRoomsRequest struct {
 
 func (x *ListRoomsRequest) Reset() {
 	*x = ListRoomsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1203,7 @@ func (x *ListRoomsRequest) String() string {
 func (*ListRoomsRequest) ProtoMessage() {}
 
 func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1216,7 @@ func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
 }
 
 type ListRoomsResponse struct {
@@ -920,7 +1228,7 @@ type ListRoomsResponse struct {
 
 func (x *ListRoomsResponse) Reset() {
 	*x = ListRoomsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +1240,7 @@ func (x *ListRoomsResponse) String() string {
 func (*ListRoomsResponse) ProtoMessage() {}
 
 func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1253,7 @@ func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoomsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRoomsResponse) GetRooms() []*Room {
@@ -968,7 +1276,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1288,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1301,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Room) GetName() string {
@@ -1027,14 +1335,16 @@ func (x *Room) GetAlive() int32 {
 type ListInstancesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this room's; empty for all.
-	Room          string `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Room string `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	// Ask each instance for its status too.
+	Status        bool `protobuf:"varint,20,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1356,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1369,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListInstancesRequest) GetRoom() string {
@@ -1067,6 +1377,13 @@ func (x *ListInstancesRequest) GetRoom() string {
 		return x.Room
 	}
 	return ""
+}
+
+func (x *ListInstancesRequest) GetStatus() bool {
+	if x != nil {
+		return x.Status
+	}
+	return false
 }
 
 type ListInstancesResponse struct {
@@ -1078,7 +1395,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1407,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1420,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -1125,15 +1442,21 @@ type Instance struct {
 	Version int64                  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
 	// Whether its heartbeat is there, and when the last one was sent.
-	Alive         bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
-	LastSeen      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
+	LastSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// What it tells of itself, where that was asked for; absent when it did not
+	// answer.
+	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
+	// IDs per second now, where the status was asked for; absent until it was
+	// measured.
+	Rate          *float64 `protobuf:"fixed64,21,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1145,7 +1468,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1158,7 +1481,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1217,6 +1540,315 @@ func (x *Instance) GetLastSeen() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Instance) GetStatus() *InstanceStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Instance) GetRate() float64 {
+	if x != nil && x.Rate != nil {
+		return *x.Rate
+	}
+	return 0
+}
+
+type GetOverviewRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOverviewRequest) Reset() {
+	*x = GetOverviewRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOverviewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOverviewRequest) ProtoMessage() {}
+
+func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
+func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+}
+
+type GetOverviewResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Layout *LayoutRecord          `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
+	// The cluster's uuid.
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The rooms that ever had a range, in the order of their names.
+	Ever []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
+	// By lower; after these rooms without a range that still have instances.
+	Rooms []*RoomStatus `protobuf:"bytes,4,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	// The migration that is under way, if there is one.
+	Migration *Migration `protobuf:"bytes,5,opt,name=migration,proto3" json:"migration,omitempty"`
+	// When the instances were asked; absent until they were, and then nothing of
+	// what they tell is here.
+	AsOf          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOverviewResponse) Reset() {
+	*x = GetOverviewResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOverviewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOverviewResponse) ProtoMessage() {}
+
+func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
+func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetOverviewResponse) GetEver() []string {
+	if x != nil {
+		return x.Ever
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetRooms() []*RoomStatus {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetMigration() *Migration {
+	if x != nil {
+		return x.Migration
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+// RoomStatus is what the instances of a room tell of it, together.
+type RoomStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Absent for a room that has none in the current layout.
+	Range *Range `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	// Registered instances, those whose heartbeat is there, and those of them that
+	// answered and can issue IDs.
+	Instances int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
+	Alive     int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
+	Ready     int32 `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
+	// IDs per second now; absent until it was measured.
+	Rate *float64 `protobuf:"fixed64,6,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
+	// The rate in the last minutes, the oldest first, a value for every
+	// rate_every; -1 where nobody measured.
+	Rates     []float64            `protobuf:"fixed64,7,rep,packed,name=rates,proto3" json:"rates,omitempty"`
+	RateEvery *durationpb.Duration `protobuf:"bytes,8,opt,name=rate_every,json=rateEvery,proto3" json:"rate_every,omitempty"`
+	// The least of its instances; absent when no tag is in use.
+	Reserve    *durationpb.Duration `protobuf:"bytes,9,opt,name=reserve,proto3" json:"reserve,omitempty"`
+	ReserveTag string               `protobuf:"bytes,10,opt,name=reserve_tag,json=reserveTag,proto3" json:"reserve_tag,omitempty"`
+	// The oldest layout that one of its instances serves; 0 without any.
+	Version int64 `protobuf:"varint,11,opt,name=version,proto3" json:"version,omitempty"`
+	// The largest of its instances; absent when none told one.
+	EtcdLatency *durationpb.Duration `protobuf:"bytes,12,opt,name=etcd_latency,json=etcdLatency,proto3" json:"etcd_latency,omitempty"`
+	// The earliest of its instances; absent while etcd answers all of them.
+	EtcdAwaySince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=etcd_away_since,json=etcdAwaySince,proto3" json:"etcd_away_since,omitempty"`
+	// IDs in memory.
+	Held int64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
+	// Why instances cannot issue IDs, room/instance: why.
+	Problems      []string `protobuf:"bytes,15,rep,name=problems,proto3" json:"problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoomStatus) Reset() {
+	*x = RoomStatus{}
+	mi := &file_march_v1_console_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoomStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoomStatus) ProtoMessage() {}
+
+func (x *RoomStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
+func (*RoomStatus) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RoomStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RoomStatus) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetAlive() int32 {
+	if x != nil {
+		return x.Alive
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetRate() float64 {
+	if x != nil && x.Rate != nil {
+		return *x.Rate
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetRates() []float64 {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetRateEvery() *durationpb.Duration {
+	if x != nil {
+		return x.RateEvery
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetReserve() *durationpb.Duration {
+	if x != nil {
+		return x.Reserve
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetReserveTag() string {
+	if x != nil {
+		return x.ReserveTag
+	}
+	return ""
+}
+
+func (x *RoomStatus) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetEtcdLatency() *durationpb.Duration {
+	if x != nil {
+		return x.EtcdLatency
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetEtcdAwaySince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EtcdAwaySince
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetHeld() int64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 type ForgetInstanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Room          string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -1227,7 +1859,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1871,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1884,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -1277,7 +1909,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1921,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1934,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 type ListAuditRequest struct {
@@ -1310,14 +1942,20 @@ type ListAuditRequest struct {
 	// At most so many, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the last page's answer; empty for the first.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only changes by an actor whose name contains this,
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// whose action contains this,
+	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
+	// and of an object that begins with this: "tags/", say.
+	Object        string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1967,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1980,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -1359,9 +1997,32 @@ func (x *ListAuditRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListAuditRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
 type ListAuditResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Entries []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With a filter a page may have fewer than there are, or none, and not be the
+	// last: a call looks at 10,000 changes at most.
+	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1370,7 +2031,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +2043,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +2056,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -1432,7 +2093,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +2105,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +2118,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -1513,17 +2174,18 @@ var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\",\n" +
 	"\x10GetLayoutRequest\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"]\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"q\n" +
 	"\x11GetLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
-	"\acluster\x18\x02 \x01(\tR\acluster\"P\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
+	"\x04ever\x18\x03 \x03(\tR\x04ever\"P\n" +
 	"\x12ListLayoutsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1532,9 +2194,13 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\alayouts\x18\x01 \x03(\v2\x16.march.v1.LayoutRecordR\alayouts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"A\n" +
 	"\x15ValidateLayoutRequest\x12(\n" +
-	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"4\n" +
+	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"g\n" +
 	"\x16ValidateLayoutResponse\x12\x1a\n" +
-	"\bproblems\x18\x01 \x03(\tR\bproblems\"H\n" +
+	"\bproblems\x18\x01 \x03(\tR\bproblems\x121\n" +
+	"\adetails\x18\x02 \x03(\v2\x17.march.v1.LayoutProblemR\adetails\"9\n" +
+	"\rLayoutProblem\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
+	"\x05rooms\x18\x02 \x03(\tR\x05rooms\"H\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x18\n" +
@@ -1557,7 +2223,27 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"]\n" +
 	"\x10ListTagsResponse\x12!\n" +
 	"\x04tags\x18\x01 \x03(\v2\r.march.v1.TagR\x04tags\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x94\x01\n" +
+	"\x11SearchTagsRequest\x12\x16\n" +
+	"\x06search\x18\x01 \x01(\tR\x06search\x12\x12\n" +
+	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x1e\n" +
+	"\n" +
+	"descending\x18\x03 \x01(\bR\n" +
+	"descending\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x16\n" +
+	"\x06offset\x18\x05 \x01(\x05R\x06offset\"\x9b\x01\n" +
+	"\x12SearchTagsResponse\x12(\n" +
+	"\x04tags\x18\x01 \x03(\v2\x14.march.v1.TagSummaryR\x04tags\x12\x14\n" +
+	"\x05found\x18\x02 \x01(\x03R\x05found\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x03R\x05total\x12/\n" +
+	"\x05as_of\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\"\xac\x01\n" +
+	"\n" +
+	"TagSummary\x12\x1f\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12$\n" +
+	"\x05marks\x18\x02 \x03(\v2\x0e.march.v1.MarkR\x05marks\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x01R\x04used\x12/\n" +
+	"\x05lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lasts\"&\n" +
 	"\x10DeleteTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
 	"\x11DeleteTagResponse\"\x12\n" +
@@ -1568,11 +2254,12 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x05range\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x1c\n" +
 	"\tinstances\x18\x03 \x01(\x05R\tinstances\x12\x14\n" +
-	"\x05alive\x18\x04 \x01(\x05R\x05alive\"*\n" +
+	"\x05alive\x18\x04 \x01(\x05R\x05alive\"B\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
-	"\x04room\x18\x01 \x01(\tR\x04room\"I\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
+	"\x06status\x18\x14 \x01(\bR\x06status\"I\n" +
 	"\x15ListInstancesResponse\x120\n" +
-	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\x81\x02\n" +
+	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\xd5\x02\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1581,15 +2268,50 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
 	"\x05alive\x18\a \x01(\bR\x05alive\x127\n" +
-	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\"?\n" +
+	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
+	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
+	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
+	"\x05_rate\"\x14\n" +
+	"\x12GetOverviewRequest\"\x83\x02\n" +
+	"\x13GetOverviewResponse\x12.\n" +
+	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
+	"\x04ever\x18\x03 \x03(\tR\x04ever\x12*\n" +
+	"\x05rooms\x18\x04 \x03(\v2\x14.march.v1.RoomStatusR\x05rooms\x121\n" +
+	"\tmigration\x18\x05 \x01(\v2\x13.march.v1.MigrationR\tmigration\x12/\n" +
+	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\"\xa5\x04\n" +
+	"\n" +
+	"RoomStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
+	"\x05range\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x1c\n" +
+	"\tinstances\x18\x03 \x01(\x05R\tinstances\x12\x14\n" +
+	"\x05alive\x18\x04 \x01(\x05R\x05alive\x12\x14\n" +
+	"\x05ready\x18\x05 \x01(\x05R\x05ready\x12\x17\n" +
+	"\x04rate\x18\x06 \x01(\x01H\x00R\x04rate\x88\x01\x01\x12\x14\n" +
+	"\x05rates\x18\a \x03(\x01R\x05rates\x128\n" +
+	"\n" +
+	"rate_every\x18\b \x01(\v2\x19.google.protobuf.DurationR\trateEvery\x123\n" +
+	"\areserve\x18\t \x01(\v2\x19.google.protobuf.DurationR\areserve\x12\x1f\n" +
+	"\vreserve_tag\x18\n" +
+	" \x01(\tR\n" +
+	"reserveTag\x12\x18\n" +
+	"\aversion\x18\v \x01(\x03R\aversion\x12<\n" +
+	"\fetcd_latency\x18\f \x01(\v2\x19.google.protobuf.DurationR\vetcdLatency\x12B\n" +
+	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x12\n" +
+	"\x04held\x18\x0e \x01(\x03R\x04held\x12\x1a\n" +
+	"\bproblems\x18\x0f \x03(\tR\bproblemsB\a\n" +
+	"\x05_rate\"?\n" +
 	"\x15ForgetInstanceRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
-	"\x16ForgetInstanceResponse\"N\n" +
+	"\x16ForgetInstanceResponse\"\x94\x01\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"k\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
+	"\x06object\x18\x05 \x01(\tR\x06object\"k\n" +
 	"\x11ListAuditResponse\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.march.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
@@ -1601,8 +2323,9 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to2\xd3\x0e\n" +
-	"\x0eConsoleService\x12G\n" +
+	"\x02to\x18\a \x01(\tR\x02to2\xa5\x10\n" +
+	"\x0eConsoleService\x12J\n" +
+	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
 	"InitLayout\x12\x1b.march.v1.InitLayoutRequest\x1a\x1c.march.v1.InitLayoutResponse\x12D\n" +
 	"\tGetLayout\x12\x1a.march.v1.GetLayoutRequest\x1a\x1b.march.v1.GetLayoutResponse\x12J\n" +
@@ -1610,11 +2333,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0eValidateLayout\x12\x1f.march.v1.ValidateLayoutRequest\x1a .march.v1.ValidateLayoutResponse\x12D\n" +
 	"\tCreateTag\x12\x1a.march.v1.CreateTagRequest\x1a\x1b.march.v1.CreateTagResponse\x12;\n" +
 	"\x06GetTag\x12\x17.march.v1.GetTagRequest\x1a\x18.march.v1.GetTagResponse\x12A\n" +
-	"\bListTags\x12\x19.march.v1.ListTagsRequest\x1a\x1a.march.v1.ListTagsResponse\x12D\n" +
+	"\bListTags\x12\x19.march.v1.ListTagsRequest\x1a\x1a.march.v1.ListTagsResponse\x12G\n" +
+	"\n" +
+	"SearchTags\x12\x1b.march.v1.SearchTagsRequest\x1a\x1c.march.v1.SearchTagsResponse\x12D\n" +
 	"\tUpdateTag\x12\x1a.march.v1.UpdateTagRequest\x1a\x1b.march.v1.UpdateTagResponse\x12D\n" +
 	"\tDeleteTag\x12\x1a.march.v1.DeleteTagRequest\x1a\x1b.march.v1.DeleteTagResponse\x12>\n" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
-	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12D\n" +
+	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12;\n" +
+	"\x06Decode\x12\x17.march.v1.DecodeRequest\x1a\x18.march.v1.DecodeResponse\x12D\n" +
 	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12P\n" +
 	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12S\n" +
 	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12P\n" +
@@ -1641,7 +2367,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_march_v1_console_proto_goTypes = []any{
 	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
 	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
@@ -1651,129 +2377,163 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*ListLayoutsResponse)(nil),       // 5: march.v1.ListLayoutsResponse
 	(*ValidateLayoutRequest)(nil),     // 6: march.v1.ValidateLayoutRequest
 	(*ValidateLayoutResponse)(nil),    // 7: march.v1.ValidateLayoutResponse
-	(*Mark)(nil),                      // 8: march.v1.Mark
-	(*CreateTagRequest)(nil),          // 9: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),         // 10: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),             // 11: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),            // 12: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),           // 13: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),          // 14: march.v1.ListTagsResponse
-	(*DeleteTagRequest)(nil),          // 15: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),         // 16: march.v1.DeleteTagResponse
-	(*ListRoomsRequest)(nil),          // 17: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),         // 18: march.v1.ListRoomsResponse
-	(*Room)(nil),                      // 19: march.v1.Room
-	(*ListInstancesRequest)(nil),      // 20: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 21: march.v1.ListInstancesResponse
-	(*Instance)(nil),                  // 22: march.v1.Instance
-	(*ForgetInstanceRequest)(nil),     // 23: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 24: march.v1.ForgetInstanceResponse
-	(*ListAuditRequest)(nil),          // 25: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 26: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 27: march.v1.AuditEntry
-	(*Layout)(nil),                    // 28: march.v1.Layout
-	(*LayoutRecord)(nil),              // 29: march.v1.LayoutRecord
-	(*Tag)(nil),                       // 30: march.v1.Tag
-	(*Chain)(nil),                     // 31: march.v1.Chain
-	(*Range)(nil),                     // 32: march.v1.Range
-	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
-	(*UpdateTagRequest)(nil),          // 34: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 35: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 36: march.v1.PrescaleTagRequest
-	(*PlanMigrationRequest)(nil),      // 37: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 38: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 39: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 40: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 41: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 42: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 43: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 44: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 45: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 46: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 47: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 48: march.v1.PrescaleTagResponse
-	(*PlanMigrationResponse)(nil),     // 49: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 50: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 51: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 52: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 53: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 54: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 55: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 56: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 57: march.v1.ContinueMigrationResponse
+	(*LayoutProblem)(nil),             // 8: march.v1.LayoutProblem
+	(*Mark)(nil),                      // 9: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 10: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 11: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 12: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 13: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 14: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 15: march.v1.ListTagsResponse
+	(*SearchTagsRequest)(nil),         // 16: march.v1.SearchTagsRequest
+	(*SearchTagsResponse)(nil),        // 17: march.v1.SearchTagsResponse
+	(*TagSummary)(nil),                // 18: march.v1.TagSummary
+	(*DeleteTagRequest)(nil),          // 19: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 20: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 21: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 22: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 23: march.v1.Room
+	(*ListInstancesRequest)(nil),      // 24: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 25: march.v1.ListInstancesResponse
+	(*Instance)(nil),                  // 26: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 27: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 28: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 29: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 30: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 31: march.v1.ForgetInstanceResponse
+	(*ListAuditRequest)(nil),          // 32: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 33: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 34: march.v1.AuditEntry
+	(*Layout)(nil),                    // 35: march.v1.Layout
+	(*LayoutRecord)(nil),              // 36: march.v1.LayoutRecord
+	(*Tag)(nil),                       // 37: march.v1.Tag
+	(*Chain)(nil),                     // 38: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 39: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
+	(*Range)(nil),                     // 41: march.v1.Range
+	(*InstanceStatus)(nil),            // 42: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 43: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 44: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 45: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 46: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 47: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 48: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 49: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 50: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 51: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 52: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 53: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 54: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 55: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 56: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 57: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 58: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 59: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 60: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 61: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 62: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 63: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 64: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 65: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 66: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 67: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 68: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 69: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	28, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	29, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	29, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	29, // 3: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	28, // 4: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	30, // 5: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	30, // 6: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	30, // 7: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	8,  // 8: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	31, // 9: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	30, // 10: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	19, // 11: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	32, // 12: march.v1.Room.range:type_name -> march.v1.Range
-	22, // 13: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	33, // 14: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	33, // 15: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	27, // 16: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	33, // 17: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	0,  // 18: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 19: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 20: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 21: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	9,  // 22: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	11, // 23: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	13, // 24: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	34, // 25: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	15, // 26: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	35, // 27: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	36, // 28: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	17, // 29: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	20, // 30: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	23, // 31: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	37, // 32: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	38, // 33: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	39, // 34: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	40, // 35: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	41, // 36: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	42, // 37: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	43, // 38: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	44, // 39: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	45, // 40: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	25, // 41: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	1,  // 42: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 43: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 44: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 45: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	10, // 46: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	12, // 47: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	14, // 48: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	46, // 49: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	16, // 50: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	47, // 51: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	48, // 52: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	18, // 53: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	21, // 54: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	24, // 55: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	49, // 56: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	50, // 57: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	51, // 58: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	52, // 59: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	53, // 60: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	54, // 61: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	55, // 62: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	56, // 63: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	57, // 64: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	26, // 65: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	42, // [42:66] is the sub-list for method output_type
-	18, // [18:42] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	35, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	36, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	36, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	36, // 3: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	35, // 4: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	8,  // 5: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	37, // 6: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	37, // 7: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	37, // 8: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	9,  // 9: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	38, // 10: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	37, // 11: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	18, // 12: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	39, // 13: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	37, // 14: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	9,  // 15: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	40, // 16: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	23, // 17: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	41, // 18: march.v1.Room.range:type_name -> march.v1.Range
+	26, // 19: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	39, // 20: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	39, // 21: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	42, // 22: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	36, // 23: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	29, // 24: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	43, // 25: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	39, // 26: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	41, // 27: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	40, // 28: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	40, // 29: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	40, // 30: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	39, // 31: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	34, // 32: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	39, // 33: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	27, // 34: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 35: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 36: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 37: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 38: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 39: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 40: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 41: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 42: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	44, // 43: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 44: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	45, // 45: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	46, // 46: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	47, // 47: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 48: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 49: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	30, // 50: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	48, // 51: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	49, // 52: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	50, // 53: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	51, // 54: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	52, // 55: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	53, // 56: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	54, // 57: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	55, // 58: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	56, // 59: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	32, // 60: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	28, // 61: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 62: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 63: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 64: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 65: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 66: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 67: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 68: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 69: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	57, // 70: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 71: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	58, // 72: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	59, // 73: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	60, // 74: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 75: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 76: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	31, // 77: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	61, // 78: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	62, // 79: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	63, // 80: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	64, // 81: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	65, // 82: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	66, // 83: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	67, // 84: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	68, // 85: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	69, // 86: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	33, // 87: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	61, // [61:88] is the sub-list for method output_type
+	34, // [34:61] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -1781,17 +2541,20 @@ func file_march_v1_console_proto_init() {
 	if File_march_v1_console_proto != nil {
 		return
 	}
+	file_march_v1_id_proto_init()
 	file_march_v1_layout_proto_init()
 	file_march_v1_migration_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
+	file_march_v1_console_proto_msgTypes[26].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
