@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/console/web"
 )
 
 // Config says which cluster a console is of.
@@ -44,6 +45,7 @@ type Server struct {
 	ledger *ledger.Ledger
 	rooms  dialer
 	health *health.Server
+	pages  *web.Handler
 
 	samples  *looked[sample]
 	tags     *looked[*tagIndex]
@@ -64,11 +66,13 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		host = "console"
 	}
-	return &Server{
+	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
 		samples: newLooked[sample](), tags: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
-	}, nil
+	}
+	s.pages, err = web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
+	return s, err
 }
 
 // Run serves until ctx ends, finishes the calls under way, and returns nil; or
@@ -89,6 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 1 << 20, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
 		Ready:    s.ready,
+		Routes:   s.pages.Routes,
 		Draining: func() { close(s.stopping) },
 	})
 	s.log.Info("stopped")
