@@ -11,22 +11,28 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// hues is how many colours style.css has for rooms. With more rooms some share
-// one: a colour never stands without the room's name.
-const hues = 12
+// hues is how many colours style.css has for rooms, the plainest first: the last
+// few count only where there are many rooms. With more rooms some share one: a
+// colour never stands without the room's name.
+const hues, plain = 12, 8
 
 // colours gives each room a colour. It depends on the names alone, so that a
 // room has the same one on every page, in every browser, whatever its range.
 func colours(rooms ...string) map[string]int {
 	sorted := slices.Clone(rooms)
 	slices.Sort(sorted)
-	colour, used := make(map[string]int), [hues]int{}
-	for k, room := range slices.Compact(sorted) {
+	sorted = slices.Compact(sorted)
+	among := plain
+	if len(sorted) > plain {
+		among = hues
+	}
+	colour, used := make(map[string]int, len(sorted)), [hues]int{}
+	for k, room := range sorted {
 		sum := fnv.New32a()
 		_, _ = sum.Write([]byte(room))
-		c := int(sum.Sum32() % hues)
-		for used[c] > k/hues {
-			c = (c + 1) % hues
+		c := int(sum.Sum32() % uint32(among)) //nolint:gosec // 8 or 12
+		for used[c] > k/among {
+			c = (c + 1) % among
 		}
 		used[c]++
 		colour[room] = c

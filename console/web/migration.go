@@ -215,8 +215,8 @@ func (h *Handler) migration(c *call) (string, any, error) {
 	}
 	v.Problem = c.problemOf("steer")
 	if do := c.URL.Query().Get("do"); c.Method == http.MethodGet && !v.Ended {
-		v.Without = c.URL.Query()["without"]
-		if do == "abort" || do == "continue" && len(v.Without) > 0 {
+		v.Leave = c.URL.Query()["without"]
+		if do == "abort" || do == "continue" && len(v.Leave) > 0 {
 			v.Do = do
 		}
 	}

@@ -35,6 +35,7 @@ type planner struct {
 	Bar      *bar // of what was typed
 	Now      *bar
 	Atomic   bool
+	Broken   bool      // a field is wrong, or the layout
 	Touched  bool      // something was asked for
 	Changed  bool      // and it differs from the current layout
 	Problems []problem // of the boundary (Field is boundary), or of all
@@ -126,10 +127,9 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 		p.Rows[i].Colour = colour[p.Rows[i].Room]
 	}
 	p.Now, p.Bar = newBar(now, colour), newBar(target, colour)
-	if !p.Touched || len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 }) {
-		if len(p.Problems) == 0 {
-			p.Bar.movable()
-		}
+	p.Bar.movable()
+	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
+	if !p.Touched || p.Broken {
 		return p, nil
 	}
 	checked, err := h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
@@ -138,10 +138,9 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 	}
 	if len(checked.GetDetails()) > 0 {
 		p.blame(checked.GetDetails())
-		p.Bar.movable()
+		p.Broken = true
 		return p, nil
 	}
-	p.Bar.movable()
 	p.Changed = len(changes(now, target, nil)) > 0
 	if !p.Changed {
 		return p, nil
@@ -149,7 +148,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic})
 	switch allocator.KindOf(err) {
 	case allocator.Invalid, allocator.Refused:
-		p.Problems = append(p.Problems, problem{Text: err.Error()})
+		p.Problems, p.Broken = append(p.Problems, problem{Text: err.Error()}), true
 		return p, nil
 	}
 	if err != nil {

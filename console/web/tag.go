@@ -169,7 +169,10 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 		s.Lost = layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], s.From, s.To)
 		v.What = append(v.What, s)
 	}
-	v.Confirm = true
+	if v.Confirm = slices.ContainsFunc(v.What, func(s skipRoom) bool { return s.To > s.From }); !v.Confirm {
+		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid, "to: %d; allowed: above the mark of a room that is chosen, else nothing changes", to)
+		v.Problem = c.problemOf("skip", "to", "rooms")
+	}
 	return v
 }
 

@@ -8,7 +8,7 @@
   // Live or not.
   const link = document.getElementById("link");
   const since = () => new Date().toISOString().slice(11, 19);
-  let state = "", stood = since();
+  let state = null, stood = since();
   const say = (next, text) => {
     if (next === state && next !== "trouble") return;
     if (next !== "live" && state === "live") stood = since();
@@ -28,7 +28,8 @@
     say("live", "Live");
   });
   document.addEventListener("trouble", (e) => {
-    say("trouble", `${e.detail.data} — this is how it stood at ${stood} UTC.`);
+    if (failed()) say("trouble", "Trying again");
+    else say("trouble", `${e.detail.data} — this is how it stood at ${stood} UTC.`);
   });
   document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
 
