@@ -13,6 +13,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -21,17 +23,15 @@ import (
 // TestBrowser goes through the pages in a real browser, as people do.
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
-	t.Run("migration", b.migration)
-	t.Run("planner", b.planner)
-	t.Run("steering", b.steering)
-	t.Run("two", b.two)
-	t.Run("restart", b.restart)
-	t.Run("keyboard", b.keyboard)
-	t.Run("tags", b.tags)
-	t.Run("tag", b.tag)
-	t.Run("rest", b.rest)
-	t.Run("empty", b.empty)
-	t.Run("looks", b.looks)
+	for name, test := range map[string]func(*testing.T){
+		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
+		"tags": b.tags, "tag": b.tag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait for most of their time
+			test(t)
+		})
+	}
 }
 
 // drag moves an edge in the planner to a share of the boundary with the mouse.
@@ -109,9 +109,8 @@ func (b *browser) planner(t *testing.T) {
 	p.until("it can be applied", css("#apply"))
 
 	p.click(css(`input[name=drain][value=c]`))
-	p.says("room c")
 	p.until("c is drained in the plan", `/room c goes/.test(document.querySelector(".result")?.innerText)`)
-	p.fill(`#row-new input[name=room]`, "new-room")
+	p.fill(`.newrow input[name=room]`, "new-room")
 	p.until("the new room asks for its range", `document.querySelector('input[name=room][value="new-room"]')`)
 	p.fill(`input[name=lower][data-room=new-room]`, "600")
 	p.fill(`input[name=upper][data-room=new-room]`, "900")
@@ -337,10 +336,16 @@ func (b *browser) tags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	const many = 10_000
+	var creating errgroup.Group
+	creating.SetLimit(32)
 	for i := range many {
-		if _, err := w.admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), ledger.DefaultTag(), "ann"); err != nil {
-			t.Fatal(err)
-		}
+		creating.Go(func() error {
+			_, err := w.admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), ledger.DefaultTag(), "ann")
+			return err
+		})
+	}
+	if err := creating.Wait(); err != nil {
+		t.Fatal(err)
 	}
 	ids, _ := w.server("a", "host-1")
 	w.load(ids, "shard-07777", 1000)
@@ -540,6 +545,7 @@ func (b *browser) looks(t *testing.T) {
 			}
 		}
 		p.size(1280, 900)
+		eval[bool](p, axe+"; true")
 		for _, dark := range []bool{false, true} {
 			p.dark(dark)
 			for _, found := range p.axe() {
@@ -550,10 +556,9 @@ func (b *browser) looks(t *testing.T) {
 	}
 }
 
-// axe returns what axe-core finds serious in a page, or worse.
+// axe returns what axe-core, which the page has loaded, finds serious in a page, or worse.
 func (p *tab) axe() []string {
 	p.Helper()
-	eval[bool](p, axe+"; true")
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then((r) => JSON.stringify({

@@ -18,9 +18,9 @@ type migrationView struct {
 	Steps        []step
 	Says         string // what it does now
 	Ended        bool
-	Percent      string // of the moves and waits, how many are behind it
-	Do           string // what is to be confirmed
-	Without      []string
+	Percent      string   // of the moves and waits, how many are behind it
+	Do           string   // what is to be confirmed
+	Leave        []string // who is to be gone on without, to be confirmed
 	Problem      *problem
 }
 
