@@ -7,7 +7,7 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run all tests; needs nothing but Go
+test: ## run all tests; needs Chromium, for the console page (apt-get install chromium)
 	go test -timeout 5m ./...
 
 race: ## run all tests under the race detector; needs a C compiler too
