@@ -229,7 +229,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	if c.Method == http.MethodPost { // a refused form: its page is
 		address = url.URL{Path: pathOf(p, c)}
 	}
-	f := &frame{Nav: p.nav, Title: p.nav, Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	f := &frame{Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
 	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), failed: c.failed, err: c.err})
 	if err != nil {
 		f.Err = err
@@ -237,6 +237,16 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	}
 	f.Title, f.Body = title, body
 	return f, nil
+}
+
+// labelOf returns how the menu calls a page.
+func labelOf(nav string) string {
+	for _, e := range menu {
+		if e.Name == nav {
+			return e.Label
+		}
+	}
+	return nav
 }
 
 // pathOf returns the path of a page with the request's values in it.
