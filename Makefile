@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race bench build generate lint ci
+.PHONY: help dev test race bench migrations build generate lint ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -7,7 +7,7 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run all tests; needs Chromium, for the console page (apt-get install chromium)
+test: ## run all tests; needs Go, bash, curl, and Chromium for the console's page
 	go test -timeout 5m ./...
 
 race: ## run all tests under the race detector; needs a C compiler too
@@ -16,11 +16,14 @@ race: ## run all tests under the race detector; needs a C compiler too
 bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
 	go run ./cmd/bench $(ARGS)
 
+migrations: ## migrate 100 times under load, and measure what callers notice
+	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame' -v -timeout 30m -migrations 100
+
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 build: ## build bin/march
 	go build -buildvcs=$$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false) -o bin/march ./cmd/march
 
-generate: ## write api/march/v1/*.pb.go again; needs protoc
+generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate
 
 lint: ## run golangci-lint, after building it (a minute or two the first time)

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -17,8 +19,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
 	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/observe"
 )
 
 // Config says which cluster a console is of.
@@ -29,12 +33,20 @@ type Config struct {
 	GRPC, HTTP net.Listener
 	// Drain is how long calls under way may take at the end. Default 5 s.
 	Drain time.Duration
+	// ForgetAfter is for how long an instance must be silent to be forgotten, as
+	// `march instance forget` does it: should it live after all, it leases nothing
+	// more until it is restarted. Default a day; 1 minute or more.
+	ForgetAfter time.Duration
+	// Metrics, where they are set, are served at /metrics.
+	Metrics *observe.Metrics
+	// Tracer makes spans; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
 
 // DefaultConfig returns the defaults. Ledger and GRPC must be set.
-func DefaultConfig() Config { return Config{Drain: 5 * time.Second} }
+func DefaultConfig() Config { return Config{Drain: 5 * time.Second, ForgetAfter: 24 * time.Hour} }
 
 // Server is a console.
 type Server struct {
@@ -45,19 +57,26 @@ type Server struct {
 	ledger *ledger.Ledger
 	rooms  dialer
 	health *health.Server
-	pages  *web.Handler
 
 	samples  *looked[sample]
 	tags     *looked[*tagIndex]
 	reading  atomic.Int64  // tags read so far, of the index being made
+	metrics  *metrics
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins
+	routes   func(*http.ServeMux)
 }
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 1 << 20
 
 // New checks cfg. Its error is Invalid.
 func New(cfg Config) (*Server, error) {
 	if cfg.Ledger == nil || cfg.GRPC == nil {
 		return nil, allocator.Errorf(allocator.Invalid, "console: no ledger or no gRPC listener given")
+	}
+	if cfg.ForgetAfter < time.Minute {
+		return nil, allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -70,31 +89,45 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
 		samples: newLooked[sample](), tags: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
+		metrics: newMetrics(cfg.Metrics),
 	}
-	s.pages, err = web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
-	return s, err
+	s.rooms.tracer = cfg.Tracer
+	calls, err := rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log})
+	if err != nil {
+		return nil, err
+	}
+	pages, err := web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
+	if err != nil {
+		return nil, err
+	}
+	s.routes = func(mux *http.ServeMux) {
+		calls(mux)
+		pages.Routes(mux)
+	}
+	return s, nil
 }
 
 // Run serves until ctx ends, finishes the calls under way, and returns nil; or
 // the error of a listener that failed.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
-	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
-	s.health.SetServingStatus(marchv1.ConsoleService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
 	background, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.drive(background) })
+	work.Go(func() { s.watchHealth(background) })
 	work.Go(func() { s.samples.run(background, s.look) })
 	work.Go(func() { s.tags.run(background, s.readTags) })
 	defer work.Wait()
 	defer stop()
 	err := server.Run(ctx, server.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 1 << 20, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
-		Ready:    s.ready,
-		Routes:   s.pages.Routes,
+		Ready:    func(ctx context.Context) []server.Check { return []server.Check{{Name: "etcd", Err: s.ready(ctx)}} },
+		Routes:   s.routes,
 		Draining: func() { close(s.stopping) },
+		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err
@@ -105,4 +138,33 @@ func (s *Server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return s.ledger.Ping(ctx)
+}
+
+// healthEvery is how late gRPC's health service may be.
+const healthEvery = time.Second
+
+// watchHealth keeps gRPC's health service up to date until ctx ends.
+func (s *Server) watchHealth(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		status := healthpb.HealthCheckResponse_SERVING
+		if s.ready(ctx) != nil {
+			status = healthpb.HealthCheckResponse_NOT_SERVING
+		}
+		s.reportHealth(status)
+		timer.Reset(healthEvery)
+	}
+}
+
+// reportHealth tells gRPC's health service.
+func (s *Server) reportHealth(status healthpb.HealthCheckResponse_ServingStatus) {
+	for _, service := range []string{"", marchv1.ConsoleService_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(service, status)
+	}
 }

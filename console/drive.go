@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/rarely"
 )
 
 const (
@@ -16,6 +16,9 @@ const (
 	// idleEvery at whether there is one, and whether there still is a driver.
 	driveEvery = 200 * time.Millisecond
 	idleEvery  = time.Second
+	// silenceEvery is how often it looks for silent instances, and for ones that
+	// have been silent for so long that they are forgotten.
+	silenceEvery = 10 * time.Second
 	// claimEvery is how often a driver renews its claim.
 	claimEvery = ledger.DriverTTL / 3
 )
@@ -25,7 +28,7 @@ const (
 // which console drives, and no harm is done should two.
 func (s *Server) drive(ctx context.Context) {
 	var claim ledger.Driver
-	var claimed time.Time
+	var claimed, looked time.Time
 	defer func() {
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -34,6 +37,8 @@ func (s *Server) drive(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	driving := false
+	defer s.metrics.drives(false)
+	var claimLog, stuckLog, silentLog rarely.Line
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,16 +50,23 @@ func (s *Server) drive(ctx context.Context) {
 			was := driving
 			var err error
 			if driving, err = s.ledger.Drive(ctx, &claim, s.name); err != nil {
-				s.log.Debug("claim to drive migrations", "error", err)
+				claimLog.Log(time.Now(), s.log.Debug, "claim to drive migrations", "error", err)
 			} else if driving && !was {
 				s.log.Info("this console drives migrations")
 			}
+			s.metrics.drives(driving)
 		}
 		pause := idleEvery
+		if driving && time.Since(looked) >= silenceEvery {
+			looked = time.Now()
+			if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
+				silentLog.Log(time.Now(), s.log.Debug, "looking for silent instances", "error", err)
+			}
+		}
 		if driving {
 			active, err := s.step(ctx)
 			if err != nil && ctx.Err() == nil {
-				s.log.Warn("migration did not go on, it is tried again", "error", err)
+				stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on, it is tried again", "error", err)
 			}
 			if active {
 				pause = driveEvery
@@ -64,10 +76,33 @@ func (s *Server) drive(ctx context.Context) {
 	}
 }
 
+// forgetSilent notes which instances are silent, and forgets those that have
+// been for longer than ForgetAfter.
+func (s *Server) forgetSilent(ctx context.Context) error {
+	instances, err := s.ledger.Instances(ctx, "")
+	if err != nil {
+		return err
+	}
+	if err := s.ledger.NoteSilence(ctx, instances); err != nil {
+		return err
+	}
+	for _, i := range instances {
+		if !i.SilentSince.IsZero() && time.Since(i.SilentSince) > s.cfg.ForgetAfter {
+			if err := s.ledger.ForgetSilent(ctx, i, "console "+s.name+": silent since "+i.SilentSince.Format(time.RFC3339)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // step takes the migration under way as far as it goes now: at most one move.
 // It reports whether there is one.
 func (s *Server) step(ctx context.Context) (active bool, err error) {
 	m, active, err := s.ledger.ActiveMigration(ctx)
+	if err == nil {
+		s.metrics.underWay(m)
+	}
 	if err != nil || !active || m.State == ledger.Paused {
 		return active, err
 	}
@@ -75,19 +110,29 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if m, err = s.noteSilent(ctx, m, instances); err != nil {
+	if err := s.ledger.NoteSilence(ctx, instances); err != nil {
 		return true, err
 	}
-	blocking := slices.DeleteFunc(waitingFor(m, instances), func(w waiting) bool { return w.waivedBy(m) })
-	switch {
-	case len(blocking) > 0:
+	waits := waitingFor(m, instances)
+	blocking := 0
+	for _, i := range waits {
+		if !waived(m, i) {
+			blocking++
+		}
+	}
+	s.metrics.waiting.Set(float64(blocking))
+	if blocking > 0 {
 		return true, nil
+	}
+	prepare(&m, waits, instances)
+	switch {
 	case m.Reached < len(m.Moves):
 		moved, err := s.ledger.MakeMove(ctx, m)
 		if err != nil {
 			return true, err
 		}
 		move := moved.Moves[moved.Reached-1]
+		s.metrics.underWay(moved)
 		s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", moved.Reached, len(moved.Moves)), "kind", move.Kind, "version", move.Layout.Version)
 		return true, nil
 	default:
@@ -107,35 +152,77 @@ func (s *Server) finish(ctx context.Context, m ledger.Migration) error {
 		return nil
 	})
 	if err == nil {
+		s.metrics.ended.WithLabelValues(string(state)).Inc()
+		s.metrics.underWay(ledger.Migration{})
 		s.log.Info("migration ended", "migration", m.ID, "state", state)
 	}
 	return err
 }
 
-// waiting is an instance that has not reported a layout by which its room lost
-// residues that are needed next.
-type waiting struct {
-	ledger.InstanceRecord
-	silent time.Time // since when it has been; zero while its heartbeat is there
+// waived reports whether the migration need not wait for an instance any
+// longer: an operator said so, or it has been silent since the last move for
+// longer than the migration's hold and its own.
+//
+// A strict instance has stopped by then to issue what its room lost: it
+// confirms its layout before it issues, and no layout is confirmed after a move
+// replaced it. That it is silent alone would not say so: heartbeats may be lost
+// while reads are not.
+func waived(m ledger.Migration, i ledger.InstanceRecord) bool {
+	if slices.Contains(m.Without, i.ID()) {
+		return true
+	}
+	since := i.SilentSince
+	if m.Reached > 0 && m.Moves[m.Reached-1].Made.After(since) {
+		since = m.Moves[m.Reached-1].Made
+	}
+	return !i.SilentSince.IsZero() && time.Since(since) > max(m.Hold, i.Hold)
 }
 
-// waivedBy reports whether the migration need not wait for it any longer: an
-// operator said so, or it has been silent for longer than hold.
-func (w waiting) waivedBy(m ledger.Migration) bool {
-	return slices.Contains(m.Without, w.ID()) || !w.silent.IsZero() && time.Since(w.silent) > m.Hold
+// prepare notes in m, ahead of its next change, what an operator will want to
+// know of the moves so far: without whom it went on, and until when clients may
+// use what instances leased to them before these reported.
+func prepare(m *ledger.Migration, waits, instances []ledger.InstanceRecord) {
+	for _, i := range waits {
+		if !slices.Contains(m.Without, i.ID()) {
+			m.Note(fmt.Sprintf("goes on without %s, silent since %s: it may still issue what its room lost, unless it is strict", i.ID(), i.SilentSince.Format(time.RFC3339)))
+		}
+	}
+	for k := range m.Moves {
+		move := &m.Moves[k]
+		late := slices.ContainsFunc(instances, func(i ledger.InstanceRecord) bool {
+			return slices.Contains(move.Loses, i.Room) && i.Version < move.Layout.Version && !waived(*m, i)
+		})
+		switch {
+		case k < m.Reached && len(move.Loses) > 0 && move.ClientsUntil.IsZero() && !late:
+			move.ClientsUntil = time.Now().Add(move.Hold).UTC().Truncate(time.Millisecond)
+		case k == m.Reached:
+			move.Hold = longestHold(instances, move.Loses)
+		}
+	}
+}
+
+// longestHold returns the longest hold of the instances of rooms.
+func longestHold(instances []ledger.InstanceRecord, rooms []allocator.Room) time.Duration {
+	var longest time.Duration
+	for _, i := range instances {
+		if slices.Contains(rooms, i.Room) {
+			longest = max(longest, i.Hold)
+		}
+	}
+	return longest
 }
 
 // waitingFor returns the instances that must report before the migration goes
 // on: those of each room that lost residues by a move that they have not
 // reported, where the next move gives any of these to another room, or, where
 // there is no next move, the room has not got all of them back.
-func waitingFor(m ledger.Migration, instances []ledger.InstanceRecord) []waiting {
-	var list []waiting
+func waitingFor(m ledger.Migration, instances []ledger.InstanceRecord) []ledger.InstanceRecord {
+	var list []ledger.InstanceRecord
 	for _, i := range instances {
 		before := m.From
 		for _, move := range m.Moves[:m.Reached] {
 			if i.Version < move.Layout.Version && slices.Contains(move.Loses, i.Room) && needed(m, i.Room, before) {
-				list = append(list, waiting{InstanceRecord: i, silent: m.Silent[i.ID()]})
+				list = append(list, i)
 				break
 			}
 			before = move.Layout
@@ -194,31 +281,4 @@ func minus(a, b allocator.Range) []allocator.Range {
 		}
 	}
 	return rest
-}
-
-// noteSilent stores since when instances have been silent, so that another
-// driver goes on counting.
-func (s *Server) noteSilent(ctx context.Context, m ledger.Migration, instances []ledger.InstanceRecord) (ledger.Migration, error) {
-	silent := make(map[ledger.InstanceID]time.Time)
-	var news []string
-	for _, w := range waitingFor(m, instances) {
-		switch {
-		case w.Alive:
-		case w.silent.IsZero():
-			silent[w.ID()] = time.Now().UTC().Truncate(time.Millisecond)
-			news = append(news, string(w.ID()))
-		default:
-			silent[w.ID()] = w.silent
-		}
-	}
-	if len(news) == 0 && len(silent) == len(m.Silent) {
-		return m, nil
-	}
-	return s.ledger.UpdateMigration(ctx, m, "", "", func(m *ledger.Migration) error {
-		m.Silent = silent
-		if len(news) > 0 {
-			m.Note("silent, and waited for until " + m.Hold.String() + " have passed: " + strings.Join(news, ", "))
-		}
-		return nil
-	})
 }

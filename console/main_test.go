@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,18 @@ import (
 	"github.com/march-id/march/room"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain makes this test program a console where it is called to be one: for
+// tests that kill processes.
+func TestMain(m *testing.M) {
+	if order := os.Getenv(consoleProcess); order != "" {
+		if err := beConsole(order); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var bg = context.Background()
 

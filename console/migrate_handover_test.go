@@ -22,8 +22,8 @@ func TestMigrateHandover(t *testing.T) {
 	together(t, map[string]point{
 		"before-move-1":  {"move", 1, dieBefore},
 		"after-move-1":   {"move", 1, dieAfter},
-		"noting-silent":  {"update", 1, dieBefore},
-		"noted-silent":   {"update", 1, dieAfter},
+		"noting-silent":  {"note", 1, dieBefore},
+		"noted-silent":   {"note", 1, dieAfter},
 		"while-waiting":  {},
 		"before-move-2":  {"move", 2, dieBefore},
 		"after-move-2":   {"move", 2, dieAfter},
@@ -31,7 +31,7 @@ func TestMigrateHandover(t *testing.T) {
 		"after-the-end":  {"finish", 1, dieAfter},
 	}, func(t *testing.T, name string, point point) {
 		w := newWorld(t, etcd.Store, name, halves())
-		silent := point.what == "update"
+		silent := point.what == "note"
 		p := w.puppet("a", "p", !silent)
 		first := w.node()
 		var claimed atomic.Bool

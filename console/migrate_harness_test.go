@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/observe"
 )
 
 // gate is a store that counts what a console writes, and that a test can keep
@@ -44,7 +45,7 @@ const (
 
 // what names a console's transaction.
 func what(txn ledger.Txn) string {
-	var move, start, finish, migration, claim bool
+	var move, start, finish, migration, claim, note bool
 	for _, op := range txn.Then {
 		switch {
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/layout"):
@@ -53,6 +54,8 @@ func what(txn ledger.Txn) string {
 			start = true
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/driver"):
 			claim = true
+		case op.Put != nil && strings.Contains(op.Put.Key, "/silent/"):
+			note = true
 		case op.Put != nil && strings.Contains(op.Put.Key, "/migrations/"):
 			migration = true
 		case strings.HasSuffix(op.Delete, "/migration"):
@@ -70,6 +73,8 @@ func what(txn ledger.Txn) string {
 		return "update"
 	case claim:
 		return "claim"
+	case note:
+		return "note"
 	case ledgertest.Writes(txn):
 		return "write"
 	}
@@ -179,7 +184,8 @@ func (w *world) ledger(store ledger.Store) *ledger.Ledger {
 type node struct {
 	marchv1.ConsoleServiceClient
 	*gate
-	stop func()
+	metrics *observe.Metrics
+	stop    func()
 }
 
 func (w *world) node() *node {
@@ -189,8 +195,13 @@ func (w *world) node() *node {
 
 func (w *world) nodeOver(store ledger.Store) *node {
 	w.Helper()
-	n := &node{gate: &gate{Store: store}}
+	g, ok := store.(*gate)
+	if !ok {
+		g = &gate{Store: store}
+	}
+	n := &node{gate: g, metrics: observe.New("test", nil)}
 	cfg := console.DefaultConfig()
+	cfg.Metrics = n.metrics
 	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
 	server, err := console.New(cfg)
 	if err != nil {
@@ -263,7 +274,7 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 // follow polls a migration until it is as wanted.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
 		if err == nil {

@@ -94,7 +94,7 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 // must come out the same, so that no plan that was changed on the way is
 // followed.
 func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
-	hold := allocator.DefaultSettings().Reserve
+	var hold time.Duration // and each instance's own
 	if r.GetHold() != nil {
 		var err error
 		if hold, err = levers.Duration("hold", r.GetHold()); err != nil {

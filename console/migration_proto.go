@@ -29,6 +29,9 @@ func moveToProto(m ledger.Move) *marchv1.Move {
 	if !m.Made.IsZero() {
 		p.Made = timestamppb.New(m.Made)
 	}
+	if !m.ClientsUntil.IsZero() {
+		p.ClientsUntil = timestamppb.New(m.ClientsUntil)
+	}
 	return p
 }
 
@@ -55,12 +58,12 @@ func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*mar
 		return nil, err
 	}
 	for _, w := range waitingFor(m, instances) {
-		if w.waivedBy(m) {
+		if waived(m, w) {
 			continue
 		}
 		q := &marchv1.Waiting{Instance: string(w.ID()), Version: w.Version}
-		if !w.silent.IsZero() {
-			q.SilentSince = timestamppb.New(w.silent)
+		if !w.SilentSince.IsZero() {
+			q.SilentSince = timestamppb.New(w.SilentSince)
 		}
 		p.Waiting = append(p.Waiting, q)
 	}

@@ -23,7 +23,7 @@ func TestTags(t *testing.T) {
 	made := c.create(&marchv1.Tag{Name: "order"})
 	defaults := &marchv1.Tag{
 		Name: "order", Start: p(1), Limit: p(math.MaxInt64), MinStep: p(1000), MaxStep: p(100_000_000),
-		Reserve: durationpb.New(10 * time.Minute), MaxJump: p(1_000_000_000_000_000), MaxSkew: p(0),
+		Reserve: durationpb.New(10 * time.Minute), MaxJump: p(1_000_000_000_000_000), MaxSkew: p(0), StrictRetract: new(false),
 	}
 	if diff := cmp.Diff(defaults, made, protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created")); diff != "" {
 		t.Errorf("defaults (-want +got): %s", diff)
@@ -33,7 +33,7 @@ func TestTags(t *testing.T) {
 	}
 	all := &marchv1.Tag{
 		Name: "all.set_1-2", Start: p(0), Limit: p(1000), MinStep: p(1), MaxStep: p(1 << 40),
-		Reserve: durationpb.New(7 * 24 * time.Hour), MaxJump: p(1), MaxSkew: p(math.MaxInt64),
+		Reserve: durationpb.New(7 * 24 * time.Hour), MaxJump: p(1), MaxSkew: p(math.MaxInt64), StrictRetract: new(true),
 	}
 	if diff := cmp.Diff(all, c.create(all), protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created")); diff != "" {
 		t.Errorf("all set (-want +got): %s", diff)

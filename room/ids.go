@@ -3,6 +3,9 @@ package room
 import (
 	"context"
 	"errors"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -11,10 +14,10 @@ import (
 )
 
 // MaxBatch is how many IDs one NextBatch returns at most.
-const MaxBatch = 100_000
+const MaxBatch = api.MaxBatch
 
 // MaxLease is how many IDs one Lease hands out at most.
-const MaxLease = 1_000_000_000
+const MaxLease = api.MaxLease
 
 // withChain calls use with a tag's chain, and again with a new one where the
 // chain was closed in between (unused for long, its tag deleted and made
@@ -25,7 +28,8 @@ func (s *Server) withChain(ctx context.Context, tag string, use func(*allocator.
 		if err != nil {
 			return err
 		}
-		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {
+		chain.asked.Add(1)
+		if err = use(chain.Chain); !errors.Is(err, error(allocator.ErrClosed)) {
 			return err
 		}
 		s.chains.remove(allocator.Tag(tag), chain)
@@ -38,6 +42,7 @@ func (s *Server) withChain(ctx context.Context, tag string, use func(*allocator.
 // next returns the next ID of a tag.
 func (s *Server) next(ctx context.Context, tag string) (id int64, err error) {
 	if chain := s.chains.get(tag); chain != nil { // without a closure, for speed
+		chain.asked.Add(1)
 		if id, err = chain.Next(ctx); !errors.Is(err, error(allocator.ErrClosed)) {
 			return id, err
 		}
@@ -81,14 +86,16 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxLease)
 	}
 	var seg allocator.Segment
+	var ttl time.Duration
 	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
 		seg, err = c.Lease(ctx, r.GetCount())
+		ttl = s.ttl(c, seg)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg)}, nil
+	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl)}, nil
 }
 
 // Decode implements IDService.

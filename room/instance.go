@@ -43,7 +43,7 @@ type total struct {
 func (c *chains) total() total {
 	c.mu.RLock()
 	defer c.mu.RUnlock() // all along, so that no chain is counted twice, or not at all, as it is removed
-	t := total{issued: c.mu.issued, tags: int64(len(c.mu.chains))}
+	t := total{issued: c.mu.gone.issued, tags: int64(len(c.mu.chains))}
 	for tag, chain := range c.mu.chains {
 		s := chain.Status()
 		t.issued += s.Issued

@@ -4,11 +4,12 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -16,7 +17,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/internal/rarely"
+	"github.com/march-id/march/observe"
 )
 
 // Config says which room an instance serves, and how.
@@ -42,15 +46,37 @@ type Config struct {
 	// IdleAfter is for how long a tag may be unused before its chain is dropped
 	// from memory. Default 30 minutes.
 	IdleAfter time.Duration
+	// Hold is for how long IDs of a layout may be issued since it was last
+	// confirmed with etcd: by clients from what they lease, always, and by this
+	// instance where StrictRetract or the tag says so. Default 10 minutes; 1 s to
+	// 7 days.
+	Hold time.Duration
+	// StrictRetract makes all tags of this instance strict: it rather stops than
+	// issues a residue that the room may have given up. Default false: it goes on
+	// with what it holds, and the IDs are unique all the same.
+	StrictRetract bool
+	// ColdAfter is for how long a tag's IDs were not asked for when a new layout
+	// drops them without leasing others ahead. Default 1 minute.
+	ColdAfter time.Duration
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
+	// Metrics, where they are set, are served at /metrics.
+	Metrics *observe.Metrics
+	// MetricsTags is how many tags have series of their own in them; the others
+	// share one. Default 1000.
+	MetricsTags int
+	// Tracer makes spans; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
 
 // DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
 func DefaultConfig() Config {
-	return Config{IdleAfter: 30 * time.Minute, Drain: 10 * time.Second}
+	return Config{
+		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
+		Drain: 10 * time.Second, MetricsTags: 1000,
+	}
 }
 
 // Server is one instance of a room.
@@ -67,12 +93,21 @@ type Server struct {
 	status   status
 	streams  sync.WaitGroup // what answers streams
 
-	prescaled chan allocator.Tag // tags to be made ahead of their first caller
-	metrics   *prometheus.Registry
+	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
+	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
+	metrics     *metrics           // nil for none
+	routes      func(*http.ServeMux)
+	lines       lines
 
 	instance *ledger.Instance // set by Run before anything is served
 	started  time.Time        // likewise
 }
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 64 << 10
+
+// lines are what could be logged for every tag at once.
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready rarely.Line }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -87,6 +122,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
 	case cfg.IdleAfter < time.Second:
 		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
+	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
+		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
+	case cfg.ColdAfter < 0:
+		return nil, allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
+	case cfg.MetricsTags < 0 || cfg.MetricsTags > MaxMetricsTags:
+		return nil, allocator.Errorf(allocator.Invalid, "metrics-tags: %d; allowed: 0 to %d", cfg.MetricsTags, MaxMetricsTags)
 	case cfg.Drain < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
@@ -108,11 +149,16 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
-		prescaled: make(chan allocator.Tag, maxPrescaled), metrics: prometheus.NewRegistry(),
+		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
+	}
+	if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+		return nil, err
 	}
 	s.chains.init()
-	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
 	s.status.init()
+	if cfg.Metrics != nil {
+		s.metrics = newMetrics(s)
+	}
 	s.reportHealth()
 	return s, nil
 }
@@ -123,7 +169,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
 	})
 	if err != nil {
 		s.closeListeners()
@@ -148,6 +194,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	})
 	work.Go(func() error { return s.adoptLayouts(background, served) })
+	work.Go(func() error { return s.confirm(background) })
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.watchHealth(background) })
@@ -158,13 +205,16 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = server.Run(serving, server.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 64 << 10, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)
 		},
-		Ready:    func(context.Context) error { return s.Ready() },
-		Metrics:  s.metrics,
+		Ready:    func(context.Context) []server.Check { return s.checks() },
+		Routes:   s.routes,
+		Metrics:  s.cfg.Metrics,
+		Tracer:   s.cfg.Tracer,
+		Logger:   s.log,
 		Draining: s.status.stopped,
 	})
 	stopServing()

@@ -67,6 +67,8 @@ type tagValue struct {
 	MaxJump int64  `json:"max_jump,string"`
 	MaxSkew int64  `json:"max_skew,string,omitempty"`
 
+	StrictRetract bool `json:"strict_retract,omitempty"`
+
 	Prescale      int64       `json:"prescale,string,omitempty"`
 	PrescaleUntil *time.Time  `json:"prescale_until,omitempty"`
 	Skips         []skipValue `json:"skips,omitempty"` // by room
@@ -106,6 +108,14 @@ type registrationValue struct {
 	Build       string    `json:"build"`
 	Version     int64     `json:"version,string"` // of the layout it serves
 	Started     time.Time `json:"started"`
+	Hold        string    `json:"hold"` // for how long it goes on under a layout that was not confirmed again
+}
+
+// silentValue is since when an instance's heartbeat has been missed.
+type silentValue struct {
+	header
+	Incarnation string    `json:"incarnation"`
+	Since       time.Time `json:"since"`
 }
 
 type aliveValue struct {
@@ -139,6 +149,9 @@ type moveValue struct {
 	Layout rangesValue `json:"layout"`
 	Loses  []string    `json:"loses,omitempty"`
 	Made   *time.Time  `json:"made,omitempty"`
+	Hold   string      `json:"hold,omitempty"` // where it was made
+
+	ClientsUntil *time.Time `json:"clients_until,omitempty"`
 }
 
 type logValue struct {
@@ -148,20 +161,19 @@ type logValue struct {
 
 type migrationValue struct {
 	header
-	State   string               `json:"state"`
-	Abort   bool                 `json:"abort,omitempty"`
-	From    rangesValue          `json:"from"`
-	Target  rangesValue          `json:"target"`
-	Moves   []moveValue          `json:"moves"`
-	Reached int                  `json:"reached"`
-	Hold    string               `json:"hold"`
-	Without []string             `json:"without,omitempty"`
-	Silent  map[string]time.Time `json:"silent,omitempty"`
-	Log     []logValue           `json:"log"`
-	Actor   string               `json:"actor"`
-	Created time.Time            `json:"created"`
-	Updated time.Time            `json:"updated"`
-	Nonce   string               `json:"nonce"`
+	State   string      `json:"state"`
+	Abort   bool        `json:"abort,omitempty"`
+	From    rangesValue `json:"from"`
+	Target  rangesValue `json:"target"`
+	Moves   []moveValue `json:"moves"`
+	Reached int         `json:"reached"`
+	Hold    string      `json:"hold"`
+	Without []string    `json:"without,omitempty"`
+	Log     []logValue  `json:"log"`
+	Actor   string      `json:"actor"`
+	Created time.Time   `json:"created"`
+	Updated time.Time   `json:"updated"`
+	Nonce   string      `json:"nonce"`
 }
 
 // holderValue names who or what holds a key that only one may: the migration
@@ -186,8 +198,15 @@ func encode(v value) []byte {
 	return b
 }
 
-// decode reads kv into v strictly. Its errors are Internal and name the key.
+// decode reads kv into v, a zero one, strictly. Its errors are Internal and name
+// the key.
 func decode(kv KV, v value) error {
+	// Nearly always this program wrote it and would write it so again: then all
+	// that is looked for below is as it must be.
+	if json.Unmarshal(kv.Value, v) == nil && bytes.Equal(encode(v), kv.Value) {
+		return nil
+	}
+	reflect.ValueOf(v).Elem().SetZero()
 	var h header
 	if err := json.Unmarshal(kv.Value, &h); err != nil {
 		return allocator.Errorf(allocator.Internal, "key %s: not a value of this program: %w", kv.Key, err)

@@ -16,12 +16,13 @@ var samples = map[string]string{
 	"epoch":        `{"format":1,"epoch":"00112233445566778899aabbccddeeff"}`,
 	"halted":       `{"format":1,"halted":{"by":"i1","why":"a \"restore\"","time":"2026-01-02T03:04:05.678Z","nonce":"n"}}`,
 	"layout":       `{"format":1,"version":"9007199254740993","boundary":"9223372036854775807","rooms":{"a":{"lower":"9007199254740993","upper":"9223372036854775807"}},"ever":["a","b"],"time":"2026-01-02T03:04:05Z","actor":"ann <ann@example.org>","nonce":"n"}`,
-	"tag":          `{"format":1,"start":"9007199254740993","limit":"9223372036854775807","min_step":"1","max_step":"1099511627775","reserve":"10m0s","max_jump":"9223372036854775807","max_skew":"9007199254740993","skips":[{"room":"a","to":"9007199254740993"}],"created":"2026-01-02T03:04:05Z","nonce":"n"}`,
+	"tag":          `{"format":1,"start":"9007199254740993","limit":"9223372036854775807","min_step":"1","max_step":"1099511627775","reserve":"10m0s","max_jump":"9223372036854775807","max_skew":"9007199254740993","strict_retract":true,"skips":[{"room":"a","to":"9007199254740993"}],"created":"2026-01-02T03:04:05Z","nonce":"n"}`,
 	"mark":         `{"format":1,"next":"9223372036854775807","era":{"epoch":"e","layout_revision":"9007199254740993","version":"9007199254740995","first":"9007199254740997","end":"9223372036854775807"}}`,
 	"raised":       `{"format":1,"next":"9007199254740993"}`,
 	"era":          `{"format":1,"epoch":"e","layout_revision":"9007199254740993","version":"9007199254740995","first":"9007199254740997","end":"9223372036854775807"}`,
-	"registration": `{"format":1,"incarnation":"i","address":"[::1]:7010","build":"v1","version":"9007199254740993","started":"2026-01-02T03:04:05Z"}`,
+	"registration": `{"format":1,"incarnation":"i","address":"[::1]:7010","build":"v1","version":"9007199254740993","started":"2026-01-02T03:04:05Z","hold":"10m0s"}`,
 	"alive":        `{"format":1,"incarnation":"i","time":"2026-01-02T03:04:05Z","nonce":"n"}`,
+	"silent":       `{"format":1,"incarnation":"i","since":"2026-01-02T03:04:05Z"}`,
 	"audit":        `{"format":1,"time":"2026-01-02T03:04:05Z","actor":"ann","action":"update tag","object":"tags/t","from":{"start":"9007199254740993"},"to":{"n":9007199254740993}}`,
 }
 
@@ -79,7 +80,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 			b, _ := json.Marshal(changed)
 			return string(b)
 		}
-		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "skips": true, "from": true, "to": true}
+		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true, "skips": true, "from": true, "to": true}
 		optional["era"] = kind == "mark"
 		for name, v := range fields {
 			if !optional[name] {
@@ -151,6 +152,7 @@ func fuzz(f *testing.F, kinds []string, decode func([]byte) ([]byte, error)) {
 func FuzzDecodeIdentity(f *testing.F) { fuzz(f, []string{"identity"}, decoder("identity")) }
 func FuzzDecodeEpoch(f *testing.F)    { fuzz(f, []string{"epoch", "halted"}, decoder("epoch")) }
 func FuzzDecodeAlive(f *testing.F)    { fuzz(f, []string{"alive"}, decoder("alive")) }
+func FuzzDecodeSilent(f *testing.F)   { fuzz(f, []string{"silent"}, decoder("silent")) }
 func FuzzDecodeAudit(f *testing.F)    { fuzz(f, []string{"audit"}, decoder("audit")) }
 func FuzzDecodeRegistration(f *testing.F) {
 	fuzz(f, []string{"registration"}, decoder("registration"))

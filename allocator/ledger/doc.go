@@ -18,6 +18,7 @@
 //	eras/<room>/<tag>/<version>  an era that ended
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat, under an etcd lease
+//	silent/<room>/<instance>     since when it was missed
 //	migrations/<ulid>            a change of layout in moves, and how far it is
 //	migration                    the ID of the one under way
 //	driver                       the console that drives it, under an etcd lease

@@ -80,38 +80,3 @@ func (l *Ledger) Release(ctx context.Context, d *Driver, name string) error {
 	})
 	return err
 }
-
-// Forget takes an instance's registration away: it leases nothing from then on,
-// whatever it does. Its error is NotFound where it is not registered.
-func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
-	if err := l.attach(ctx); err != nil {
-		return err
-	}
-	key := l.keys.registration(room, name)
-	answer, err := l.gets(ctx, get(key))
-	if err != nil {
-		return err
-	}
-	kv, ok := answer.one(0)
-	if !ok {
-		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
-	}
-	answer, err = l.try(ctx, Txn{
-		If:   []Cond{unchanged(kv)},
-		Then: []Op{{Delete: key}, l.audit(actor, "forget instance", key, kv.Value, nil)},
-	})
-	if err == nil && answer.Succeeded {
-		return nil
-	}
-	// Unknown, or perhaps sent twice: it is gone, or it tells who is there.
-	check, checkErr := l.gets(ctx, get(key))
-	if checkErr == nil {
-		if _, there := check.one(0); !there {
-			return nil
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again just now", room, name)
-}

@@ -99,6 +99,8 @@ func (d *Dump) add(l *Ledger, kv KV) error {
 		d.Registrations = append(d.Registrations, Registration{Room: key.room, Name: key.instance, Address: v.Address, Build: v.Build})
 	case "alive":
 		err = decode(kv, &aliveValue{})
+	case "silent":
+		err = decode(kv, &silentValue{})
 	case "migrations":
 		_, err = decodeMigration(kv)
 	case "migration", "driver":

@@ -25,6 +25,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"era":          again[endedEraValue],
 	"registration": again[registrationValue],
 	"alive":        again[aliveValue],
+	"silent":       again[silentValue],
 	"audit":        again[auditValue],
 }
 
@@ -73,7 +74,7 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 	k := keys("/march/default/")
 	return map[string]string{
 		"identity": k.identity(), "epoch": k.epoch(), "layout": k.layout(), "layouts": k.layoutAt(version), "tags": k.tag(tag),
-		"marks": k.mark(room, tag), "eras": k.era(room, tag, version), "rooms": k.registration(room, name), "alive": k.alive(room, name),
+		"marks": k.mark(room, tag), "eras": k.era(room, tag, version), "rooms": k.registration(room, name), "alive": k.alive(room, name), "silent": k.silent(room, name),
 		"audit": k.audit(ulid),
 	}
 }

@@ -62,8 +62,23 @@ func (k keys) registration(room allocator.Room, name allocator.Instance) string 
 	return k.registrations(room) + string(name)
 }
 
+// heartbeats is the prefix of one room's heartbeats, or of all rooms'.
+func (k keys) heartbeats(room allocator.Room) string {
+	return string(k) + "alive/" + strings.TrimPrefix(k.registrations(room), k.registrations(""))
+}
+
 func (k keys) alive(room allocator.Room, name allocator.Instance) string {
-	return fmt.Sprintf("%salive/%s/%s", string(k), room, name)
+	return k.heartbeats(room) + string(name)
+}
+
+// silences is the prefix of one room's notes of silent instances, or of all
+// rooms'.
+func (k keys) silences(room allocator.Room) string {
+	return string(k) + "silent/" + strings.TrimPrefix(k.registrations(room), k.registrations(""))
+}
+
+func (k keys) silent(room allocator.Room, name allocator.Instance) string {
+	return k.silences(room) + string(name)
 }
 
 func (k keys) audits() string           { return string(k) + "audit/" }
@@ -136,6 +151,9 @@ func (k keys) parse(key string) (p keyParts, err error) {
 		case n == 3 && p.kind == "alive":
 			p.instance, err = allocator.ParseInstance(parts[2])
 			again = k.alive(p.room, p.instance)
+		case n == 3 && p.kind == "silent":
+			p.instance, err = allocator.ParseInstance(parts[2])
+			again = k.silent(p.room, p.instance)
 		}
 	}
 	if err != nil || again != key || p.version < 0 {

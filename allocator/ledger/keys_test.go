@@ -58,6 +58,7 @@ func FuzzKeys(f *testing.F) {
 			"eras":    func(n names) names { return names{room: n.room, tag: n.tag, version: n.version} },
 			"rooms":   func(n names) names { return names{room: n.room, name: n.name} },
 			"alive":   func(n names) names { return names{room: n.room, name: n.name} },
+			"silent":  func(n names) names { return names{room: n.room, name: n.name} },
 		}
 		for kind, key := range ledger.MakeKeys(b.room, b.tag, b.name, b.version, ulid) {
 			if other, shared := seen[key]; shared && other != kind {

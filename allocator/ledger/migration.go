@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -35,9 +34,8 @@ type Migration struct {
 	Target  allocator.Layout
 	Moves   []Move
 	Reached int           // so many of Moves were made
-	Hold    time.Duration // for how long a silent instance is waited for
+	Hold    time.Duration // for how long a silent instance is waited for, if its own hold is not longer
 	Without []InstanceID  // instances that an operator said to go on without
-	Silent  map[InstanceID]time.Time
 	Log     []LogEntry
 	Actor   string
 	Created time.Time
@@ -54,6 +52,11 @@ type Move struct {
 	Layout allocator.Layout // Version is the one it has or will have
 	Loses  []allocator.Room // rooms that lose residues: their instances must report before the next move
 	Made   time.Time        // zero before it is made
+	// Hold is the longest hold of the instances of Loses when the move was made,
+	// and ClientsUntil when what they leased to clients ends: until then these may
+	// still issue residues that the rooms lost. It is zero before all reported.
+	Hold         time.Duration
+	ClientsUntil time.Time
 }
 
 // InstanceID names an instance in the cluster: room/instance.
@@ -86,7 +89,6 @@ func (m *Migration) Note(text string) {
 // clone returns a copy that shares nothing that changes.
 func (m Migration) clone() Migration {
 	m.Moves, m.Without, m.Log = slices.Clone(m.Moves), slices.Clone(m.Without), slices.Clone(m.Log)
-	m.Silent = maps.Clone(m.Silent)
 	return m
 }
 
@@ -268,7 +270,6 @@ func (l *Ledger) MakeMove(ctx context.Context, m Migration) (Migration, error) {
 	}
 	move.Made, move.Layout.Version = now(), from.Layout.Version+1
 	next.Reached++
-	next.Silent = nil // who is silent is counted for each wait
 	next.Note("move " + move.Kind + " made: layout version " + itoa(move.Layout.Version))
 	next.Updated, next.nonce = now(), randomHex()
 	_, err = l.changeLayout(ctx, from, move.Layout, "migration "+m.ID, Txn{

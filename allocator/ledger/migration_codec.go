@@ -35,18 +35,15 @@ func (m Migration) encode() []byte {
 			mv.Loses = append(mv.Loses, string(room))
 		}
 		if !move.Made.IsZero() {
-			mv.Made = &move.Made
+			mv.Made, mv.Hold = &move.Made, move.Hold.String()
+		}
+		if !move.ClientsUntil.IsZero() {
+			mv.ClientsUntil = &move.ClientsUntil
 		}
 		v.Moves = append(v.Moves, mv)
 	}
 	for _, id := range m.Without {
 		v.Without = append(v.Without, string(id))
-	}
-	for id, since := range m.Silent {
-		if v.Silent == nil {
-			v.Silent = make(map[string]time.Time, len(m.Silent))
-		}
-		v.Silent[string(id)] = since
 	}
 	for _, entry := range m.Log {
 		v.Log = append(v.Log, logValue(entry))
@@ -129,17 +126,17 @@ func (v migrationValue) migration() (Migration, error) {
 		}
 		if mv.Made != nil {
 			move.Made = *mv.Made
+			if move.Hold, err = time.ParseDuration(mv.Hold); err != nil {
+				return m, err
+			}
+		}
+		if mv.ClientsUntil != nil {
+			move.ClientsUntil = *mv.ClientsUntil
 		}
 		m.Moves = append(m.Moves, move)
 	}
 	for _, id := range v.Without {
 		m.Without = append(m.Without, InstanceID(id))
-	}
-	for id, since := range v.Silent {
-		if m.Silent == nil {
-			m.Silent = make(map[InstanceID]time.Time, len(v.Silent))
-		}
-		m.Silent[InstanceID(id)] = since
 	}
 	for _, entry := range v.Log {
 		m.Log = append(m.Log, LogEntry(entry))

@@ -15,6 +15,10 @@ type Registration struct {
 	Name    allocator.Instance // stable over restarts: a host or pod name
 	Address string             // where it serves gRPC, host:port
 	Build   string             // the program's version
+	// Hold is for how long the instance may go on issuing IDs of a layout since it
+	// was last confirmed, where it is told to be strict about that, and for how
+	// long clients may use what it leased to them.
+	Hold time.Duration
 }
 
 // Instance is this process's registration in a room: what it leases with.
@@ -55,7 +59,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	}
 	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
 	i.mu.value = registrationValue{
-		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(),
+		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(), Hold: r.Hold.String(),
 	}
 	key := l.keys.registration(r.Room, r.Name)
 	for range joinAttempts {
@@ -282,59 +286,11 @@ func (i *Instance) Leave(ctx context.Context) error {
 	registration := i.registered()
 	answer, err := l.try(ctx, Txn{
 		If:   []Cond{unchanged(registration)},
-		Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}},
+		Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}, {Delete: l.keys.silent(i.room, i.name)}},
 		Else: []Op{get(registration.Key)},
 	})
 	if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
 		return err
 	}
 	return i.check(answer.Got[0])
-}
-
-// InstanceRecord is an instance as etcd knows it.
-type InstanceRecord struct {
-	Registration
-	Version  int64 // of the layout it serves
-	Started  time.Time
-	Alive    bool      // whether its heartbeat is there
-	LastSeen time.Time // when its last heartbeat was sent, by its clock; zero when it is not there
-}
-
-// Instances returns the registered instances of a room, or of all when room is
-// empty, by room and name.
-func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]InstanceRecord, error) {
-	if err := l.attach(ctx); err != nil {
-		return nil, err
-	}
-	prefix := l.keys.registrations(room)
-	alive := string(l.keys) + "alive/" + prefix[len(l.keys.registrations("")):]
-	answer, err := l.gets(ctx, getPrefix(prefix), getPrefix(alive))
-	if err != nil {
-		return nil, err
-	}
-	beats := make(map[string]aliveValue, len(answer.Got[1]))
-	for _, kv := range answer.Got[1] {
-		var v aliveValue
-		if err := decode(kv, &v); err != nil {
-			return nil, err
-		}
-		beats[v.Incarnation] = v
-	}
-	records := make([]InstanceRecord, 0, len(answer.Got[0]))
-	for _, kv := range answer.Got[0] {
-		var v registrationValue
-		if err := decode(kv, &v); err != nil {
-			return nil, err
-		}
-		key, err := l.keys.parse(kv.Key)
-		if err != nil {
-			return nil, err
-		}
-		beat, alive := beats[v.Incarnation]
-		records = append(records, InstanceRecord{
-			Registration: Registration{Room: key.room, Name: key.instance, Address: v.Address, Build: v.Build},
-			Version:      v.Version, Started: v.Started, Alive: alive, LastSeen: beat.Time,
-		})
-	}
-	return records, nil
 }

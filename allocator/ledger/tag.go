@@ -19,6 +19,9 @@ type TagSettings struct {
 	// MaxSkew bounds how many IDs a room may lie behind the furthest room: one
 	// that lies further behind skips ahead at its next lease. 0 is no bound.
 	MaxSkew int64
+	// StrictRetract has instances issue IDs of a layout only while it was
+	// confirmed lately: rather none than one of residues that the room gave up.
+	StrictRetract bool
 	// Skips holds, for rooms that an operator made jump ahead, the least ID that
 	// they may lease. See SkipTag.
 	Skips map[allocator.Room]int64
@@ -72,7 +75,7 @@ func (t Tag) encode(nonce string) []byte {
 	v := &tagValue{
 		Start: s.Start, Limit: s.Limit, MinStep: s.Chain.MinStep, MaxStep: s.Chain.MaxStep,
 		Reserve: s.Chain.Reserve.String(), MaxJump: s.MaxJump, MaxSkew: s.MaxSkew, Prescale: s.Chain.Prescale,
-		Created: t.Created, Nonce: nonce,
+		StrictRetract: s.StrictRetract, Created: t.Created, Nonce: nonce,
 	}
 	if !s.Chain.PrescaleUntil.IsZero() {
 		v.PrescaleUntil = &s.Chain.PrescaleUntil
@@ -97,7 +100,7 @@ func (l *Ledger) decodeTag(kv KV) (Tag, error) {
 		return Tag{}, allocator.Errorf(allocator.Internal, "key %s: %w", kv.Key, err)
 	}
 	t := Tag{Name: name, Created: v.Created, kv: kv, nonce: v.Nonce, Settings: TagSettings{
-		Start: v.Start, Limit: v.Limit, MaxJump: v.MaxJump, MaxSkew: v.MaxSkew,
+		Start: v.Start, Limit: v.Limit, MaxJump: v.MaxJump, MaxSkew: v.MaxSkew, StrictRetract: v.StrictRetract,
 		Chain: allocator.Settings{MinStep: v.MinStep, MaxStep: v.MaxStep, Reserve: reserve, Prescale: v.Prescale},
 	}}
 	if v.PrescaleUntil != nil {

@@ -123,7 +123,7 @@ func TestVerifyFinds(t *testing.T) {
 			}
 		}, []string{`"/march/default/marks/b": not`, `marks/a/t/x": not`, `eras/a/t/1": not`, `nonsense/a": not`, `layouts/1": not`, `tags/T: not`, `rooms/a/one/x": not`}},
 		{"an instance on no layout", func(m *ledgertest.Memory, _ [2]int64) {
-			set(m, "rooms/a/one", `{"format":1,"incarnation":"i","address":"x","build":"b","version":"3","started":"2026-01-01T00:00:00Z"}`)
+			set(m, "rooms/a/one", `{"format":1,"incarnation":"i","address":"x","build":"b","version":"3","started":"2026-01-01T00:00:00Z","hold":"10m0s"}`)
 		}, []string{"instance a/one serves layout version 3; there is no such layout"}},
 		{"a history with a hole", func(m *ledgertest.Memory, _ [2]int64) {
 			m.Corrupt(ledger.Op{Delete: verifyPrefix + "layouts/0000000000000000001"})

@@ -112,7 +112,7 @@ func TagToProto(t ledger.Tag) *marchv1.Tag {
 	s := t.Settings
 	p := &marchv1.Tag{
 		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.Chain.MinStep, MaxStep: &s.Chain.MaxStep,
-		Reserve: durationpb.New(s.Chain.Reserve), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew,
+		Reserve: durationpb.New(s.Chain.Reserve), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
 		Created: timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
 	}
 	if time.Now().Before(s.Chain.PrescaleUntil) {
@@ -134,6 +134,9 @@ func Apply(p *marchv1.Tag, s *ledger.TagSettings) error {
 		if f.from != nil {
 			*f.to = *f.from
 		}
+	}
+	if p.StrictRetract != nil {
+		s.StrictRetract = p.GetStrictRetract()
 	}
 	if p.Reserve != nil {
 		d, err := Duration("reserve", p.Reserve)

@@ -35,8 +35,11 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 					_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD")
 					for _, i := range answer.GetInstances() {
 						state, seen := "silent", "-"
-						if i.GetAlive() {
+						switch {
+						case i.GetAlive():
 							state, seen = "alive", i.GetLastSeen().AsTime().Format(time.RFC3339)
+						case i.GetSilentSince() != nil:
+							seen = "before " + i.GetSilentSince().AsTime().Format(time.RFC3339)
 						}
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(), i.GetName(), i.GetAddress(),
 							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())

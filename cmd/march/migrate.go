@@ -159,7 +159,7 @@ moves: ^C leaves the migration running.`,
 	flags := cmd.Flags()
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&detach, "detach", false, "start it and do not watch")
-	flags.DurationVar(&hold, "hold", 10*time.Minute, "for how long to wait for an instance that is silent")
+	flags.DurationVar(&hold, "hold", 0, "for how long to wait at least for an instance that is silent (default the instance's own --hold)")
 	return cmd
 }
 

@@ -44,13 +44,13 @@ func planText(w *tabwriter.Writer, p *marchv1.Plan) {
 		}
 	}
 	if n := len(p.GetInstances()); n > 0 {
-		_, _ = fmt.Fprintf(w, "\n%d instances must report: %s\n", n, strings.Join(p.GetInstances(), ", "))
+		_, _ = fmt.Fprintf(w, "\n%s must report: %s\n", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", "))
 	}
 	if len(p.GetSilent()) > 0 {
 		_, _ = fmt.Fprintf(w, "SILENT now: %s\n", strings.Join(p.GetSilent(), ", "))
 	}
 	cost := p.GetCost()
-	_, _ = fmt.Fprintf(w, "\n%d tags skip %d IDs in all\n", cost.GetTags(), cost.GetSkipped())
+	_, _ = fmt.Fprintf(w, "\nskipped in all: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
 	if len(cost.GetWorst()) > 0 {
 		_, _ = fmt.Fprintln(w, "\nTAG\tSKIPS\tBY ROOM\tLASTS NOW\tLASTS AFTER")
 	}
@@ -95,7 +95,11 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	_, _ = fmt.Fprintf(w, "migration\t%s\n", m.GetId())
 	_, _ = fmt.Fprintf(w, "state\t%s, %d of %d moves made\n", stateText(m), m.GetReached(), len(m.GetMoves()))
 	_, _ = fmt.Fprintf(w, "started\t%s by %s\n", m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor())
-	_, _ = fmt.Fprintf(w, "hold\t%s\n\n", m.GetHold().AsDuration())
+	hold := "each instance's own"
+	if d := m.GetHold().AsDuration(); d > 0 {
+		hold = d.String() + " at least"
+	}
+	_, _ = fmt.Fprintf(w, "hold\t%s\n\n", hold)
 	_, _ = fmt.Fprintf(w, "   from\t%s\t%s\n", picture(m.GetFrom()), rangesText(m.GetFrom()))
 	for i, move := range m.GetMoves() {
 		mark := " "
@@ -103,6 +107,12 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 			mark = "*"
 		}
 		_, _ = fmt.Fprintf(w, "%s  %d. %s\t%s\t%s\n", mark, i+1, move.GetKind(), picture(move.GetLayout()), rangesText(move.GetLayout()))
+	}
+	for i, move := range m.GetMoves() {
+		if until := move.GetClientsUntil(); until != nil {
+			_, _ = fmt.Fprintf(w, "\nmove %d: clients with leased IDs may use residues that rooms %s lost until %s\n",
+				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339))
+		}
 	}
 	if len(m.GetWaiting()) > 0 {
 		_, _ = fmt.Fprintln(w, "\nWAITING FOR\tSERVES LAYOUT\tSILENT SINCE")

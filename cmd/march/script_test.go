@@ -30,8 +30,10 @@ import (
 //	etcd                    starts an etcd of its own and sets $ETCD
 //	mute                    sets $MUTE to the address of a server that accepts and never answers
 //	start NAME TEXT CMD...  runs CMD in the background until it wrote what TEXT matches
+//	await NAME TEXT         waits until it wrote what TEXT matches
 //	end NAME SIGNAL CODE    ends it and checks its exit code (-1: the signal did); what it
 //	                        wrote is in NAME.out and NAME.err
+//	finish NAME CODE        waits for its own end instead
 //	exits CODE CMD...       runs CMD and checks its exit code
 //	eventually CMD...       runs CMD until it exits with 0
 //	within DURATION CMD...  runs CMD and checks how long it takes
@@ -54,7 +56,7 @@ func TestScript(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ports": cmdPorts, "etcd": cmdEtcd, "mute": cmdMute, "start": cmdStart, "end": cmdEnd, "exits": cmdExits,
+			"ports": cmdPorts, "etcd": cmdEtcd, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -135,6 +137,13 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(p.await(scriptDeadline(), args[1]))
 }
 
+func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "await NAME TEXT")
+	p, ok := of(ts).processes[args[0]]
+	usage(ts, neg, ok, "await NAME TEXT")
+	ts.Check(p.await(scriptDeadline(), args[1]))
+}
+
 var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
 
 func cmdEnd(ts *testscript.TestScript, neg bool, args []string) {
@@ -144,11 +153,31 @@ func cmdEnd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, ok && known, "end NAME SIGNAL CODE")
 	code, err := p.stop(scriptDeadline(), signal)
 	ts.Check(err)
+	wrote(ts, args[0], p, code, args[2])
+}
+
+func cmdFinish(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "finish NAME CODE")
+	p, ok := of(ts).processes[args[0]]
+	usage(ts, neg, ok, "finish NAME CODE")
+	ts.Check(poll(scriptDeadline(), func() bool {
+		select {
+		case <-p.done:
+			return true
+		default:
+			return false
+		}
+	}))
+	wrote(ts, args[0], p, p.cmd.ProcessState.ExitCode(), args[1])
+}
+
+// wrote writes the files of a process that has ended, and checks its exit code.
+func wrote(ts *testscript.TestScript, name string, p *process, code int, want string) {
 	stdout, stderr := p.output()
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".out"), []byte(stdout), 0o600))
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]+".err"), []byte(stderr), 0o600))
-	if strconv.Itoa(code) != args[2] {
-		ts.Fatalf("%s exited with %d, want %s\n%s%s", p.cmd, code, args[2], stdout, stderr)
+	ts.Check(os.WriteFile(ts.MkAbs(name+".out"), []byte(stdout), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs(name+".err"), []byte(stderr), 0o600))
+	if strconv.Itoa(code) != want {
+		ts.Fatalf("%s exited with %d, want %s\n%s%s", p.cmd, code, want, stdout, stderr)
 	}
 }
 

@@ -28,6 +28,7 @@ func newTag(c *common) *cobra.Command {
 type tagFlags struct {
 	start, limit, minStep, maxStep, maxJump, maxSkew int64
 	reserve                                          time.Duration
+	strictRetract                                    bool
 }
 
 func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
@@ -41,6 +42,7 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	flags.DurationVar(&f.reserve, "reserve", 10*time.Minute, "how long what is held should last at the recent peak rate")
 	flags.Int64Var(&f.maxJump, "max-jump", 1_000_000_000_000_000, "how far a room may be made to jump ahead without an operator's consent")
 	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how many IDs a room may lie behind the furthest; 0 is no bound")
+	flags.BoolVar(&f.strictRetract, "strict-retract", false, "rather issue nothing than a residue that the room may have given up: only under a layout that etcd confirmed lately")
 }
 
 // tag returns a message with the settings that were given.
@@ -57,6 +59,9 @@ func (f *tagFlags) tag(cmd *cobra.Command, name string) *marchv1.Tag {
 		if cmd.Flags().Changed(field.flag) {
 			*field.to = field.from
 		}
+	}
+	if cmd.Flags().Changed("strict-retract") {
+		t.StrictRetract = &f.strictRetract
 	}
 	if cmd.Flags().Changed("reserve") {
 		t.Reserve = durationpb.New(f.reserve)
@@ -246,6 +251,9 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "max jump\t%d\n", t.GetMaxJump())
 	if t.GetMaxSkew() > 0 {
 		_, _ = fmt.Fprintf(w, "max skew\t%d\n", t.GetMaxSkew())
+	}
+	if t.GetStrictRetract() {
+		_, _ = fmt.Fprintf(w, "strict retract\tyes\n")
 	}
 	if t.GetPrescaleUntil() != nil {
 		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(), t.GetPrescaleUntil().AsTime().Format(time.RFC3339))

@@ -1444,6 +1444,11 @@ type Instance struct {
 	// Whether its heartbeat is there, and when the last one was sent.
 	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	// For how long it may go on under a layout that was not confirmed again, and
+	// clients with what they leased from it.
+	Hold *durationpb.Duration `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`
+	// Since when its heartbeat has been missed; absent while it is there.
+	SilentSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
 	// What it tells of itself, where that was asked for; absent when it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
@@ -1536,6 +1541,20 @@ func (x *Instance) GetAlive() bool {
 func (x *Instance) GetLastSeen() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LastSeen
+	}
+	return nil
+}
+
+func (x *Instance) GetHold() *durationpb.Duration {
+	if x != nil {
+		return x.Hold
+	}
+	return nil
+}
+
+func (x *Instance) GetSilentSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentSince
 	}
 	return nil
 }
@@ -2259,7 +2278,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
 	"\x06status\x18\x14 \x01(\bR\x06status\"I\n" +
 	"\x15ListInstancesResponse\x120\n" +
-	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\xd5\x02\n" +
+	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\xc3\x03\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2268,7 +2287,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\aversion\x18\x05 \x01(\x03R\aversion\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
 	"\x05alive\x18\a \x01(\bR\x05alive\x127\n" +
-	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x120\n" +
+	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12-\n" +
+	"\x04hold\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12=\n" +
+	"\fsilent_since\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x120\n" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
@@ -2463,77 +2485,79 @@ var file_march_v1_console_proto_depIdxs = []int32{
 	26, // 19: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
 	39, // 20: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
 	39, // 21: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	42, // 22: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	36, // 23: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	29, // 24: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	43, // 25: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	39, // 26: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	41, // 27: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	40, // 28: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	40, // 29: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	40, // 30: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	39, // 31: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	34, // 32: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	39, // 33: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	27, // 34: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	0,  // 35: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 36: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 37: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 38: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 39: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 40: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 41: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 42: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	44, // 43: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	19, // 44: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	45, // 45: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	46, // 46: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	47, // 47: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	21, // 48: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	24, // 49: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	30, // 50: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	48, // 51: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	49, // 52: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	50, // 53: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	51, // 54: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	52, // 55: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	53, // 56: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	54, // 57: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	55, // 58: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	56, // 59: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	32, // 60: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	28, // 61: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	1,  // 62: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 63: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 64: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 65: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 66: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 67: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 68: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 69: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	57, // 70: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 71: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	58, // 72: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	59, // 73: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	60, // 74: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	22, // 75: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	25, // 76: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	31, // 77: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	61, // 78: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	62, // 79: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	63, // 80: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	64, // 81: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	65, // 82: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	66, // 83: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	67, // 84: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	68, // 85: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	69, // 86: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	33, // 87: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	61, // [61:88] is the sub-list for method output_type
-	34, // [34:61] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	40, // 22: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	39, // 23: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
+	42, // 24: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	36, // 25: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	29, // 26: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	43, // 27: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	39, // 28: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	41, // 29: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	40, // 30: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	40, // 31: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	40, // 32: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	39, // 33: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	34, // 34: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	39, // 35: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	27, // 36: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 37: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 38: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 39: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 40: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 41: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 42: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 43: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 44: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	44, // 45: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 46: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	45, // 47: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	46, // 48: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	47, // 49: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 50: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 51: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	30, // 52: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	48, // 53: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	49, // 54: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	50, // 55: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	51, // 56: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	52, // 57: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	53, // 58: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	54, // 59: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	55, // 60: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	56, // 61: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	32, // 62: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	28, // 63: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 64: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 65: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 66: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 67: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 68: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 69: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 70: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 71: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	57, // 72: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 73: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	58, // 74: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	59, // 75: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	60, // 76: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 77: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 78: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	31, // 79: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	61, // 80: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	62, // 81: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	63, // 82: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	64, // 83: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	65, // 84: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	66, // 85: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	67, // 86: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	68, // 87: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	69, // 88: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	33, // 89: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	63, // [63:90] is the sub-list for method output_type
+	36, // [36:63] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }

@@ -40,7 +40,11 @@ type Move struct {
 	// for longer than the migration's hold.
 	Loses []string `protobuf:"bytes,4,rep,name=loses,proto3" json:"loses,omitempty"`
 	// When it was made; absent before.
-	Made          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=made,proto3" json:"made,omitempty"`
+	Made *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=made,proto3" json:"made,omitempty"`
+	// Until when clients that lease segments may still issue residues that rooms
+	// lost by this move: what was leased to them before all instances had
+	// reported ends then. Absent before these have.
+	ClientsUntil  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=clients_until,json=clientsUntil,proto3" json:"clients_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -106,6 +110,13 @@ func (x *Move) GetLoses() []string {
 func (x *Move) GetMade() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Made
+	}
+	return nil
+}
+
+func (x *Move) GetClientsUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ClientsUntil
 	}
 	return nil
 }
@@ -364,7 +375,7 @@ type Migration struct {
 	Moves  []*Move `protobuf:"bytes,6,rep,name=moves,proto3" json:"moves,omitempty"`
 	// How many of the moves were made.
 	Reached int32 `protobuf:"varint,7,opt,name=reached,proto3" json:"reached,omitempty"`
-	// For how long a silent instance is waited for.
+	// For how long a silent instance is waited for, if its own hold is not longer.
 	Hold *durationpb.Duration `protobuf:"bytes,8,opt,name=hold,proto3" json:"hold,omitempty"`
 	// The instances that the next move waits for.
 	Waiting []*Waiting `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
@@ -759,8 +770,8 @@ func (x *PlanMigrationResponse) GetPlan() *Plan {
 type ApplyMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Plan  *Plan                  `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// For how long a silent instance is waited for; default 10 minutes. 0 s to 7
-	// days.
+	// For how long a silent instance is waited for, where its own hold is not
+	// longer; default 0 s, its own hold. 0 s to 7 days.
 	Hold          *durationpb.Duration `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1506,13 +1517,14 @@ var File_march_v1_migration_proto protoreflect.FileDescriptor
 
 const file_march_v1_migration_proto_rawDesc = "" +
 	"\n" +
-	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\x9c\x01\n" +
+	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\xdd\x01\n" +
 	"\x04Move\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12(\n" +
 	"\x06layout\x18\x03 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x14\n" +
 	"\x05loses\x18\x04 \x03(\tR\x05loses\x12.\n" +
-	"\x04made\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\"\xf2\x01\n" +
+	"\x04made\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12?\n" +
+	"\rclients_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fclientsUntil\"\xf2\x01\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -1655,41 +1667,42 @@ var file_march_v1_migration_proto_goTypes = []any{
 var file_march_v1_migration_proto_depIdxs = []int32{
 	26, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
 	27, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	26, // 2: march.v1.Plan.from:type_name -> march.v1.Layout
-	26, // 3: march.v1.Plan.target:type_name -> march.v1.Layout
-	0,  // 4: march.v1.Plan.moves:type_name -> march.v1.Move
-	2,  // 5: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	3,  // 6: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	25, // 7: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	28, // 8: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	28, // 9: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	26, // 10: march.v1.Migration.from:type_name -> march.v1.Layout
-	26, // 11: march.v1.Migration.target:type_name -> march.v1.Layout
-	0,  // 12: march.v1.Migration.moves:type_name -> march.v1.Move
-	28, // 13: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	5,  // 14: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	6,  // 15: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	27, // 16: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	27, // 17: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	27, // 18: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	27, // 19: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	26, // 20: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	1,  // 21: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	1,  // 22: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	28, // 23: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	4,  // 24: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 25: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 26: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	4,  // 27: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 28: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 29: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 30: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 31: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	27, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	26, // 3: march.v1.Plan.from:type_name -> march.v1.Layout
+	26, // 4: march.v1.Plan.target:type_name -> march.v1.Layout
+	0,  // 5: march.v1.Plan.moves:type_name -> march.v1.Move
+	2,  // 6: march.v1.Plan.cost:type_name -> march.v1.PlanCost
+	3,  // 7: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	25, // 8: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	28, // 9: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	28, // 10: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	26, // 11: march.v1.Migration.from:type_name -> march.v1.Layout
+	26, // 12: march.v1.Migration.target:type_name -> march.v1.Layout
+	0,  // 13: march.v1.Migration.moves:type_name -> march.v1.Move
+	28, // 14: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	5,  // 15: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	6,  // 16: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	27, // 17: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	27, // 18: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	27, // 19: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	27, // 20: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	26, // 21: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	1,  // 22: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	1,  // 23: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	28, // 24: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	4,  // 25: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 26: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 27: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	4,  // 28: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 29: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 30: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 31: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 32: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }

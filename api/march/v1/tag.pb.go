@@ -52,7 +52,11 @@ type Tag struct {
 	Prescale      int64                  `protobuf:"varint,10,opt,name=prescale,proto3" json:"prescale,omitempty"`
 	PrescaleUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=prescale_until,json=prescaleUntil,proto3" json:"prescale_until,omitempty"`
 	// Output only: the least ID each room may lease, where SkipTag set one.
-	Skips         map[string]int64 `protobuf:"bytes,12,rep,name=skips,proto3" json:"skips,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Skips map[string]int64 `protobuf:"bytes,12,rep,name=skips,proto3" json:"skips,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Whether instances rather stop than issue a residue that their room may have
+	// given up: they then issue IDs only under a layout that they confirmed with
+	// etcd less than their hold ago. Default false.
+	StrictRetract *bool `protobuf:"varint,13,opt,name=strict_retract,json=strictRetract,proto3,oneof" json:"strict_retract,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +173,13 @@ func (x *Tag) GetSkips() map[string]int64 {
 		return x.Skips
 	}
 	return nil
+}
+
+func (x *Tag) GetStrictRetract() bool {
+	if x != nil && x.StrictRetract != nil {
+		return *x.StrictRetract
+	}
+	return false
 }
 
 type UpdateTagRequest struct {
@@ -485,7 +496,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x04\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x05\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -499,7 +510,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\bprescale\x18\n" +
 	" \x01(\x03R\bprescale\x12A\n" +
 	"\x0eprescale_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rprescaleUntil\x12.\n" +
-	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x1a8\n" +
+	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12*\n" +
+	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -509,7 +521,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\t_min_stepB\v\n" +
 	"\t_max_stepB\v\n" +
 	"\t_max_jumpB\v\n" +
-	"\t_max_skew\"3\n" +
+	"\t_max_skewB\x11\n" +
+	"\x0f_strict_retract\"3\n" +
 	"\x10UpdateTagRequest\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"4\n" +
 	"\x11UpdateTagResponse\x12\x1f\n" +

@@ -1,0 +1,150 @@
+package room_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+var strictWant = want{codes.Unavailable, "unavailable", []string{"strict_retract", "hold (1s)", "layout version 1"}}
+
+// strict holds more than a test can issue while etcd is away.
+func strict(s *ledger.TagSettings) { s.StrictRetract, s.Chain.MinStep = true, 1_000_000 }
+
+// TestStrictRetract cuts an instance off from etcd and takes residues from its
+// room meanwhile: its strict tag stops within hold of the change, the other goes
+// on with what it holds, and both adopt the layout when etcd is back.
+func TestStrictRetract(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(strict, "strict")
+	c.tag(nil, "plain")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
+	issuedOf := map[string]*issued{"strict": {TB: t, room: "a", tag: "strict"}, "plain": {TB: t, room: "a", tag: "plain"}}
+	for tag, mine := range issuedOf {
+		for range 10 {
+			mine.addID(a.mustNext(tag))
+		}
+	}
+	if r := c.registered("a", "a1"); r == nil || r.Hold != time.Second {
+		t.Errorf("registered as %+v", r)
+	}
+	a.store.cut.Store(true)
+	c.change(layout(1000, map[allocator.Room]allocator.Range{"a": {Upper: 5}, "b": {Lower: 500, Upper: 1000}}))
+	changed := time.Now()
+
+	var refusal error
+	for refusal == nil {
+		start := time.Now()
+		id, err := a.next("strict")
+		if err == nil {
+			mine := issuedOf["strict"]
+			if mine.addID(id); start.Sub(changed) > time.Second {
+				t.Fatalf("%d was issued %v after the change", id, start.Sub(changed))
+			}
+			continue
+		}
+		refusal = err
+	}
+	if problem := strictWant.check(refusal); problem != "" {
+		t.Errorf("strict: %s", problem)
+	}
+	lost := false // a residue that the room lost: unique, and allowed here
+	for range 20 {
+		id := a.mustNext("plain")
+		issuedOf["plain"].addID(id)
+		lost = lost || id%1000 >= 5
+	}
+	if !lost {
+		t.Error("the plain tag issued nothing that the room lost: the test shows nothing")
+	}
+	if _, err := a.Lease(bg, &marchv1.LeaseRequest{Tag: "strict", Count: 5}); strictWant.check(err) != "" {
+		t.Errorf("lease of a strict tag: %v", err)
+	}
+	if _, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "strict", Count: 5}); strictWant.check(err) != "" {
+		t.Errorf("batch of a strict tag: %v", err)
+	}
+
+	a.store.cut.Store(false)
+	a.await("the strict tag issues again", 10*time.Second, func() bool {
+		id, err := a.next("strict")
+		if err != nil {
+			return false
+		}
+		if id%1000 >= 5 {
+			t.Errorf("strict issued %d, whose residue the room lost", id)
+		}
+		issuedOf["strict"].addID(id)
+		return true
+	})
+	a.await("the layout is served", 10*time.Second, func() bool { return c.registered("a", "a1").Version == 2 })
+	for range 5 {
+		id := a.mustNext("plain")
+		if issuedOf["plain"].addID(id); id%1000 >= 5 {
+			t.Errorf("plain issued %d after the report", id)
+		}
+	}
+	c.verify(issuedOf["strict"], issuedOf["plain"])
+}
+
+// TestStrictUnderLoad changes the layout all the while: no caller of a strict
+// tag notices, and a switched-off strictness leaves no gate behind.
+func TestStrictUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(strict, "strict")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = 2 * time.Second })
+	mine := make([]*issued, 4)
+	done := make(chan struct{})
+	var callers sync.WaitGroup
+	for k := range mine {
+		mine[k] = &issued{TB: t, room: "a", tag: "strict"}
+		callers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					mine[k].addID(a.mustNext("strict"))
+				}
+			}
+		})
+	}
+	for k := range 10 {
+		version := c.change(layout(1000, map[allocator.Room]allocator.Range{"a": {Lower: int64(k), Upper: int64(500 - k)}, "b": {Lower: 500, Upper: 1000}}))
+		a.await("the layout is served", 10*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+	}
+	for _, set := range []bool{false, true} {
+		c.update("strict", func(s *ledger.TagSettings) { s.StrictRetract = set })
+	}
+	close(done)
+	callers.Wait()
+	c.verify(mine...)
+}
+
+// TestLeaseTimeToLive tells clients for how long they may use a segment.
+func TestLeaseTimeToLive(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(strict, "strict")
+	c.tag(nil, "plain")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = 3 * time.Second })
+	all := c.start("a", "a2", func(cfg *room.Config) { cfg.Hold, cfg.StrictRetract = 3*time.Second, true })
+	for tag, i := range map[string]*instance{"strict": a, "plain": all} {
+		r, err := i.Lease(bg, &marchv1.LeaseRequest{Tag: tag, Count: 5})
+		if ttl := r.GetTtl().AsDuration(); err != nil || ttl <= 0 || ttl > 3*time.Second {
+			t.Errorf("%s: %v, %v; want up to the hold", tag, ttl, err)
+		}
+	}
+	r, err := a.Lease(bg, &marchv1.LeaseRequest{Tag: "plain", Count: 5})
+	if ttl := r.GetTtl().AsDuration(); err != nil || ttl != 3*time.Second {
+		t.Errorf("%v, %v; want the hold", ttl, err)
+	}
+}
