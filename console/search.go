@@ -98,11 +98,19 @@ func newIndexed(t ledger.Tag, marks map[allocator.Room]ledger.Mark, l allocator.
 // sorts are what tags can be sorted by; names are unique and decide last.
 var sorts = map[string]func(a, b *indexed) int{
 	"name":    func(a, b *indexed) int { return 0 },
+	"strict":  func(a, b *indexed) int { return strictness(a) - strictness(b) },
 	"rate":    func(a, b *indexed) int { return cmp.Compare(a.rate, b.rate) },
 	"used":    func(a, b *indexed) int { return cmp.Compare(a.used, b.used) },
 	"lasts":   func(a, b *indexed) int { return cmp.Compare(a.lasts, b.lasts) },
 	"next":    func(a, b *indexed) int { return cmp.Compare(a.next, b.next) },
 	"created": func(a, b *indexed) int { return a.tag.Created.Compare(b.tag.Created) },
+}
+
+func strictness(i *indexed) int {
+	if i.tag.Settings.StrictRetract {
+		return 1
+	}
+	return 0
 }
 
 // order returns the places of all tags, sorted.
@@ -132,7 +140,7 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	by := cmp.Or(r.GetSort(), "name")
 	switch _, ok := sorts[by]; {
 	case !ok:
-		return nil, allocator.Errorf(allocator.Invalid, "sort: %q; allowed: name, rate, used, lasts, next, created", by)
+		return nil, allocator.Errorf(allocator.Invalid, "sort: %q; allowed: name, strict, rate, used, lasts, next, created", by)
 	case r.GetOffset() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "offset: %d; allowed: 0 or more", r.GetOffset())
 	case len(r.GetSearch()) > allocator.MaxNameLength:

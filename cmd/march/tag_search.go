@@ -61,7 +61,7 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&r.Sort, "sort", "name", "name, rate, used, lasts, next or created")
+	flags.StringVar(&r.Sort, "sort", "name", "name, strict, rate, used, lasts, next or created")
 	flags.BoolVar(&r.Descending, "descending", false, "the largest first, or the last name")
 	flags.Int32VarP(&r.PageSize, "most", "n", 100, "at most so many, 1 to 1000")
 	return cmd

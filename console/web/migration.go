@@ -53,7 +53,7 @@ type report struct {
 	Colour         int
 	State          string // reported, waiting, silent, without, later
 	Version        int64
-	Since          *timestamppb.Timestamp
+	Since, Until   *timestamppb.Timestamp // of one that is silent, and waited for
 }
 
 // changes lists what differs between two layouts, room by room.
@@ -142,7 +142,9 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 				}
 			}
 		}
-		s.WaitsFor = made && slices.ContainsFunc(s.Reports, func(r report) bool { return r.State == "waiting" || r.State == "silent" })
+		s.WaitsFor = made && slices.ContainsFunc(s.Reports, func(r report) bool {
+			return slices.ContainsFunc(m.GetWaiting(), func(w *marchv1.Waiting) bool { return w.GetInstance() == r.Instance })
+		})
 	}
 	v.Percent = "100%"
 	if all > 0 && !v.Ended {
@@ -170,7 +172,7 @@ func newReport(m *marchv1.Migration, s *step, i *marchv1.Instance, made bool, co
 		r.State = "silent"
 		for _, w := range m.GetWaiting() {
 			if w.GetInstance() == id {
-				r.Since = w.GetSilentSince()
+				r.Since, r.Until = w.GetSilentSince(), w.GetUntil()
 			}
 		}
 	default:

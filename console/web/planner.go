@@ -112,7 +112,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 	_ = c.ParseForm() // what of it can be read is shown
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
-		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "10m"),
+		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Reset: "/migrations", Query: form, Refused: c.problemOf("apply", "hold"),
 	}
 	if form.Has("scale") {

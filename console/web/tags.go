@@ -61,7 +61,7 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	v := &tagsView{SearchTagsResponse: found, Search: q.Get("search"), New: newTagForm(c, "create", nil)}
 	v.New.Name = c.or("create", "name", "")
 	for _, col := range []column{
-		{Name: "name", Label: "Tag"}, {Name: "rate", Label: "IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
+		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
 		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"}, {Name: "created", Label: "Created"},
 	} {
 		order := ""
@@ -71,7 +71,7 @@ func (h *Handler) tags(c *call) (string, any, error) {
 			} else {
 				order = "down"
 			}
-		} else if col.Name == "rate" || col.Name == "used" || col.Name == "next" { // the largest are asked for
+		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" { // the largest are asked for
 			order = "down"
 		}
 		col.Address = with(q, "sort", col.Name, "order", order, "page", "")
@@ -135,6 +135,7 @@ func (h *Handler) createTag(c *call) (string, error) {
 // tagForm is a tag's settings as a form has them.
 type tagForm struct {
 	Name, Start, Limit, MinStep, MaxStep, Reserve, MaxJump, MaxSkew string
+	Strict                                                          bool
 
 	Problem *problem
 }
@@ -153,16 +154,21 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	if t.GetReserve() != nil {
 		reserve = shortest(t.GetReserve().AsDuration())
 	}
+	strict := t.GetStrictRetract()
+	if c.failed == form && c.err != nil {
+		strict = c.FormValue("strict_retract") != "" // a box that is not ticked is not sent
+	}
 	return tagForm{
-		Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
+		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
 		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
 		Problem: c.problemOf(form, "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew"),
 	}
 }
 
-// tag reads the form. What is left empty is not set.
+// tag reads the form. What is left empty is not set, but for the box.
 func (tagForm) tag(c *call, fresh bool) (*marchv1.Tag, error) {
-	t := &marchv1.Tag{}
+	strict := c.FormValue("strict_retract") != ""
+	t := &marchv1.Tag{StrictRetract: &strict}
 	fields := []struct {
 		name string
 		to   **int64

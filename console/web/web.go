@@ -72,6 +72,7 @@ func New(cfg Config) (*Handler, error) {
 		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
 		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, build: (*Handler).decode},
 		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, build: (*Handler).audit},
+		{name: "none", build: (*Handler).none},
 	} {
 		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html", "templates/parts.html", "templates/"+p.name+".html")
 		if err != nil {
@@ -86,7 +87,7 @@ func New(cfg Config) (*Handler, error) {
 type page struct {
 	name  string // of its template
 	nav   string // the entry of the menu that it belongs to
-	path  string
+	path  string // empty for the page of all others
 	every time.Duration // how often its stream looks whether it changed
 	build func(*Handler, *call) (title string, body any, err error)
 	text  *template.Template
@@ -106,6 +107,9 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 		mux.Handle(pattern, guard.Handler(headers(serve)))
 	}
 	for _, p := range h.pages {
+		if p.path == "" {
+			continue
+		}
 		handle("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { h.show(w, p, &call{Request: r}) })
 		handle("GET /live"+p.path, func(w http.ResponseWriter, r *http.Request) { h.live(w, r, p) })
 	}
@@ -143,6 +147,12 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 		})
 	}
 	handle("GET /static/{file}", h.assets.serve)
+	handle("/", func(w http.ResponseWriter, r *http.Request) { h.show(w, h.pages["none"], &call{Request: r}) })
+}
+
+// none is the page of addresses that lead nowhere.
+func (*Handler) none(c *call) (string, any, error) {
+	return "", nil, allocator.Errorf(allocator.NotFound, "%s %s leads nowhere here", c.Method, c.URL.Path)
 }
 
 // actor returns a context in which whoever asks is the actor of changes, for
@@ -187,6 +197,7 @@ type frame struct {
 	Live       string // the address of its stream
 	Body       any
 	Err        error // why there is no Body
+	Missing    bool  // as there is no such thing
 	Notice     string
 }
 
@@ -230,9 +241,13 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		address = url.URL{Path: pathOf(p, c)}
 	}
 	f := &frame{Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	if p.path == "" {
+		f.Live = ""
+	}
 	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), failed: c.failed, err: c.err})
 	if err != nil {
-		f.Err = err
+		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
+		f.Err, f.Missing = err, ofOne && allocator.KindOf(err) == allocator.NotFound
 		return f, err
 	}
 	f.Title, f.Body = title, body
@@ -246,7 +261,7 @@ func labelOf(nav string) string {
 			return e.Label
 		}
 	}
-	return nav
+	return "Not found"
 }
 
 // pathOf returns the path of a page with the request's values in it.

@@ -872,7 +872,7 @@ type SearchTagsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only tags whose name contains this.
 	Search string `protobuf:"bytes,1,opt,name=search,proto3" json:"search,omitempty"`
-	// name (the default), rate, used, lasts, next or created.
+	// name (the default), strict, rate, used, lasts, next or created.
 	Sort string `protobuf:"bytes,2,opt,name=sort,proto3" json:"sort,omitempty"`
 	// The largest first, or the last name.
 	Descending bool `protobuf:"varint,3,opt,name=descending,proto3" json:"descending,omitempty"`

@@ -7,6 +7,7 @@
 
   // Live or not.
   const link = document.getElementById("link");
+  if (!link) return; // a page that does not exist
   const since = () => new Date().toISOString().slice(11, 19);
   let state = null, stood = since();
   const say = (next, text) => {
