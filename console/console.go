@@ -60,7 +60,7 @@ type Server struct {
 
 	samples  *looked[sample]
 	tags     *looked[*tagIndex]
-	reading  atomic.Int64  // tags read so far, of the index being made
+	reading  atomic.Int64 // tags read so far, of the index being made
 	metrics  *metrics
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins

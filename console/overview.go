@@ -39,7 +39,7 @@ type sample struct {
 type told struct {
 	status *marchv1.InstanceStatus // nil where it did not answer
 	at     time.Time
-	rate   float64 // IDs per second since it was asked before; -1 for unknown
+	rate   float64 // IDs per second since it was asked before, or in its last second; -1 for unknown
 }
 
 // look asks all instances with a heartbeat.
@@ -49,16 +49,21 @@ func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration
 	if err != nil {
 		return sample{}, sampleEvery, err
 	}
-	now := next(before, instances, s.statuses(ctx, instances), began)
+	now := next(before, instances, s.ask(ctx, instances), began)
 	return now, max(sampleEvery-time.Since(began), sampleEvery/10), nil
 }
 
-// next returns the sample after one.
-func next(before sample, instances []ledger.InstanceRecord, statuses []*marchv1.InstanceStatus, at time.Time) sample {
+// next returns the sample after one. Where there was none, or long ago, the
+// instances tell what their rates were meanwhile: so a console that was started
+// just now, or looks again, shows what another one does.
+func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.GetInstanceResponse, at time.Time) sample {
 	now := sample{at: at, instances: make(map[ledger.InstanceID]told, len(instances)), rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
 	for i, instance := range instances {
-		t := told{status: statuses[i], at: at, rate: -1}
+		t := told{status: answers[i].GetStatus(), at: at, rate: -1}
+		if own := answers[i].GetRates(); len(own) > 0 {
+			t.rate = own[len(own)-1]
+		}
 		was := before.instances[instance.ID()]
 		if seconds := at.Sub(was.at).Seconds(); t.status != nil && was.status != nil && seconds > 0 &&
 			t.status.GetStarted().AsTime().Equal(was.status.GetStarted().AsTime()) {
@@ -83,27 +88,50 @@ func next(before sample, instances []ledger.InstanceRecord, statuses []*marchv1.
 			rates[room] = 0
 		}
 	}
-	length := 0
+	length := 0 // of what each room has before now
 	for _, list := range before.rates {
 		length = len(list)
 	}
+	if before.at.IsZero() {
+		for _, answer := range answers {
+			length = max(length, len(answer.GetRates())-1)
+		}
+	}
 	for room, rate := range rates {
 		list, had := before.rates[room]
-		if !had {
-			list = unknown(length)
+		if had {
+			list = slices.Concat(list, past(room, instances, answers, missed))
+		} else {
+			list = past(room, instances, answers, length+missed)
 		}
-		list = append(slices.Concat(list, unknown(missed)), rate)
+		list = append(list, rate)
 		now.rates[room] = list[max(len(list)-samples, 0):]
 	}
 	return now
 }
 
-func unknown(n int) []float64 { return slices.Repeat([]float64{-1}, max(n, 0)) }
+// past returns the n rates of a room before the present one, as its instances
+// remember them; -1 where none does.
+func past(room allocator.Room, instances []ledger.InstanceRecord, answers []*marchv1.GetInstanceResponse, n int) []float64 {
+	list := slices.Repeat([]float64{-1}, n)
+	for i, instance := range instances {
+		if instance.Room != room {
+			continue
+		}
+		own := answers[i].GetRates()
+		for k := range n {
+			if at := len(own) - 1 - n + k; at >= 0 {
+				list[k] = max(list[k], 0) + own[at]
+			}
+		}
+	}
+	return list
+}
 
-// statuses asks each instance with a heartbeat for its status; nil where one
-// does not answer.
-func (s *Server) statuses(ctx context.Context, instances []ledger.InstanceRecord) []*marchv1.InstanceStatus {
-	answers := make([]*marchv1.InstanceStatus, len(instances))
+// ask asks each instance with a heartbeat for its status; nil where one does
+// not answer.
+func (s *Server) ask(ctx context.Context, instances []ledger.InstanceRecord) []*marchv1.GetInstanceResponse {
+	answers := make([]*marchv1.GetInstanceResponse, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
 	for i, instance := range instances {
@@ -115,7 +143,7 @@ func (s *Server) statuses(ctx context.Context, instances []ledger.InstanceRecord
 			defer cancel()
 			if conn, err := s.rooms.dial(instance.Address); err == nil {
 				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstance(ctx, &marchv1.GetInstanceRequest{}); err == nil {
-					answers[i] = answer.GetStatus()
+					answers[i] = answer
 				}
 			}
 			return nil

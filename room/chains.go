@@ -164,6 +164,16 @@ func (c *chains) counts() (list []tagged, gone totals) {
 	return list, c.mu.gone
 }
 
+// issued returns how many IDs were issued in all.
+func (c *chains) issued() int64 {
+	list, gone := c.counts()
+	sum := gone.issued
+	for _, t := range list {
+		sum += t.chain.Issued()
+	}
+	return sum
+}
+
 // heard returns how many changes of tags were heard of.
 func (c *chains) heard() int {
 	c.mu.RLock()

@@ -30,7 +30,7 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	if err := s.Ready(); err != nil {
 		p.NotReady = err.Error()
 	}
-	return &marchv1.GetInstanceResponse{Status: p}, nil
+	return &marchv1.GetInstanceResponse{Status: p, Rates: s.rates.get()}, nil
 }
 
 // total is what all chains of an instance are together.

@@ -99,6 +99,8 @@ type Server struct {
 	routes      func(*http.ServeMux)
 	lines       lines
 
+	rates rates
+
 	instance *ledger.Instance // set by Run before anything is served
 	started  time.Time        // likewise
 }
@@ -176,6 +178,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.started = time.Now()
+	s.rates.start(s.started)
 	s.instance.OnTag(s.tagChanged)
 	served := s.instance.Version()
 	// The background goes on while calls drain, and ends after them.
@@ -198,6 +201,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.watchHealth(background) })
+	work.Go(func() error { return s.measure(background) })
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()

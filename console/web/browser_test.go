@@ -62,7 +62,7 @@ func (b *browser) migration(t *testing.T) {
 	p.drag(`.handle[data-below=a][data-above=b]`, 0.25)
 	p.until("the fields follow the edge", value("upper", "a")+` === "250" && `+value("lower", "b")+` === "250"`)
 	p.says("The plan: 2 moves")
-	p.says("room a shrinks to what old and new have in common")
+	p.says("Room a shrinks to what old and new have in common")
 	p.says("2 instances must report: a/host-1, a/host-2")
 	p.until("the address has the plan", `location.search.includes("upper=250")`)
 	p.click(css("#apply"))
@@ -108,20 +108,43 @@ func (b *browser) planner(t *testing.T) {
 	p.says("The plan: 2 moves")
 	p.until("it can be applied", css("#apply"))
 
+	// An answer that comes late does not take back what was typed meanwhile.
+	eval[bool](p, `(() => {
+		const fetch = window.fetch;
+		window.fetch = async (...args) => {
+			const answer = await fetch(...args);
+			await new Promise((go) => window.letGo = go);
+			window.fetch = fetch;
+			return answer;
+		};
+		return true })()`)
+	p.fill(`input[name=lower][data-room=b]`, "400")
+	p.until("the answer is there, and held", "window.letGo")
+	eval[bool](p, `(() => {
+		const field = document.querySelector("#planform input[name=lower][data-room=b]");
+		document.activeElement.blur();
+		field.value = "420";
+		field.dispatchEvent(new Event("input", {bubbles: true}));
+		window.letGo();
+		return true })()`)
+	p.says("rooms a [0, 450) and b [420, 600) overlap in [420, 450)")
+	p.until("what was typed stays", value("lower", "b")+` === "420"`)
+	p.fill(`input[name=lower][data-room=b]`, "450")
+	p.says("The plan: 2 moves")
 	p.click(css(`input[name=drain][value=c]`))
-	p.until("c is drained in the plan", `/room c goes/.test(document.querySelector(".result")?.innerText)`)
+	p.until("c is drained in the plan", `/room c goes/i.test(document.querySelector(".result")?.innerText)`)
 	p.fill(`.newrow input[name=room]`, "new-room")
 	p.until("the new room asks for its range", `document.querySelector('input[name=room][value="new-room"]')`)
 	p.fill(`input[name=lower][data-room=new-room]`, "600")
 	p.fill(`input[name=upper][data-room=new-room]`, "900")
-	p.until("the plan has the new room", `/room new-room appears/.test(document.querySelector(".result")?.innerText)`)
+	p.until("the plan has the new room", `/room new-room appears/i.test(document.querySelector(".result")?.innerText)`)
 
 	p.visit("/migrations")
 	p.fill("#boundary", "1800")
 	p.click(button("Scale"))
 	p.until("ranges are scaled", value("upper", "c")+` === "1800" && `+value("upper", "a")+` === "600"`)
-	p.says("the boundary changes from 900 to 1800")
-	p.says("1. switch")
+	p.says("The boundary changes from 900 to 1800")
+	p.says("1. Switch")
 	p.fill("#boundary", "1000")
 	p.click(button("Scale"))
 	p.says("does not scale")
@@ -150,7 +173,7 @@ func (b *browser) steering(t *testing.T) {
 	at, _ := w.console("")
 	w.server("a", "host-1")
 	// One that is registered and never reports.
-	silent, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0"})
+	silent, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0", Hold: 10 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +210,7 @@ func (b *browser) steering(t *testing.T) {
 	p.until("the history has both", `document.querySelectorAll(".history tbody tr").length === 2`)
 
 	p.visit("/instances?room=a")
-	p.says("no heartbeat")
+	p.says("silent since")
 	p.click(css("#i-a-host-2 .act a"))
 	p.says("Forget a/host-2?")
 	p.click(button("Forget it"))
@@ -200,7 +223,7 @@ func (b *browser) two(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at1, _ := w.console("")
 	at2, _ := w.console("")
-	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1"}); err != nil {
+	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	plan := "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100&do=apply"
@@ -281,7 +304,7 @@ func (p *tab) fillPlanner(b *browser, at string) {
 func (b *browser) keyboard(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1"}); err != nil {
+	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	p := b.open(t, at)

@@ -18,7 +18,8 @@ type decodeView struct {
 	Bar     *bar // of the layout it was issued under
 	Mark    string
 	Under   []underView
-	More    bool // there are older layouts
+	Older   string // address of the page with older layouts
+	Newest  string // and of the first one
 	Problem *problem
 }
 
@@ -37,7 +38,7 @@ type underView struct {
 	Issued                            bool
 }
 
-// decodeLayouts is how many layouts an ID is shown under.
+// decodeLayouts is how many layouts a page shows an ID under.
 const decodeLayouts = 20
 
 func (h *Handler) decode(c *call) (string, any, error) {
@@ -61,20 +62,46 @@ func (h *Handler) decode(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	v.Found = true
-	list, err := h.console.ListLayouts(c.Context(), &marchv1.ListLayoutsRequest{PageSize: decodeLayouts})
-	if err != nil {
-		return "", nil, err
-	}
 	colour, err := h.colours(c)
+	if err == nil {
+		err = h.decodeUnder(c, v, id, colour)
+	}
 	if err != nil {
 		return "", nil, err
 	}
-	v.More = list.GetNextPageToken() != ""
+	if o := v.DecodeResponse.GetOrigin(); o != nil {
+		v.Origin = &originView{Origin: o, Colour: colour[o.GetRoom()], Range: interval(o.GetLayout().GetRooms()[o.GetRoom()])}
+		v.Bar = newBar(o.GetLayout(), colour)
+		v.Mark = pct(part(o.GetResidue(), o.GetLayout().GetBoundary()))
+	}
+	return "Decode", v, nil
+}
+
+// decodeUnder lists the layouts of a page, the newest first, with what an ID is
+// under each.
+func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[string]int) error {
+	q := c.URL.Query()
+	before := q.Get("before")
+	list, err := h.console.ListLayouts(c.Context(), &marchv1.ListLayoutsRequest{PageSize: decodeLayouts, PageToken: before})
+	if err != nil {
+		return err
+	}
 	var until *timestamppb.Timestamp
+	if before != "" {
+		version, _ := parseInt(before) // ListLayouts took it
+		newer, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{Version: version})
+		if err != nil {
+			return err
+		}
+		until, v.Newest = newer.GetLayout().GetTime(), with(q, "before", "")
+	}
+	if next := list.GetNextPageToken(); next != "" {
+		v.Older = with(q, "before", next)
+	}
 	for _, record := range list.GetLayouts() {
 		l, err := api.LayoutFromProto(record.GetLayout())
 		if err != nil {
-			return "", nil, err
+			return err
 		}
 		room, _ := l.RoomOf(id)
 		v.Under = append(v.Under, underView{
@@ -83,10 +110,5 @@ func (h *Handler) decode(c *call) (string, any, error) {
 		})
 		until = record.GetTime()
 	}
-	if o := v.DecodeResponse.GetOrigin(); o != nil {
-		v.Origin = &originView{Origin: o, Colour: colour[o.GetRoom()], Range: interval(o.GetLayout().GetRooms()[o.GetRoom()])}
-		v.Bar = newBar(o.GetLayout(), colour)
-		v.Mark = pct(part(o.GetResidue(), o.GetLayout().GetBoundary()))
-	}
-	return "Decode", v, nil
+	return nil
 }

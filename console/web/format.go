@@ -18,7 +18,7 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp,
-		"lasts": lasts, "short": short, "escape": escape, "add": func(a, b int) int { return a + b },
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "add": func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
 			if p != nil && p.Field == field {
@@ -34,6 +34,14 @@ func (h *Handler) functions() template.FuncMap {
 			return m
 		},
 	}
+}
+
+// sentence returns words with their first letter large.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
 }
 
 // entry is one of the menu's.

@@ -85,9 +85,9 @@ func New(cfg Config) (*Handler, error) {
 
 // page is one of the pages.
 type page struct {
-	name  string // of its template
-	nav   string // the entry of the menu that it belongs to
-	path  string // empty for the page of all others
+	name  string        // of its template
+	nav   string        // the entry of the menu that it belongs to
+	path  string        // empty for the page of all others
 	every time.Duration // how often its stream looks whether it changed
 	build func(*Handler, *call) (title string, body any, err error)
 	text  *template.Template

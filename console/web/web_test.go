@@ -43,7 +43,7 @@ var client = http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-func fetch(t *testing.T, r *http.Request) (*http.Response, string) {
+func fetch(t testing.TB, r *http.Request) (*http.Response, string) {
 	t.Helper()
 	answer, err := client.Do(r)
 	if err != nil {
@@ -57,7 +57,7 @@ func fetch(t *testing.T, r *http.Request) (*http.Response, string) {
 	return answer, string(body)
 }
 
-func get(t *testing.T, address string) (*http.Response, string) {
+func get(t testing.TB, address string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
 	if err != nil {

@@ -415,8 +415,11 @@ func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
 }
 
 type GetInstanceResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Status        *InstanceStatus        `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Status *InstanceStatus        `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// IDs issued per second in the last two minutes, of all tags: a value for
+	// every second, the oldest first.
+	Rates         []float64 `protobuf:"fixed64,2,rep,packed,name=rates,proto3" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -454,6 +457,13 @@ func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
 func (x *GetInstanceResponse) GetStatus() *InstanceStatus {
 	if x != nil {
 		return x.Status
+	}
+	return nil
+}
+
+func (x *GetInstanceResponse) GetRates() []float64 {
+	if x != nil {
+		return x.Rates
 	}
 	return nil
 }
@@ -653,9 +663,10 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12.\n" +
 	"\x04used\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04used\x12\x18\n" +
 	"\afailure\x18\x0e \x01(\tR\afailure\"\x14\n" +
-	"\x12GetInstanceRequest\"G\n" +
+	"\x12GetInstanceRequest\"]\n" +
 	"\x13GetInstanceResponse\x120\n" +
-	"\x06status\x18\x01 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\"\xa3\x04\n" +
+	"\x06status\x18\x01 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x14\n" +
+	"\x05rates\x18\x02 \x03(\x01R\x05rates\"\xa3\x04\n" +
 	"\x0eInstanceStatus\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +

@@ -34,6 +34,16 @@
   });
   document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
 
+  // An answer to what the planner's form held before is dropped: what was typed
+  // or dragged since stays, and is asked for next.
+  const sorted = (query) => { query.delete("scale"); query.sort(); return String(query); };
+  document.addEventListener("htmx:after:request", (e) => {
+    const form = e.target;
+    if (form.id !== "planform") return;
+    const asked = new URL(e.detail.ctx.request.action, location.href).searchParams;
+    if (sorted(asked) !== sorted(new URLSearchParams(new FormData(form)))) e.preventDefault();
+  });
+
   // The planner's edges. Residues have up to 63 bits: BigInt.
   const number = (text) => BigInt(text || 0);
   const clamp = (v, least, most) => (v < least ? least : v > most ? most : v);
