@@ -97,7 +97,7 @@ func newIndexed(t ledger.Tag, marks map[allocator.Room]ledger.Mark, l allocator.
 
 // sorts are what tags can be sorted by; names are unique and decide last.
 var sorts = map[string]func(a, b *indexed) int{
-	"name":    func(a, b *indexed) int { return 0 },
+	"name":    func(_, _ *indexed) int { return 0 },
 	"strict":  func(a, b *indexed) int { return strictness(a) - strictness(b) },
 	"rate":    func(a, b *indexed) int { return cmp.Compare(a.rate, b.rate) },
 	"used":    func(a, b *indexed) int { return cmp.Compare(a.used, b.used) },

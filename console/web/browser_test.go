@@ -43,7 +43,7 @@ func (p *tab) drag(handle string, share float64) {
 }
 
 func value(name, room string) string {
-	return fmt.Sprintf(`document.querySelector('#planform input[name=%s][data-room="%s"]').value`, name, room)
+	return fmt.Sprintf(`document.querySelector('#planform input[name=%s][data-room=%q]').value`, name, room)
 }
 
 // The whole path under load: drag, see the plan, apply, watch, done.
@@ -284,7 +284,7 @@ func (b *browser) restart(t *testing.T) {
 	fresh.do(chromedp.Navigate(at + "/tags"))
 	fresh.says("This page cannot be shown now")
 	w.etcd.Start(t)
-	fresh.says("1 tags")
+	fresh.says("1 tag ·")
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
 }
 

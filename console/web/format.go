@@ -18,7 +18,8 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "add": func(a, b int) int { return a + b },
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "counted": counted,
+		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
 			if p != nil && p.Field == field {
@@ -190,9 +191,9 @@ func interval(r *marchv1.Range) string {
 }
 
 // counted returns "1 tag" and "2 tags".
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
+func counted(n any, what string) string {
+	if digits := num(n); digits != "1" {
+		return digits + " " + what + "s"
 	}
-	return num(n) + " " + what + "s"
+	return "1 " + what
 }

@@ -43,7 +43,14 @@ var client = http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-func fetch(t testing.TB, r *http.Request) (*http.Response, string) {
+// head is an answer but for its body.
+type head struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+}
+
+func fetch(t testing.TB, r *http.Request) (head, string) {
 	t.Helper()
 	answer, err := client.Do(r)
 	if err != nil {
@@ -54,10 +61,10 @@ func fetch(t testing.TB, r *http.Request) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer, string(body)
+	return head{answer.Status, answer.StatusCode, answer.Header}, string(body)
 }
 
-func get(t testing.TB, address string) (*http.Response, string) {
+func get(t testing.TB, address string) (head, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
 	if err != nil {
@@ -108,7 +115,7 @@ func TestFirstPage(t *testing.T) {
 func TestForms(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	post := func(tag string, headers map[string]string) (*http.Response, string) {
+	post := func(tag string, headers map[string]string) (head, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/tags", strings.NewReader(url.Values{"name": {tag}}.Encode()))
 		if err != nil {
@@ -166,7 +173,7 @@ func TestStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Header.Set("Last-Event-ID", last)
-		answer, err := client.Do(r)
+		answer, err := client.Do(r) //nolint:bodyclose // end does, also at the end of the test
 		if err != nil {
 			t.Fatal(err)
 		}
