@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -92,23 +91,7 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 
 // ValidateLayout implements ConsoleService.
 func (s *Server) ValidateLayout(_ context.Context, r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
-	answer := &marchv1.ValidateLayoutResponse{}
-	var invalid *allocator.LayoutError
-	if _, err := api.LayoutFromProto(r.GetLayout()); errors.As(err, &invalid) {
-		answer.Problems = invalid.Problems
-		for i, text := range invalid.Problems {
-			detail := &marchv1.LayoutProblem{Text: text}
-			if i < len(invalid.Rooms) {
-				for _, room := range invalid.Rooms[i] {
-					detail.Rooms = append(detail.Rooms, string(room))
-				}
-			}
-			answer.Details = append(answer.Details, detail)
-		}
-	} else if err != nil {
-		return nil, err
-	}
-	return answer, nil
+	return levers.ValidateLayout(r.GetLayout())
 }
 
 func names(rooms []allocator.Room) []string {
