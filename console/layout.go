@@ -17,6 +17,16 @@ func recordToProto(r ledger.LayoutRecord) *marchv1.LayoutRecord {
 	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
 }
 
+// halt returns why nothing is leased, as of the last Refresh; nil while leasing
+// is not halted.
+func (s *Server) halt() *marchv1.Halt {
+	h, halted := s.ledger.Halted()
+	if !halted {
+		return nil
+	}
+	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time)}
+}
+
 // InitLayout implements ConsoleService.
 func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (*marchv1.InitLayoutResponse, error) {
 	layout, err := api.LayoutFromProto(r.GetLayout())
@@ -54,7 +64,7 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid}
+	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt()}
 	if r.GetVersion() == 0 {
 		answer.Ever = names(record.Ever)
 	}

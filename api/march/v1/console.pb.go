@@ -172,7 +172,9 @@ type GetLayoutResponse struct {
 	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The rooms that ever had a range, in the order of their names; only with the
 	// current layout.
-	Ever          []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
+	Ever []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
+	// Why nothing is leased; absent while leasing is not halted.
+	Halt          *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,6 +226,13 @@ func (x *GetLayoutResponse) GetCluster() string {
 func (x *GetLayoutResponse) GetEver() []string {
 	if x != nil {
 		return x.Ever
+	}
+	return nil
+}
+
+func (x *GetLayoutResponse) GetHalt() *Halt {
+	if x != nil {
+		return x.Halt
 	}
 	return nil
 }
@@ -1387,8 +1396,10 @@ func (x *ListInstancesRequest) GetStatus() bool {
 }
 
 type ListInstancesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Instances     []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Instances []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	// Why nothing is leased; absent while leasing is not halted.
+	Halt          *Halt `protobuf:"bytes,2,opt,name=halt,proto3" json:"halt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1430,6 +1441,76 @@ func (x *ListInstancesResponse) GetInstances() []*Instance {
 	return nil
 }
 
+func (x *ListInstancesResponse) GetHalt() *Halt {
+	if x != nil {
+		return x.Halt
+	}
+	return nil
+}
+
+// Halt says that leasing is halted in all rooms, until `march recover`: etcd
+// went back in time, or is to be restored.
+type Halt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who halted it: instance ROOM/NAME, or a person.
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Halt) Reset() {
+	*x = Halt{}
+	mi := &file_march_v1_console_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Halt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Halt) ProtoMessage() {}
+
+func (x *Halt) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Halt.ProtoReflect.Descriptor instead.
+func (*Halt) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Halt) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Halt) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Halt) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type Instance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -1461,7 +1542,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1554,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1567,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1581,7 +1662,7 @@ type GetOverviewRequest struct {
 
 func (x *GetOverviewRequest) Reset() {
 	*x = GetOverviewRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1593,7 +1674,7 @@ func (x *GetOverviewRequest) String() string {
 func (*GetOverviewRequest) ProtoMessage() {}
 
 func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1606,7 +1687,7 @@ func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
 func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
 }
 
 type GetOverviewResponse struct {
@@ -1629,7 +1710,7 @@ type GetOverviewResponse struct {
 
 func (x *GetOverviewResponse) Reset() {
 	*x = GetOverviewResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1722,7 @@ func (x *GetOverviewResponse) String() string {
 func (*GetOverviewResponse) ProtoMessage() {}
 
 func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1735,7 @@ func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
 func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
@@ -1735,7 +1816,7 @@ type RoomStatus struct {
 
 func (x *RoomStatus) Reset() {
 	*x = RoomStatus{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1828,7 @@ func (x *RoomStatus) String() string {
 func (*RoomStatus) ProtoMessage() {}
 
 func (x *RoomStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1841,7 @@ func (x *RoomStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
 func (*RoomStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RoomStatus) GetName() string {
@@ -1878,7 +1959,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1971,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +1984,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -1928,7 +2009,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2021,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2034,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 type ListAuditRequest struct {
@@ -1974,7 +2055,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2067,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2080,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -2050,7 +2131,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2143,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2156,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -2112,7 +2193,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2205,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2218,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -2200,11 +2281,12 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\",\n" +
 	"\x10GetLayoutRequest\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"q\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\x95\x01\n" +
 	"\x11GetLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
-	"\x04ever\x18\x03 \x03(\tR\x04ever\"P\n" +
+	"\x04ever\x18\x03 \x03(\tR\x04ever\x12\"\n" +
+	"\x04halt\x18\x04 \x01(\v2\x0e.march.v1.HaltR\x04halt\"P\n" +
 	"\x12ListLayoutsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2276,9 +2358,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\x05R\x05alive\"B\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
-	"\x06status\x18\x14 \x01(\bR\x06status\"I\n" +
+	"\x06status\x18\x14 \x01(\bR\x06status\"m\n" +
 	"\x15ListInstancesResponse\x120\n" +
-	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\xc3\x03\n" +
+	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\x12\"\n" +
+	"\x04halt\x18\x02 \x01(\v2\x0e.march.v1.HaltR\x04halt\"X\n" +
+	"\x04Halt\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xc3\x03\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2389,7 +2476,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_march_v1_console_proto_goTypes = []any{
 	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
 	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
@@ -2417,147 +2504,151 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*Room)(nil),                      // 23: march.v1.Room
 	(*ListInstancesRequest)(nil),      // 24: march.v1.ListInstancesRequest
 	(*ListInstancesResponse)(nil),     // 25: march.v1.ListInstancesResponse
-	(*Instance)(nil),                  // 26: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 27: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 28: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 29: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 30: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 31: march.v1.ForgetInstanceResponse
-	(*ListAuditRequest)(nil),          // 32: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 33: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 34: march.v1.AuditEntry
-	(*Layout)(nil),                    // 35: march.v1.Layout
-	(*LayoutRecord)(nil),              // 36: march.v1.LayoutRecord
-	(*Tag)(nil),                       // 37: march.v1.Tag
-	(*Chain)(nil),                     // 38: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 39: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
-	(*Range)(nil),                     // 41: march.v1.Range
-	(*InstanceStatus)(nil),            // 42: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 43: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 44: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 45: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 46: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 47: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 48: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 49: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 50: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 51: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 52: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 53: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 54: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 55: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 56: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 57: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 58: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 59: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 60: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 61: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 62: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 63: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 64: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 65: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 66: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 67: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 68: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 69: march.v1.ContinueMigrationResponse
+	(*Halt)(nil),                      // 26: march.v1.Halt
+	(*Instance)(nil),                  // 27: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 28: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 29: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 30: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 31: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 32: march.v1.ForgetInstanceResponse
+	(*ListAuditRequest)(nil),          // 33: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 34: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 35: march.v1.AuditEntry
+	(*Layout)(nil),                    // 36: march.v1.Layout
+	(*LayoutRecord)(nil),              // 37: march.v1.LayoutRecord
+	(*Tag)(nil),                       // 38: march.v1.Tag
+	(*Chain)(nil),                     // 39: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
+	(*Range)(nil),                     // 42: march.v1.Range
+	(*InstanceStatus)(nil),            // 43: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 44: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 45: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 46: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 47: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 48: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 49: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 50: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 51: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 52: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 53: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 54: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 55: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 56: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 57: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 58: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 59: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 60: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 61: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 62: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 63: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 64: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 65: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 66: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 67: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 68: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 69: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 70: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	35, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	36, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	36, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	36, // 3: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	35, // 4: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	8,  // 5: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	37, // 6: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	37, // 7: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	37, // 8: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	9,  // 9: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	38, // 10: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	37, // 11: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	18, // 12: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	39, // 13: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	37, // 14: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	9,  // 15: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	40, // 16: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	23, // 17: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	41, // 18: march.v1.Room.range:type_name -> march.v1.Range
-	26, // 19: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	39, // 20: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	39, // 21: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	40, // 22: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	39, // 23: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
-	42, // 24: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	36, // 25: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	29, // 26: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	43, // 27: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	39, // 28: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	41, // 29: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	40, // 30: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	40, // 31: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	40, // 32: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	39, // 33: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	34, // 34: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	39, // 35: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	27, // 36: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	0,  // 37: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 38: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 39: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 40: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 41: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 42: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 43: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 44: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	44, // 45: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	19, // 46: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	45, // 47: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	46, // 48: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	47, // 49: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	21, // 50: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	24, // 51: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	30, // 52: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	48, // 53: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	49, // 54: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	50, // 55: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	51, // 56: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	52, // 57: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	53, // 58: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	54, // 59: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	55, // 60: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	56, // 61: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	32, // 62: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	28, // 63: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	1,  // 64: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 65: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 66: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 67: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 68: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 69: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 70: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 71: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	57, // 72: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 73: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	58, // 74: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	59, // 75: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	60, // 76: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	22, // 77: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	25, // 78: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	31, // 79: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	61, // 80: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	62, // 81: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	63, // 82: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	64, // 83: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	65, // 84: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	66, // 85: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	67, // 86: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	68, // 87: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	69, // 88: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	33, // 89: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	63, // [63:90] is the sub-list for method output_type
-	36, // [36:63] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	36, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	37, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	37, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	26, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	37, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	36, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	8,  // 6: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	38, // 7: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	38, // 8: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	38, // 9: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	9,  // 10: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	39, // 11: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	38, // 12: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	18, // 13: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	40, // 14: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	38, // 15: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	9,  // 16: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	41, // 17: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	23, // 18: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	42, // 19: march.v1.Room.range:type_name -> march.v1.Range
+	27, // 20: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	26, // 21: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	40, // 22: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	40, // 23: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	40, // 24: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	41, // 25: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	40, // 26: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
+	43, // 27: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	37, // 28: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	30, // 29: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	44, // 30: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	40, // 31: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	42, // 32: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	41, // 33: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	41, // 34: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	41, // 35: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	40, // 36: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	35, // 37: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	40, // 38: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	28, // 39: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 40: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 41: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 42: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 43: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 44: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 45: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 46: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 47: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	45, // 48: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 49: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	46, // 50: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	47, // 51: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	48, // 52: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 53: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 54: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	31, // 55: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	49, // 56: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	50, // 57: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	51, // 58: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	52, // 59: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	53, // 60: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	54, // 61: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	55, // 62: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	56, // 63: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	57, // 64: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	33, // 65: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	29, // 66: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 67: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 68: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 69: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 70: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 71: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 72: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 73: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 74: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	58, // 75: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 76: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	59, // 77: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	60, // 78: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	61, // 79: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 80: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 81: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	32, // 82: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	62, // 83: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	63, // 84: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	64, // 85: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	65, // 86: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	66, // 87: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	67, // 88: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	68, // 89: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	69, // 90: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	70, // 91: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	34, // 92: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	66, // [66:93] is the sub-list for method output_type
+	39, // [39:66] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -2570,15 +2661,15 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_migration_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_console_proto_msgTypes[26].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[29].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[27].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -635,7 +635,7 @@ var File_march_v1_room_proto protoreflect.FileDescriptor
 
 const file_march_v1_room_proto_rawDesc = "" +
 	"\n" +
-	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12march/v1/tag.proto\"#\n" +
+	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16march/v1/recover.proto\x1a\x12march/v1/tag.proto\"#\n" +
 	"\x0fGetChainRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"9\n" +
 	"\x10GetChainResponse\x12%\n" +
@@ -683,7 +683,7 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\fetcd_latency\x18\v \x01(\v2\x19.google.protobuf.DurationR\vetcdLatency\x12F\n" +
 	"\x11etcd_last_contact\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0fetcdLastContact\x12B\n" +
 	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x1b\n" +
-	"\tnot_ready\x18\x0e \x01(\tR\bnotReady2\xb7\x03\n" +
+	"\tnot_ready\x18\x0e \x01(\tR\bnotReady2\x85\x04\n" +
 	"\vRoomService\x12J\n" +
 	"\vGetInstance\x12\x1c.march.v1.GetInstanceRequest\x1a\x1d.march.v1.GetInstanceResponse\x12A\n" +
 	"\bGetChain\x12\x19.march.v1.GetChainRequest\x1a\x1a.march.v1.GetChainResponse\x12G\n" +
@@ -691,7 +691,8 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"ListChains\x12\x1b.march.v1.ListChainsRequest\x1a\x1c.march.v1.ListChainsResponse\x12D\n" +
 	"\tUpdateTag\x12\x1a.march.v1.UpdateTagRequest\x1a\x1b.march.v1.UpdateTagResponse\x12>\n" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
-	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponseB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12L\n" +
+	"\vReportMarks\x12\x1c.march.v1.ReportMarksRequest\x1a\x1d.march.v1.ReportMarksResponse0\x01B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_room_proto_rawDescOnce sync.Once
@@ -720,9 +721,11 @@ var file_march_v1_room_proto_goTypes = []any{
 	(*UpdateTagRequest)(nil),      // 10: march.v1.UpdateTagRequest
 	(*SkipTagRequest)(nil),        // 11: march.v1.SkipTagRequest
 	(*PrescaleTagRequest)(nil),    // 12: march.v1.PrescaleTagRequest
-	(*UpdateTagResponse)(nil),     // 13: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),       // 14: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),   // 15: march.v1.PrescaleTagResponse
+	(*ReportMarksRequest)(nil),    // 13: march.v1.ReportMarksRequest
+	(*UpdateTagResponse)(nil),     // 14: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),       // 15: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),   // 16: march.v1.PrescaleTagResponse
+	(*ReportMarksResponse)(nil),   // 17: march.v1.ReportMarksResponse
 }
 var file_march_v1_room_proto_depIdxs = []int32{
 	4,  // 0: march.v1.GetChainResponse.chain:type_name -> march.v1.Chain
@@ -741,14 +744,16 @@ var file_march_v1_room_proto_depIdxs = []int32{
 	10, // 13: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
 	11, // 14: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
 	12, // 15: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	6,  // 16: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
-	1,  // 17: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
-	3,  // 18: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
-	13, // 19: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	14, // 20: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
-	15, // 21: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
+	13, // 16: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
+	6,  // 17: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
+	1,  // 18: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
+	3,  // 19: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
+	14, // 20: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	15, // 21: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
+	16, // 22: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	17, // 23: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
+	17, // [17:24] is the sub-list for method output_type
+	10, // [10:17] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
 	10, // [10:10] is the sub-list for extension extendee
 	0,  // [0:10] is the sub-list for field type_name
@@ -759,6 +764,7 @@ func file_march_v1_room_proto_init() {
 	if File_march_v1_room_proto != nil {
 		return
 	}
+	file_march_v1_recover_proto_init()
 	file_march_v1_tag_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
