@@ -159,7 +159,7 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetOverviewResponse{Layout: recordToProto(record), Ever: names(record.Ever)}
+	answer := &marchv1.GetOverviewResponse{Layout: recordToProto(record), Ever: names(record.Ever), Halt: s.halt()}
 	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
 		return nil, err
 	}

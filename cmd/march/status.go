@@ -80,6 +80,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 			_, _ = fmt.Fprintln(w)
 		}
 	}
+	haltText(w, o.GetHalt())
 }
 
 func durationText(d *durationpb.Duration) string {

@@ -274,6 +274,10 @@ func (b *browser) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.says("layout 2") // by itself
+	if _, err := w.admin.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
+		t.Fatal(err)
+	}
+	p.says("Leasing is halted in all rooms a backup comes back. By bob")
 
 	// etcd goes away: the page keeps what it shows and says why it is old; a page
 	// that is opened then comes by itself when etcd is back.

@@ -14,6 +14,7 @@ type instancesView struct {
 	Rooms   []string
 	Room    string
 	Current int64 // the layout's version
+	Halt    *marchv1.Halt
 	Forget  *marchv1.Instance
 	Problem *problem
 }
@@ -40,7 +41,7 @@ func (h *Handler) instances(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget")}
+	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"), Halt: list.GetHalt()}
 	colour := colours(l.GetEver()...)
 	for _, i := range list.GetInstances() {
 		r := instanceRow{

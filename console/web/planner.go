@@ -15,6 +15,7 @@ import (
 
 type migrationsView struct {
 	Active  *migrationView // nil without one
+	Halt    *marchv1.Halt  // nil while leasing is not halted
 	History []historyRow
 	Older   string // address of the next page
 	Newer   bool
@@ -86,7 +87,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &migrationsView{Newer: token != ""}
+	v := &migrationsView{Newer: token != "", Halt: l.GetHalt()}
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(url.Values{}, "before", next)
 	}

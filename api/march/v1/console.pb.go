@@ -1703,7 +1703,9 @@ type GetOverviewResponse struct {
 	Migration *Migration `protobuf:"bytes,5,opt,name=migration,proto3" json:"migration,omitempty"`
 	// When the instances were asked; absent until they were, and then nothing of
 	// what they tell is here.
-	AsOf          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Why nothing is leased; absent while leasing is not halted.
+	Halt          *Halt `protobuf:"bytes,7,opt,name=halt,proto3" json:"halt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1776,6 +1778,13 @@ func (x *GetOverviewResponse) GetMigration() *Migration {
 func (x *GetOverviewResponse) GetAsOf() *timestamppb.Timestamp {
 	if x != nil {
 		return x.AsOf
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetHalt() *Halt {
+	if x != nil {
+		return x.Halt
 	}
 	return nil
 }
@@ -2381,14 +2390,15 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
-	"\x12GetOverviewRequest\"\x83\x02\n" +
+	"\x12GetOverviewRequest\"\xa7\x02\n" +
 	"\x13GetOverviewResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
 	"\x04ever\x18\x03 \x03(\tR\x04ever\x12*\n" +
 	"\x05rooms\x18\x04 \x03(\v2\x14.march.v1.RoomStatusR\x05rooms\x121\n" +
 	"\tmigration\x18\x05 \x01(\v2\x13.march.v1.MigrationR\tmigration\x12/\n" +
-	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\"\xa5\x04\n" +
+	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12\"\n" +
+	"\x04halt\x18\a \x01(\v2\x0e.march.v1.HaltR\x04halt\"\xa5\x04\n" +
 	"\n" +
 	"RoomStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -2583,72 +2593,73 @@ var file_march_v1_console_proto_depIdxs = []int32{
 	30, // 29: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
 	44, // 30: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
 	40, // 31: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	42, // 32: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	41, // 33: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	41, // 34: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	41, // 35: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	40, // 36: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	35, // 37: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	40, // 38: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	28, // 39: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	0,  // 40: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 41: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 42: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 43: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 44: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 45: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 46: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 47: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	45, // 48: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	19, // 49: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	46, // 50: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	47, // 51: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	48, // 52: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	21, // 53: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	24, // 54: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	31, // 55: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	49, // 56: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	50, // 57: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	51, // 58: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	52, // 59: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	53, // 60: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	54, // 61: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	55, // 62: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	56, // 63: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	57, // 64: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	33, // 65: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	29, // 66: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	1,  // 67: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 68: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 69: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 70: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 71: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 72: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 73: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 74: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	58, // 75: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 76: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	59, // 77: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	60, // 78: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	61, // 79: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	22, // 80: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	25, // 81: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	32, // 82: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	62, // 83: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	63, // 84: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	64, // 85: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	65, // 86: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	66, // 87: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	67, // 88: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	68, // 89: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	69, // 90: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	70, // 91: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	34, // 92: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	66, // [66:93] is the sub-list for method output_type
-	39, // [39:66] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	26, // 32: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	42, // 33: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	41, // 34: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	41, // 35: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	41, // 36: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	40, // 37: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	35, // 38: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	40, // 39: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	28, // 40: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 41: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 42: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 43: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 44: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 45: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 46: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 47: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 48: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	45, // 49: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 50: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	46, // 51: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	47, // 52: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	48, // 53: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 54: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 55: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	31, // 56: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	49, // 57: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	50, // 58: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	51, // 59: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	52, // 60: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	53, // 61: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	54, // 62: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	55, // 63: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	56, // 64: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	57, // 65: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	33, // 66: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	29, // 67: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 68: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 69: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 70: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 71: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 72: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 73: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 74: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 75: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	58, // 76: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 77: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	59, // 78: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	60, // 79: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	61, // 80: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 81: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 82: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	32, // 83: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	62, // 84: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	63, // 85: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	64, // 86: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	65, // 87: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	66, // 88: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	67, // 89: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	68, // 90: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	69, // 91: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	70, // 92: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	34, // 93: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	67, // [67:94] is the sub-list for method output_type
+	40, // [40:67] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
