@@ -21,14 +21,14 @@ func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*m
 		return nil, err
 	}
 	answer := &marchv1.ListAuditResponse{}
-	if len(entries) > size {
-		entries = entries[:size]
-		answer.NextPageToken = entries[size-1].ID
-	}
-	for _, e := range entries {
+	for _, e := range entries[:min(len(entries), size)] {
 		answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
 			Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: e.From, To: e.To,
 		})
+	}
+	answer.Entries = answer.Entries[:fitting(answer.GetEntries())]
+	if n := len(answer.GetEntries()); n < len(entries) {
+		answer.NextPageToken = entries[n-1].ID
 	}
 	return answer, nil
 }
