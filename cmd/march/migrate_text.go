@@ -137,7 +137,9 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 	for {
 		err := watchOnce(ctx, t, &id, show)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && err != nil && id == "": // none was seen yet
+			return ctx.Err()
+		case ctx.Err() != nil && err != nil:
 			show.end()
 			_, _ = fmt.Fprintf(c.stderr, "the migration goes on; `march migrate watch %s` watches it, `march migrate abort %s` undoes it\n", id, id)
 			return nil
@@ -163,7 +165,9 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 
 func watchOnce(ctx context.Context, t *target, id *string, show *progress) error {
 	endless := *t
-	endless.timeout = 7 * 24 * time.Hour
+	if t.timeout > 0 { // else it is refused
+		endless.timeout = 7 * 24 * time.Hour
+	}
 	return endless.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		stream, err := marchv1.NewConsoleServiceClient(conn).WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: *id})
 		if err != nil {
