@@ -67,7 +67,7 @@ func (s *status) stopping() error {
 
 // Ready returns why the instance cannot issue IDs, nil when it can: it is
 // ready once it registered and warmed its tags, and stays so without etcd
-// while it holds IDs.
+// while it holds IDs that it may issue.
 func (s *Server) Ready() error { return server.Failed(s.checks()) }
 
 // checks is what Ready rests on.
@@ -82,11 +82,17 @@ func (s *Server) checks() []server.Check {
 	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
 		why = allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
 	}
+	held, may := false, false
+	if why != nil {
+		held, may = s.chains.anyHeld(s.open)
+	}
 	switch {
 	case why == nil:
 		ids.Note = "etcd answers"
-	case s.chains.anyHeld():
+	case may:
 		ids.Note = "only those that are held: " + why.Error()
+	case held:
+		ids.Err = allocator.Errorf(allocator.KindOf(why), "those that are held may not be issued, as strict_retract is set and hold (%v) has passed, and %w", s.cfg.Hold, why)
 	default:
 		ids.Err = allocator.Errorf(allocator.KindOf(why), "none are held, and %w", why)
 	}
