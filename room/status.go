@@ -146,7 +146,7 @@ func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*march
 	if chain == nil {
 		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
 	}
-	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Status())}, nil
+	return &marchv1.GetChainResponse{Chain: s.chainToProto(s.statusOf(chain.Chain))}, nil
 }
 
 // ListChains implements RoomService.
@@ -165,7 +165,7 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	page := list[from:min(from+size, len(list))]
 	answer := &marchv1.ListChainsResponse{}
 	for _, t := range page {
-		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Status()))
+		answer.Chains = append(answer.Chains, s.chainToProto(s.statusOf(t.chain.Chain)))
 	}
 	if from+size < len(list) {
 		answer.NextPageToken = string(page[len(page)-1].tag)

@@ -103,6 +103,9 @@ func TestStrictReady(t *testing.T) {
 	c.tag(strict, "strict")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
 	a.mustNext("strict")
+	if r := a.chain("strict"); r.GetReserve().AsDuration() <= 0 || r.GetReserve().AsDuration() > time.Second {
+		t.Errorf("%d IDs last %v; want no longer than hold", r.GetHeld(), r.GetReserve().AsDuration())
+	}
 	a.store.cut.Store(true)
 	a.await("it issues nothing", 20*time.Second, func() bool {
 		_, err := a.next("strict")
@@ -110,6 +113,8 @@ func TestStrictReady(t *testing.T) {
 	})
 	if r := a.chain("strict"); r.GetHeld() == 0 {
 		t.Fatalf("it holds nothing, so the test shows nothing: %v", r)
+	} else if r.GetReserve().AsDuration() != 0 {
+		t.Errorf("what may not be issued lasts %v", r.GetReserve().AsDuration())
 	}
 	a.await("it is not ready", 20*time.Second, func() bool {
 		return contains(a.request("GET /readyz"), "503 ", "[-]ids failed: those that are held may not be issued, as strict_retract is set and hold (1s) has passed, and etcd has not answered since ")
