@@ -269,6 +269,8 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*led
 			return change(m)
 		})
 		if err == nil {
+			s.log.Info("migration changed", "migration", m.ID, "change", action, "by", levers.Actor(ctx), "state", m.State)
+			s.ended(m)
 			return s.migrationToProto(ctx, m)
 		}
 		if allocator.KindOf(err) != allocator.Conflict {
