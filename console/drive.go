@@ -208,9 +208,14 @@ func prepare(m *ledger.Migration, waits, instances []ledger.InstanceRecord) {
 	}
 }
 
-// longestHold returns the longest hold of the instances of rooms.
+// longestHold returns the longest hold of the instances of rooms, and at least
+// the default, if any room is named: instances that stopped lately are not
+// registered any longer, but clients may have segments of theirs.
 func longestHold(instances []ledger.InstanceRecord, rooms []allocator.Room) time.Duration {
-	var longest time.Duration
+	if len(rooms) == 0 {
+		return 0
+	}
+	longest := allocator.DefaultSettings().Reserve
 	for _, i := range instances {
 		if slices.Contains(rooms, i.Room) {
 			longest = max(longest, i.Hold)
