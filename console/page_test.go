@@ -32,11 +32,15 @@ func TestPagesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pages := func(what string, list func(token string) (answer proto.Message, items int, next string, err error)) {
+	type page interface {
+		proto.Message
+		GetNextPageToken() string
+	}
+	pages := func(what string, list func(token string) (answer page, items int, err error)) {
 		t.Helper()
 		all, n := 0, 0
 		for token := ""; ; n++ {
-			answer, items, next, err := list(token)
+			answer, items, err := list(token)
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
@@ -44,7 +48,7 @@ func TestPagesAreBounded(t *testing.T) {
 				t.Errorf("%s: a page of %d in %d bytes", what, items, size)
 			}
 			all += items
-			if token = next; token == "" {
+			if token = answer.GetNextPageToken(); token == "" {
 				break
 			}
 		}
@@ -52,12 +56,12 @@ func TestPagesAreBounded(t *testing.T) {
 			t.Errorf("%s: %d on %d pages, want %d on several", what, all, n+1, versions)
 		}
 	}
-	pages("layouts", func(token string) (proto.Message, int, string, error) {
+	pages("layouts", func(token string) (page, int, error) {
 		r, err := c.ListLayouts(bg, &marchv1.ListLayoutsRequest{PageSize: 1000, PageToken: token})
-		return r, len(r.GetLayouts()), r.GetNextPageToken(), err
+		return r, len(r.GetLayouts()), err
 	})
-	pages("audit", func(token string) (proto.Message, int, string, error) {
+	pages("audit", func(token string) (page, int, error) {
 		r, err := c.ListAudit(bg, &marchv1.ListAuditRequest{PageSize: 1000, PageToken: token})
-		return r, len(r.GetEntries()), r.GetNextPageToken(), err
+		return r, len(r.GetEntries()), err
 	})
 }

@@ -156,6 +156,7 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			show.end()
 			return err
 		}
+		show.say("the console at " + t.address + " does not answer; trying again")
 		select {
 		case <-ctx.Done():
 		case <-time.After(500 * time.Millisecond):
@@ -212,6 +213,11 @@ func (p *progress) update(m *marchv1.Migration) {
 	if len(waiting) > 0 {
 		line += "  waiting for " + strings.Join(waiting, ", ")
 	}
+	p.say(line)
+}
+
+// say shows a line, unless it is the one that is shown.
+func (p *progress) say(line string) {
 	switch {
 	case line == p.line:
 	case p.tty:
