@@ -81,6 +81,12 @@ func TestAppendAndOpen(t *testing.T) {
 		}
 		_ = j.Close()
 	}
+	if err := os.WriteFile(path+"2", []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(path+"2", head); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 1: bad checksum: it is damaged; moved away") {
+		t.Errorf("a damaged one: %v", err)
+	}
 	other := head
 	other.Name = "two"
 	if _, _, err := Open(path, other); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "of instance a/one of cluster u") {
@@ -167,6 +173,20 @@ func TestTornAndCorrupt(t *testing.T) {
 			case n >= before && (err != nil || s.Marks["t"] != 5 && s.Marks["t"] != 9):
 				t.Errorf("bit %d of byte %d of the last line: %+v, %v", bit, n, s, err)
 			}
+		}
+	}
+}
+
+// A record that has its checksum was written so: where it is not known, nothing
+// of it is left out in silence.
+func TestUnknownRecord(t *testing.T) {
+	h := head
+	h.Format = Format
+	for _, text := range []string{`{"newer":1}`, `0`, `{} {}`} {
+		line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum([]byte(text), castagnoli), text)
+		s, err := Parse(append(encode(h), line...))
+		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 2: not a record of this program") {
+			t.Errorf("%s: %+v, %v", text, s, err)
 		}
 	}
 }
