@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
@@ -188,16 +189,25 @@ func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Durati
 	return i
 }
 
+// warmUp is how long an instance runs before its reserve is one: steps grow with
+// the rate that was seen, from min_step on.
+const warmUp = 15 * time.Second
+
 // cutOff holds a room's links to etcd for less than its instances' reserves
 // last: nobody may notice.
 func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
-	of := d.instancesOf(pick(r, d.Rooms))
+	rooms := slices.Clone(d.Rooms)
+	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
+	rooms = slices.DeleteFunc(rooms, func(room cluster.Room) bool {
+		return slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool { return d.isPaused(s) || s.Up() < warmUp })
+	})
+	if len(rooms) == 0 {
+		return nil, fmt.Errorf("%w: no room has run for %v", errSkip, warmUp)
+	}
+	of := d.instancesOf(rooms[0])
 	least := 6 * time.Second
 	var links []*proxy.Link
 	for _, s := range of {
-		if d.isPaused(s) {
-			return nil, fmt.Errorf("%w: %s is stopped", errSkip, s.ID)
-		}
 		reserve, err := reserveOf(ctx, d, s)
 		if err != nil {
 			return nil, fmt.Errorf("%w: reserve of %s: %w", errSkip, s.ID, err)

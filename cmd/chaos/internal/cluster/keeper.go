@@ -23,7 +23,7 @@ type keeper struct {
 	mu struct {
 		sync.Mutex
 		wanted, expected bool // expected: it is to end, by our own doing
-		starts           int
+		started          time.Time
 	}
 }
 
@@ -47,7 +47,7 @@ func (k *keeper) keep() {
 				k.events.Add(record.Event{What: record.Process, Target: k.Name, Detail: err.Error()})
 			}
 			k.mu.Lock()
-			k.mu.starts++
+			k.mu.started = time.Now()
 			k.mu.expected = false
 			k.mu.Unlock()
 		}
@@ -75,6 +75,13 @@ func (k *keeper) keep() {
 		case <-time.After(restartPause):
 		}
 	}
+}
+
+// Up returns for how long it has run.
+func (k *keeper) Up() time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Since(k.mu.started)
 }
 
 func (k *keeper) wanted() bool {

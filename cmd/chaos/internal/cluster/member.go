@@ -44,8 +44,11 @@ type Member struct {
 	}
 }
 
+// Token is what etcd's cluster ID is made of, besides its members.
+const Token = "march-chaos"
+
 // Quota is how large a member's data may be, in bytes.
-const Quota = 96 << 20
+const Quota = 48 << 20
 
 func (c *Cluster) newMember(name string) (*Member, error) {
 	m := &Member{Dir: filepath.Join(c.Dir, "etcd", name), Peers: make(map[string]*proxy.Link), chaos: c.Chaos}
@@ -62,7 +65,7 @@ func (c *Cluster) newMember(name string) (*Member, error) {
 	}
 	m.host = net.JoinHostPort(name+".march-chaos.invalid", port)
 	m.keeper = newKeeper(proc.New(c.logs(), name), c.Events, m.command)
-	m.mu.state, m.mu.token = "new", "march-chaos"
+	m.mu.state, m.mu.token = "new", Token
 	return m, nil
 }
 
