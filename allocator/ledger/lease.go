@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/crash"
 )
 
 // lessor leases segments of one tag to one instance: an allocator.Source. It
@@ -117,6 +118,7 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 		return seg, false, err
 	}
 	done, err = s.commit(ctx, state, seg)
+	s.tell(state, seg, done, err)
 	return seg, done, err
 }
 
@@ -318,7 +320,9 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 
 	seen := l.seenRevision() // before the request is sent: answers may overtake each other
 	sent := time.Now()
+	crash.Here(crash.BeforeLease)
 	answer, err := l.try(ctx, txn)
+	crash.Here(crash.AfterLease)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
 	if err != nil {
