@@ -5,17 +5,19 @@
 // which they were first needed, and NAME.index says which page is where. So IDs
 // may lie as far apart as they like; what is bounded is the number of pages.
 //
-// The bits are memory-mapped. What was set is in the page cache of the operating
-// system and outlives the process, however that ends; a crash of the machine may
-// lose it. The files are for machines of one byte order.
+// The bits are memory-mapped, by any number of processes at once. What was set is
+// in the page cache of the operating system and outlives a process, however that
+// ends; a crash of the machine may lose it. The files are for machines of one
+// byte order.
 //
 // # Invariants
 //
 //  1. A bit is tested and set in one atomic step: of two who add one ID, exactly
 //     one is told that it was there.
-//  2. A page is made of zeros on the disk before the index has it, and the index
-//     has it before a bit of it is set. So a process that is killed leaves no bit
-//     behind that the next one does not find, and a full disk is an error.
+//  2. A page is made under a lock on the index, of zeros on the disk before the
+//     index has it, and the index has it before a bit of it is set. So a process
+//     that is killed leaves no bit behind that another one does not find, and a
+//     full disk is an error.
 //  3. Of what came twice there is a line in the file twice.jsonl before Add
 //     returns.
 //
@@ -31,7 +33,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/march-id/march/allocator"
 )
@@ -52,20 +53,14 @@ func DefaultLimits() Limits { return Limits{Pages: 1 << 16} }
 // Set holds the bits of all tags of a run. Its methods are safe for concurrent
 // use, but for Close.
 type Set struct {
-	dir    string
-	limits Limits
-	lock   *os.File
-	pages  atomic.Int64 // of all tags
+	dir            string
+	limits         Limits
+	pages          atomic.Int64 // of all tags, as far as this process needed them
+	twice, planted *os.File     // lines are appended, each by one write
 
 	mu struct {
 		sync.RWMutex
 		tags map[allocator.Tag]*tagBits
-	}
-	notes struct {
-		sync.Mutex
-		twice, planted *os.File
-		found          []Run // as the file twice has them
-		plants         []Run // as the file planted has them
 	}
 }
 
@@ -83,7 +78,7 @@ func (r Run) String() string {
 	return fmt.Sprintf("%s %d to %d", r.Tag, r.First, r.First+r.Count-1)
 }
 
-// Open opens the set in dir, or makes one. One process at a time may have it.
+// Open opens the set in dir, or makes one.
 func Open(dir string, limits Limits) (*Set, error) {
 	if limits.Pages < 1 {
 		return nil, fmt.Errorf("bits: %d pages; allowed: 1 or more", limits.Pages)
@@ -100,31 +95,35 @@ func (s *Set) open() error {
 	if err := os.MkdirAll(s.dir, 0o750); err != nil {
 		return err
 	}
-	var err error
-	if s.lock, err = os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o640); err != nil {
+	for name, file := range map[string]**os.File{twiceFile: &s.twice, plantedFile: &s.planted} {
+		var err error
+		if *file, err = os.OpenFile(filepath.Join(s.dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
+			return err
+		}
+	}
+	if err := s.refresh(); err != nil {
 		return err
 	}
-	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return fmt.Errorf("another process has them open: %w", err)
+	if n := s.pages.Load(); n > int64(s.limits.Pages) {
+		return s.full(n)
 	}
+	return nil
+}
+
+// refresh learns of the pages that other processes made.
+func (s *Set) refresh() error {
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"+indexSuffix))
 	if err != nil {
 		return err
 	}
 	for _, file := range files {
-		tag, err := allocator.ParseTag(strings.TrimSuffix(filepath.Base(file), indexSuffix))
+		t, err := s.tag(allocator.Tag(strings.TrimSuffix(filepath.Base(file), indexSuffix)))
+		if err == nil {
+			err = t.refresh()
+		}
 		if err != nil {
 			return err
 		}
-		if s.mu.tags[tag], err = openTag(s, tag); err != nil {
-			return err
-		}
-	}
-	if err := s.openNotes(); err != nil {
-		return err
-	}
-	if n := s.pages.Load(); n > int64(s.limits.Pages) {
-		return s.full(n)
 	}
 	return nil
 }
@@ -137,11 +136,9 @@ func (s *Set) full(pages int64) error {
 func (s *Set) Close() error {
 	var errs []error
 	for _, t := range s.mu.tags {
-		if t != nil {
-			errs = append(errs, t.close())
-		}
+		errs = append(errs, t.close())
 	}
-	for _, file := range []*os.File{s.notes.twice, s.notes.planted, s.lock} {
+	for _, file := range []*os.File{s.twice, s.planted} {
 		if file != nil {
 			errs = append(errs, file.Close())
 		}
@@ -233,17 +230,20 @@ func appendBits(runs []allocator.Run, word uint64, base int64) []allocator.Run {
 }
 
 // Has reports whether an ID is there.
-func (s *Set) Has(tag allocator.Tag, id int64) bool {
-	s.mu.RLock()
-	t := s.mu.tags[tag]
-	s.mu.RUnlock()
-	if t == nil || id < 0 {
-		return false
+func (s *Set) Has(tag allocator.Tag, id int64) (bool, error) {
+	t, err := s.tag(tag)
+	if err != nil || id < 0 {
+		return false, err
 	}
 	page := t.known(id / PageIDs)
 	if page == nil {
-		return false
+		if err := t.refresh(); err != nil {
+			return false, err
+		}
+		if page = t.known(id / PageIDs); page == nil {
+			return false, nil
+		}
 	}
 	bit := id % PageIDs
-	return atomic.LoadUint64(&page[bit/64])&(1<<(bit%64)) != 0
+	return atomic.LoadUint64(&page[bit/64])&(1<<(bit%64)) != 0, nil
 }

@@ -56,22 +56,41 @@ func openTag(s *Set, name allocator.Tag) (*tagBits, error) {
 	if t.index, err = os.OpenFile(path+indexSuffix, os.O_RDWR|os.O_CREATE, 0o640); err != nil {
 		return nil, errors.Join(err, t.bits.Close())
 	}
-	if err := t.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("tag %s: %w", name, err), t.close())
+	if err := t.refresh(); err != nil {
+		return nil, errors.Join(err, t.close())
 	}
-	s.pages.Add(int64(len(t.mu.slots)))
 	return t, nil
 }
 
-// load reads the index. An entry that is cut off is what a process left that
-// was killed: it is overwritten.
+// refresh learns of the pages that other processes made.
+func (t *tagBits) refresh() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.locked(t.load)
+}
+
+// locked calls use under the lock on the index. The caller holds mu.
+func (t *tagBits) locked(use func() error) error {
+	err := syscall.Flock(int(t.index.Fd()), syscall.LOCK_EX)
+	if err == nil {
+		err = errors.Join(use(), syscall.Flock(int(t.index.Fd()), syscall.LOCK_UN))
+	}
+	if err != nil {
+		return fmt.Errorf("bits: tag %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// load reads the entries of the index that are new. One that is cut off is what
+// a process left that was killed: it is overwritten.
 func (t *tagBits) load() error {
-	entries, err := io.ReadAll(t.index)
+	known := len(t.mu.slots)
+	entries, err := io.ReadAll(io.NewSectionReader(t.index, int64(known)*entryBytes, 1<<40))
 	if err != nil {
 		return err
 	}
-	for slot := range len(entries) / entryBytes {
-		entry := entries[slot*entryBytes:][:entryBytes]
+	for i := range len(entries) / entryBytes {
+		entry, slot := entries[i*entryBytes:][:entryBytes], known+i
 		number := int64(binary.LittleEndian.Uint64(entry))
 		if crc32.Checksum(entry[:8], castagnoli) != binary.LittleEndian.Uint32(entry[8:]) {
 			return fmt.Errorf("index: entry %d: bad checksum", slot)
@@ -81,6 +100,7 @@ func (t *tagBits) load() error {
 		}
 		t.mu.slots[number] = slot
 	}
+	t.set.pages.Add(int64(len(t.mu.slots) - known))
 	info, err := t.bits.Stat()
 	if err != nil {
 		return err
@@ -88,7 +108,7 @@ func (t *tagBits) load() error {
 	if want := int64(len(t.mu.slots)) * pageBytes; info.Size() < want {
 		return fmt.Errorf("the file of bits has %d bytes; the index says %d", info.Size(), want)
 	}
-	for range (len(t.mu.slots) + chunkPages - 1) / chunkPages {
+	for len(t.mu.chunks)*chunkPages < len(t.mu.slots) {
 		if err := t.grow(); err != nil {
 			return err
 		}
@@ -96,7 +116,7 @@ func (t *tagBits) load() error {
 	return nil
 }
 
-// grow maps the next chunk of the file. The caller holds the lock, or is alone.
+// grow maps the next chunk of the file. The caller holds both locks.
 func (t *tagBits) grow() error {
 	at := int64(len(t.mu.chunks)) * chunkBytes
 	info, err := t.bits.Stat()
@@ -114,7 +134,7 @@ func (t *tagBits) grow() error {
 	return nil
 }
 
-// at returns the page in a slot. The caller holds the lock.
+// at returns the page in a slot. The caller holds mu.
 func (t *tagBits) at(slot int) []uint64 {
 	chunk := t.mu.chunks[slot/chunkPages]
 	first := &chunk[slot%chunkPages*pageBytes] // a mapping begins at a page of memory, so it is aligned
@@ -138,25 +158,25 @@ func (t *tagBits) page(number int64) ([]uint64, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slot, ok := t.mu.slots[number]; ok {
-		return t.at(slot), nil
+	if err := t.locked(func() error { return t.make(number) }); err != nil {
+		return nil, err
 	}
-	if n := t.set.pages.Add(1); n > int64(t.set.limits.Pages) {
-		t.set.pages.Add(-1)
-		return nil, t.set.full(n)
-	}
-	slot := len(t.mu.slots)
-	if err := t.make(slot, number); err != nil {
-		t.set.pages.Add(-1)
-		return nil, fmt.Errorf("bits: tag %s: page %d: %w", t.name, number, err)
-	}
-	t.mu.slots[number] = slot
-	return t.at(slot), nil
+	return t.at(t.mu.slots[number]), nil
 }
 
-// make makes a page: zeros on the disk, then the entry. If the process ends in
-// between, the slot is the next one's.
-func (t *tagBits) make(slot int, number int64) error {
+// make makes a page, unless another process did: zeros on the disk, then the
+// entry. If the process ends in between, the slot is the next one's.
+func (t *tagBits) make(number int64) error {
+	if err := t.load(); err != nil {
+		return err
+	}
+	if _, ok := t.mu.slots[number]; ok {
+		return nil
+	}
+	if n := t.set.pages.Load() + 1; n > int64(t.set.limits.Pages) {
+		return t.set.full(n)
+	}
+	slot := len(t.mu.slots)
 	if slot/chunkPages == len(t.mu.chunks) {
 		if err := t.grow(); err != nil {
 			return err
@@ -168,8 +188,12 @@ func (t *tagBits) make(slot int, number int64) error {
 	var entry [entryBytes]byte
 	binary.LittleEndian.PutUint64(entry[:], uint64(number))
 	binary.LittleEndian.PutUint32(entry[8:], crc32.Checksum(entry[:8], castagnoli))
-	_, err := t.index.WriteAt(entry[:], int64(slot)*entryBytes)
-	return err
+	if _, err := t.index.WriteAt(entry[:], int64(slot)*entryBytes); err != nil {
+		return err
+	}
+	t.mu.slots[number] = slot
+	t.set.pages.Add(1)
+	return nil
 }
 
 func (t *tagBits) close() error {

@@ -1,13 +1,13 @@
 package bits
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/bits"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,42 +16,26 @@ import (
 
 const twiceFile, plantedFile = "twice.jsonl", "planted.jsonl"
 
-func (s *Set) openNotes() error {
-	var err error
-	if s.notes.twice, s.notes.found, err = openNotes(filepath.Join(s.dir, twiceFile)); err != nil {
-		return err
+// readRuns reads a file of runs, a line of JSON each. A last line without an end
+// is what a process left that was killed.
+func readRuns(file *os.File) ([]Run, error) {
+	content, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<40))
+	if err != nil {
+		return nil, err
 	}
-	s.notes.planted, s.notes.plants, err = openNotes(filepath.Join(s.dir, plantedFile))
-	return err
-}
-
-// openNotes opens a file of runs, a line of JSON each. A last line without an
-// end is what a process left that was killed.
-func openNotes(path string) (*os.File, []Run, error) {
-	content, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, nil, err
-	}
-	whole := content[:strings.LastIndexByte(string(content), '\n')+1]
 	var runs []Run
-	for lines := bufio.NewScanner(strings.NewReader(string(whole))); lines.Scan(); {
+	for {
+		line, rest, whole := bytes.Cut(content, []byte("\n"))
+		if !whole {
+			return runs, nil
+		}
+		content = rest
 		var r Run
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return nil, nil, fmt.Errorf("%s: line %d: %w", path, len(runs)+1, err)
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", file.Name(), len(runs)+1, err)
 		}
 		runs = append(runs, r)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o640)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := file.Truncate(int64(len(whole))); err != nil {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	if _, err := file.Seek(int64(len(whole)), 0); err != nil {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	return file, runs, nil
 }
 
 // write appends runs to a file of them.
@@ -74,24 +58,20 @@ func (s *Set) note(tag allocator.Tag, twice []allocator.Run) error {
 	for i, r := range twice {
 		runs[i] = Run{tag, r.First, r.Count}
 	}
-	s.notes.Lock()
-	defer s.notes.Unlock()
-	s.notes.found = append(s.notes.found, runs...)
-	return write(s.notes.twice, runs...)
+	return write(s.twice, runs...)
 }
 
 // Plant adds an ID that is there once more, as if it had been issued twice: by
 // what Add does, so a set that misses it would miss any other. It is noted, so
 // that Verdict can tell it from those that were not planted.
 func (s *Set) Plant(tag allocator.Tag, id int64) error {
-	if !s.Has(tag, id) {
-		return fmt.Errorf("bits: tag %s: %d was not issued, so it would not be there twice", tag, id)
+	there, err := s.Has(tag, id)
+	if err == nil && !there {
+		err = fmt.Errorf("bits: tag %s: %d was not issued, so it would not be there twice", tag, id)
 	}
-	run := Run{tag, id, 1}
-	s.notes.Lock()
-	s.notes.plants = append(s.notes.plants, run)
-	err := write(s.notes.planted, run)
-	s.notes.Unlock()
+	if err == nil {
+		err = write(s.planted, Run{tag, id, 1})
+	}
 	if err != nil {
 		return err
 	}
@@ -117,12 +97,20 @@ func (v Verdict) TwiceIDs() (n int64) {
 	return n
 }
 
-// Verdict returns what was found until now.
-func (s *Set) Verdict() Verdict {
-	s.notes.Lock()
-	found, planted := slices.Clone(s.notes.found), slices.Clone(s.notes.plants)
-	s.notes.Unlock()
-	v := Verdict{Planted: len(planted), Pages: s.pages.Load(), IDs: s.IDs()}
+// Verdict returns what was found until now, by all processes.
+func (s *Set) Verdict() (Verdict, error) {
+	if err := s.refresh(); err != nil {
+		return Verdict{}, err
+	}
+	planted, err := readRuns(s.planted) // first: what is planted is found later
+	if err != nil {
+		return Verdict{}, err
+	}
+	found, err := readRuns(s.twice)
+	if err != nil {
+		return Verdict{}, err
+	}
+	v := Verdict{Planted: len(planted), Pages: s.pages.Load(), IDs: s.count()}
 	for _, p := range planted {
 		i := slices.IndexFunc(found, func(r Run) bool { return r.Tag == p.Tag && r.First <= p.First && p.First-r.First < r.Count })
 		if i < 0 {
@@ -138,7 +126,7 @@ func (s *Set) Verdict() Verdict {
 		}
 	}
 	v.Twice = found
-	return v
+	return v, nil
 }
 
 // tags returns the tags that have bits, in order.
@@ -165,8 +153,8 @@ func (t *tagBits) numbers() []int64 {
 	return numbers
 }
 
-// IDs counts the IDs that are there.
-func (s *Set) IDs() (n int64) {
+// count counts the IDs that are there.
+func (s *Set) count() (n int64) {
 	for _, t := range s.tags() {
 		for _, number := range t.numbers() {
 			for _, word := range t.known(number) {
@@ -179,8 +167,11 @@ func (s *Set) IDs() (n int64) {
 
 // Missing returns how many IDs s has that other does not have, and the first
 // few. Nothing may be added meanwhile.
-func (s *Set) Missing(other *Set) (n int64, first []Run) {
+func (s *Set) Missing(other *Set) (n int64, first []Run, err error) {
 	const few = 10
+	if err := errors.Join(s.refresh(), other.refresh()); err != nil {
+		return 0, nil, err
+	}
 	for _, t := range s.tags() {
 		theirs := other.mu.tags[t.name]
 		for _, number := range t.numbers() {
@@ -204,5 +195,5 @@ func (s *Set) Missing(other *Set) (n int64, first []Run) {
 			}
 		}
 	}
-	return n, first
+	return n, first, nil
 }
