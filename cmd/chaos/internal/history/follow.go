@@ -70,7 +70,7 @@ func Follow(ctx context.Context, cfg Config) error {
 		f.log.Debug("history: reading again", "error", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(retryPause):
+		case <-time.After(min(retryPause, f.every)):
 		}
 	}
 	return nil
@@ -88,6 +88,13 @@ type follower struct {
 	every  time.Duration
 	log    hclog.Logger
 	file   *log
+
+	// missing is a key that is there by what was recorded, and was not at a
+	// revision of etcd's: its deletion is still to come, or this is another life.
+	missing struct {
+		key      string
+		revision int64
+	}
 }
 
 func (f *follower) add(l line) error {
@@ -189,6 +196,9 @@ func (f *follower) gap(ctx context.Context) error {
 	if why := f.otherLife(now); why != "" {
 		return f.begin(whatLife, why, now)
 	}
+	if f.missing.key != "" && f.reader.Kept(f.missing.key) {
+		return f.begin(whatLife, fmt.Sprintf("key %s is gone", f.missing.key), now)
+	}
 	return f.begin(whatGap, fmt.Sprintf("compacted after revision %d", f.file.seen), now)
 }
 
@@ -239,9 +249,13 @@ func (f *follower) otherLife(now snapshot) string {
 			return fmt.Sprintf("key %s is of revision %d, it was of revision %d", k.Key, k.Revision, was.Revision)
 		}
 	}
+	if was := f.missing; was.key != "" && !there[was.key] && f.file.keys[was.key] != (kv{}) && f.file.seen >= was.revision {
+		return fmt.Sprintf("key %s is gone, and was not deleted", was.key)
+	}
+	f.missing.key = ""
 	for key := range f.file.keys {
-		if !there[key] && f.reader.Kept(key) {
-			return fmt.Sprintf("key %s is gone", key)
+		if !there[key] && (f.missing.key == "" || f.reader.Kept(key)) {
+			f.missing.key, f.missing.revision = key, now.revision
 		}
 	}
 	return ""

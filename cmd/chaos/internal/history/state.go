@@ -127,7 +127,7 @@ func (r *replay) load(l line) {
 }
 
 // gap takes over a snapshot after changes that were not seen: marks have not
-// fallen, and what is kept is there.
+// fallen. (Where a key is gone that is never deleted, it is another life.)
 func (r *replay) gap(l line) {
 	was := r.s
 	life := r.life()
@@ -135,11 +135,6 @@ func (r *replay) gap(l line) {
 	life.Checked, life.Last = l.Time, l.Revision
 	r.s = newState(l.Revision)
 	r.load(l)
-	for key := range was.kvs {
-		if _, there := r.s.kvs[key]; !there && r.reader.Kept(key) {
-			r.problem("kept key deleted", l.Revision, "%s", key)
-		}
-	}
 	for tag, rooms := range was.marks {
 		for room, mark := range rooms {
 			if now := r.s.marks[tag][room]; now.Next < mark.Next {
