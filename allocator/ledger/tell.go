@@ -1,6 +1,10 @@
 package ledger
 
-import "github.com/march-id/march/allocator"
+import (
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
 
 // tell logs what became of a segment that was asked for, before anybody has it:
 // by these lines one can hold what instances issue against what etcd says was
@@ -9,13 +13,13 @@ import "github.com/march-id/march/allocator"
 //	segment leased  it is ours; revision is the mark's
 //	segment lost    it is not, and the transaction may have been done
 //	lease refused   it is not; the transaction was not done, unless it was sent twice
-func (s *lessor) tell(state *state, seg allocator.Segment, done bool, err error) {
+func (s *lessor) tell(state *state, seg allocator.Segment, took time.Duration, done bool, err error) {
 	log := s.instance.ledger.log
 	if !log.IsDebug() {
 		return
 	}
 	log = log.With("room", s.instance.room, "instance", s.instance.name, "tag", s.name, "epoch", state.epoch,
-		"version", seg.Version, "boundary", seg.Boundary, "lower", seg.Range.Lower, "upper", seg.Range.Upper, "first", seg.First, "count", seg.Count)
+		"version", seg.Version, "boundary", seg.Boundary, "lower", seg.Range.Lower, "upper", seg.Range.Upper, "first", seg.First, "count", seg.Count, "took_us", took.Microseconds())
 	switch {
 	case done:
 		log.Debug("segment leased", "revision", s.revision)
