@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/crash"
 )
 
 // MaxBatch is how many IDs one NextBatch returns at most.
@@ -59,6 +60,7 @@ func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.Nex
 	if err != nil {
 		return nil, err
 	}
+	crash.Here(crash.BeforeReply)
 	return &marchv1.NextResponse{Id: id}, nil
 }
 
@@ -76,6 +78,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	if err != nil {
 		return nil, err
 	}
+	crash.Here(crash.BeforeReply)
 	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
 }
 
@@ -94,6 +97,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	if err != nil {
 		return nil, err
 	}
+	crash.Here(crash.BeforeReply)
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl)}, nil
 }
 
