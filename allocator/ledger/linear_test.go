@@ -212,7 +212,9 @@ func TestLinearizable(t *testing.T) {
 				continue
 			}
 			leased++
-			if i%4 > 0 {
+			// Each call in doubt may have come anywhere or not at all: with more than
+			// two the checker takes minutes to be sure that no order explains a history.
+			if i%4 > 0 || lost > 2 {
 				continue
 			}
 			// The same segment a second time, as another call's answer.
