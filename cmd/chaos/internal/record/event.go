@@ -140,7 +140,8 @@ type Run struct {
 	Rooms    []RunRoom     `json:"rooms"`
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
-	Journal  bool          `json:"journal"`
+	// Kinds are those of the faults that were drawn from.
+	Kinds []string `json:"kinds"`
 }
 
 // RunRoom is a room of a run.
