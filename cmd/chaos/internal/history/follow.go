@@ -19,18 +19,16 @@ type Config struct {
 	Cluster string
 	// Dir is the history's own directory.
 	Dir string
+	// Store, where it is set, is followed instead of Endpoints, and not closed.
+	Store ledger.Store
+	// CheckEvery is how often what was recorded is held against what etcd has.
+	// Default 1 s.
+	CheckEvery time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
-
-	// store replaces the store over Endpoints, in tests.
-	store ledger.Store
-	// every replaces checkEvery, in tests.
-	every time.Duration
 }
 
 const (
-	// checkEvery is how often what was recorded is held against what etcd has.
-	checkEvery = time.Second
 	// callTimeout bounds a call, and silence for how long a watch may hear nothing.
 	callTimeout = 2 * time.Second
 	silence     = 3 * time.Second
@@ -45,12 +43,12 @@ func Follow(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	f := &follower{reader: reader, store: cfg.store, every: cfg.every, log: cfg.Logger}
+	f := &follower{reader: reader, store: cfg.Store, every: cfg.CheckEvery, log: cfg.Logger}
 	if f.log == nil {
 		f.log = hclog.NewNullLogger()
 	}
 	if f.every == 0 {
-		f.every = checkEvery
+		f.every = time.Second
 	}
 	if f.store == nil {
 		if f.store, err = ledger.NewEtcd(ledger.EtcdConfig{Endpoints: cfg.Endpoints, Silence: silence}); err != nil {
@@ -179,7 +177,7 @@ func (f *follower) resume(now snapshot) error {
 	if why != "" {
 		return f.begin(whatLife, why, now)
 	}
-	return f.add(line{What: whatChecked, Revision: f.file.seen})
+	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision})
 }
 
 func (f *follower) begin(what, why string, now snapshot) error {
@@ -229,7 +227,7 @@ func (f *follower) check(ctx context.Context) error {
 	if why := f.otherLife(now); why != "" {
 		return errors.New(why) // the next session looks again, and begins it
 	}
-	return f.add(line{What: whatChecked, Revision: f.file.seen})
+	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision})
 }
 
 // otherLife returns why etcd, as it is now, cannot have come from what was
