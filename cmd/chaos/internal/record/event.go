@@ -25,8 +25,10 @@ const (
 	// Migration, Operator: a migration began or ended; an operator did something.
 	Migration = "migration"
 	Operator  = "operator"
-	// Restored, Halted, Recovered: etcd went back in time; the epoch was found
-	// halted, Took after the restore; march recover ran.
+	// Restoring: etcd is down, to come back as it was; Restored: it answers again.
+	// Halted: the epoch was found halted, Took after that, with so many IDs issued
+	// in between; Recovered: march recover ran.
+	Restoring = "restoring"
 	Restored  = "restored"
 	Halted    = "halted"
 	Recovered = "recovered"

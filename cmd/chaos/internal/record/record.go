@@ -140,9 +140,11 @@ func (w *Writer) Add(i Issued) error {
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(len(i.Runs)))
+	end := int64(0) // of the run before: most runs begin near it
 	for _, run := range i.Runs {
-		b = binary.AppendVarint(b, run.First)
+		b = binary.AppendVarint(b, run.First-end)
 		b = binary.AppendVarint(b, run.Count)
+		end = run.First + run.Count
 	}
 	w.body = b
 	if len(b) > maxBody {
@@ -250,8 +252,11 @@ func (r *Reader) decode(b []byte) (i Issued, err error) {
 		return i, fmt.Errorf("%w: %d runs; allowed: %d", ErrBad, runs, maxRuns)
 	}
 	i.Runs = make([]allocator.Run, 0, runs)
+	end := int64(0)
 	for range runs {
-		i.Runs = append(i.Runs, allocator.Run{First: d.varint(), Count: d.varint()})
+		run := allocator.Run{First: end + d.varint(), Count: d.varint()}
+		end = run.First + run.Count
+		i.Runs = append(i.Runs, run)
 	}
 	if d.failed || len(d.b) != 0 || i.Kind < Batch || i.Kind > Client {
 		return i, fmt.Errorf("%w: its parts do not fit", ErrBad)
