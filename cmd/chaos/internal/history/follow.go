@@ -106,18 +106,20 @@ func (f *follower) add(l line) error {
 type snapshot struct {
 	clusterID uint64
 	revision  int64
+	values    bool
 	kvs       []kv
 }
 
-func (f *follower) snapshot(ctx context.Context) (snapshot, error) {
+// snapshot reads one, without values where none are wanted.
+func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	all := f.reader.All()
-	answer, err := f.store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: all}}}})
+	answer, err := f.store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: all, KeysOnly: !values}}}})
 	if err != nil {
 		return snapshot{}, err
 	}
-	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision}
+	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision, values: values}
 	for _, found := range answer.Got[0] {
 		if f.reader.Lasting(found.Key) {
 			s.kvs = append(s.kvs, kv{found.Key, string(found.Value), found.ModRevision})
@@ -128,7 +130,7 @@ func (f *follower) snapshot(ctx context.Context) (snapshot, error) {
 
 // session looks at etcd, then watches it until it has to look again.
 func (f *follower) session(ctx context.Context) error {
-	now, err := f.snapshot(ctx)
+	now, err := f.snapshot(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -187,7 +189,7 @@ func (f *follower) begin(what, why string, now snapshot) error {
 
 // gap records what is there now, where the changes until then are compacted.
 func (f *follower) gap(ctx context.Context) error {
-	now, err := f.snapshot(ctx)
+	now, err := f.snapshot(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -219,7 +221,7 @@ func (f *follower) changed(changes []ledger.KV) error {
 // check holds what was recorded against what etcd has. That etcd does not
 // answer says nothing.
 func (f *follower) check(ctx context.Context) error {
-	now, err := f.snapshot(ctx)
+	now, err := f.snapshot(ctx, false)
 	if err != nil {
 		f.log.Debug("history: not checked", "error", err)
 		return nil
@@ -243,7 +245,7 @@ func (f *follower) otherLife(now snapshot) string {
 	there := make(map[string]bool, len(now.kvs))
 	for _, k := range now.kvs {
 		there[k.Key] = true
-		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen && k != was {
+		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen && (k.Revision != was.Revision || now.values && k.Value != was.Value) {
 			return fmt.Sprintf("key %s is of revision %d, it was of revision %d", k.Key, k.Revision, was.Revision)
 		}
 	}

@@ -16,6 +16,7 @@ type History struct {
 	Layouts  []Layout // in order
 	Epochs   []Epoch
 	Reports  []Report
+	Ended    int       // migrations that ended, done or aborted
 	Problems []Problem // rules that were broken
 	More     int       // besides those
 }

@@ -19,6 +19,8 @@ type Segments struct {
 	Applied []Line         // not leased, by what the instance says, but the history has it
 	Orphans []history.Step // that nobody has and nobody says anything of: an instance died
 	Unseen  int            // leased where the history has a gap, or ends
+	IDs     int64          // of all that were leased
+	Skipped int64          // of a room's range, below its marks, and nobody's
 
 	Problems []string
 	More     int // besides those
@@ -50,6 +52,7 @@ func Match(lines []Line, h *history.History) *Segments {
 	s := &Segments{owners: make(map[Owner][]*Line), rooms: make(map[Owner][]*Line)}
 	steps := make(map[place][]int) // more than one where revisions repeat after a restore
 	for i, step := range h.Steps {
+		s.Skipped += passed(step)
 		if step.Lease {
 			at := place{step.Room, step.Tag, step.Revision}
 			steps[at] = append(steps[at], i)
@@ -62,6 +65,7 @@ func Match(lines []Line, h *history.History) *Segments {
 		switch l.Outcome {
 		case Leased:
 			s.Leased++
+			s.IDs += l.Segment.Count
 			room := l.Owner
 			room.Instance = ""
 			s.owners[l.Owner] = append(s.owners[l.Owner], l)
@@ -90,6 +94,20 @@ func Match(lines []Line, h *history.History) *Segments {
 	return s
 }
 
+// passed returns how many IDs of the room's range a step passed, leased or not:
+// from the mark on, or where there was none, from the first that was leased.
+func passed(step history.Step) int64 {
+	from := step.Was
+	if from == 0 {
+		from = step.Mark.Era.First
+	}
+	r, ok := step.Layout.Ranges[step.Room]
+	if !ok {
+		return 0
+	}
+	return step.Layout.CountIDs(r, from, step.Next)
+}
+
 func sortByFirst(lines []*Line) {
 	slices.SortStableFunc(lines, func(a, b *Line) int { return cmp.Compare(a.Segment.First, b.Segment.First) })
 }
@@ -114,6 +132,7 @@ func (s *Segments) match(l *Line, h *history.History, steps map[place][]int, tak
 			s.problem("%v and %v say that they leased %v by one transaction, revision %d", other.Owner, l.Owner, l.Segment, l.Revision)
 		}
 		taken[i] = l
+		s.Skipped -= l.Segment.Count
 		return
 	}
 	if unseen(h, l) {

@@ -141,6 +141,7 @@ type Run struct {
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
 	Journal  bool          `json:"journal"`
+	Kinds    []string      `json:"kinds"` // of faults that the schedule draws from
 }
 
 // RunRoom is a room of a run.
