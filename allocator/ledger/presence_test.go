@@ -22,7 +22,7 @@ func (c *cluster) instances(room allocator.Room) (out []string) {
 	}
 	for _, i := range all {
 		out = append(out, fmt.Sprintf("%s/%s:%d:%v", i.Room, i.Name, i.Version, i.Alive))
-		if i.Address != "127.0.0.1:1" || i.Build != "test" || i.Started.IsZero() || i.Alive == i.LastSeen.IsZero() {
+		if i.Address != string(i.Name)+".test:7010" || i.Build != "test" || i.Started.IsZero() || i.Alive == i.LastSeen.IsZero() {
 			c.tb.Errorf("instance %+v", i)
 		}
 	}

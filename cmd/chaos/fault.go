@@ -107,16 +107,10 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 	d.mu.kinds[f.kind]++
 	d.mu.Unlock()
 	pause(ctx, hurt.lasts)
-	failed := int64(0)
-	last := ""
+	var failed int64
+	var last string
 	if hurt.unhurt != nil {
-		for who, now := range d.Counts() {
-			if n := now.Failed - before[who].Failed; n > 0 && hurt.unhurt(who) {
-				failed += n
-				d.log.Debug("failed while cut off", "who", who, "calls", n, "issued", now.IDs-before[who].IDs, "error", now.Error)
-				last = who + ": " + now.Error
-			}
-		}
+		failed, last = d.failed(before, hurt.unhurt)
 	}
 	ending, cancel := context.WithTimeoutCause(ctx, endWithin, fmt.Errorf("not within %v", endWithin))
 	defer cancel()
@@ -206,6 +200,7 @@ func (d *driver) pauses(ctx, lanes context.Context) error {
 				break
 			}
 		}
+		lasts = min(lasts, d.config.time/4) // the rest of a short run is for others
 		if err := d.longPause(ctx, lanes, s, lasts, number); err != nil {
 			return err
 		}

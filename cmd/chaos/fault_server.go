@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
+	"github.com/march-id/march/internal/crash"
 )
 
 const (
@@ -47,6 +48,8 @@ func serverFaults() []fault {
 		{"cut console to etcd", "a console's connections to etcd are cut, again and again", link(console, etcdLinks, cutting)},
 		{"hold callers", "callers hear nothing of an instance, or it nothing of them", link(instance, callers, oneWay)},
 		{"cut callers", "connections of callers are cut, again and again", link(instance, callers, cutting)},
+		{"crash room", "an instance dies at a named point of its own code", crashAt(crash.Room, instance)},
+		{"crash console", "a console dies at a named point of its own code", crashAt(crash.Console, console)},
 		{"narrow callers", "the way from callers to an instance is slow and narrow", link(instance, callers, narrow)},
 	}
 }

@@ -43,7 +43,7 @@ func (d *driver) operate(ctx, lanes context.Context) error {
 func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, error) {
 	target := randomLayout(r, d.roomNames())
 	hold := between(r, 0, 3*time.Second)
-	change := r.IntN(10)
+	change := r.IntN(8)
 	began := time.Now()
 	id := ""
 	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
@@ -66,17 +66,22 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 	return fmt.Sprintf("%s %s after %v", id, state, time.Since(began).Round(time.Millisecond)), err
 }
 
+// patience is how long an operator waits for instances, when he is in a hurry.
+const patience = 3 * time.Second
+
 // seeThrough waits until a migration has ended, and pauses, resumes or aborts it
-// on the way at times.
+// on the way at times, or goes on without who has not reported.
 func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (state string, err error) {
-	var abort, pauseIt bool
+	var abort, pauseIt, impatient bool
 	switch change {
 	case 0:
 		abort = true
 	case 1:
 		pauseIt = true
+	case 2:
+		impatient = true
 	}
-	for {
+	for began := time.Now(); ; {
 		var m *marchv1.Migration
 		err = d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 			answer, err := c.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: id})
@@ -91,6 +96,13 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 			case m.GetState() == "running" && pauseIt:
 				_, err = c.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: m.GetId()})
 				pauseIt = err != nil
+			case m.GetState() == "running" && impatient && time.Since(began) > patience && len(m.GetWaiting()) > 0:
+				var without []string
+				for _, w := range m.GetWaiting() {
+					without = append(without, w.GetInstance())
+				}
+				_, err = c.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: m.GetId(), Without: without})
+				impatient = err != nil
 			}
 			return err
 		})

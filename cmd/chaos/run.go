@@ -138,7 +138,7 @@ func (d *driver) start(ctx context.Context) error {
 // describe writes down what the run is.
 func (d *driver) describe() error {
 	r := record.Run{
-		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version, Go: runtime.Version(), Cluster: "default",
+		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version, Go: runtime.Version(), Cluster: clusterName,
 	}
 	out, err := exec.Command(d.March, "version").Output()
 	if err != nil {

@@ -43,13 +43,13 @@ func (k *keeper) begin() {
 func (k *keeper) keep() {
 	for {
 		if k.wanted() && !k.Running() {
-			if err := k.Start(k.command()); err != nil {
-				k.events.Add(record.Event{What: record.Process, Target: k.Name, Detail: err.Error()})
-			}
 			k.mu.Lock()
 			k.mu.started = time.Now()
 			k.mu.expected = false
 			k.mu.Unlock()
+			if err := k.Start(k.command()); err != nil {
+				k.events.Add(record.Event{What: record.Process, Target: k.Name, Detail: err.Error()})
+			}
 		}
 		var ended <-chan struct{}
 		if k.Running() {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,8 +20,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
 )
 
-// Member is one of etcd's. Members dial each other by made-up names, through a
-// SOCKS proxy of each one's own: so the link from one to another is one that can
+// Member is one of etcd's. Members dial each other by addresses that are nowhere
+// (RFC 5737), through a SOCKS proxy of each one's own: so the link from one to another is one that can
 // be hurt alone, in one direction, too.
 type Member struct {
 	*keeper
@@ -32,9 +32,10 @@ type Member struct {
 	// Dir is its data.
 	Dir string
 
-	listen, host string // where it serves its peers, and what they call that
-	socks        *proxy.Listener
-	chaos        string
+	listen  string         // where it serves its peers,
+	address netip.AddrPort // and what they call that
+	socks   *proxy.Listener
+	chaos   string
 
 	mu struct {
 		sync.Mutex
@@ -59,11 +60,11 @@ func (c *Cluster) newMember(name string) (*Member, error) {
 	if m.listen, err = c.ports.free(); err != nil {
 		return nil, err
 	}
-	_, port, err := net.SplitHostPort(m.listen)
+	listen, err := netip.ParseAddrPort(m.listen)
 	if err != nil {
 		return nil, err
 	}
-	m.host = net.JoinHostPort(name+".march-chaos.invalid", port)
+	m.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(len(c.Members) + 1)}), listen.Port())
 	m.keeper = newKeeper(proc.New(c.logs(), name), c.Events, m.command)
 	m.mu.state, m.mu.token = "new", Token
 	return m, nil
@@ -74,14 +75,14 @@ func (c *Cluster) linkMembers() (err error) {
 	var initial []string
 	for _, m := range c.Members {
 		initial = append(initial, m.Name+"="+m.PeerURL())
-		routes := make(map[string]*proxy.Link)
+		routes := make(map[netip.AddrPort]*proxy.Link)
 		for _, other := range c.Members {
 			if other != m {
 				link := proxy.New(m.Name+" to "+other.Name, other.listen)
-				routes[other.host], m.Peers[other.Name] = link, link
+				routes[other.address], m.Peers[other.Name] = link, link
 			}
 		}
-		if m.socks, err = proxy.Socks(func(address string) *proxy.Link { return routes[address] }); err != nil {
+		if m.socks, err = proxy.Socks(func(address netip.AddrPort) *proxy.Link { return routes[address] }); err != nil {
 			return err
 		}
 	}
@@ -92,7 +93,7 @@ func (c *Cluster) linkMembers() (err error) {
 }
 
 // PeerURL is what other members know it by.
-func (m *Member) PeerURL() string { return "http://" + m.host }
+func (m *Member) PeerURL() string { return "http://" + m.address.String() }
 
 func (m *Member) command() proc.Command {
 	m.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"testing"
 	"time"
@@ -159,8 +160,8 @@ func TestSocks(t *testing.T) {
 	defer server.Close()
 	link := proxy.New("a to b", server.Listener.Addr().String())
 	defer link.Close()
-	listener, err := proxy.Socks(func(address string) *proxy.Link {
-		if address == "b.invalid:2380" {
+	listener, err := proxy.Socks(func(address netip.AddrPort) *proxy.Link {
+		if address == netip.MustParseAddrPort("203.0.113.2:2380") {
 			return link
 		}
 		return nil
@@ -172,15 +173,15 @@ func TestSocks(t *testing.T) {
 	transport := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "socks5", Host: listener.Address()})}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
-	answer, err := client.Get("http://b.invalid:2380/")
+	answer, err := client.Get("http://203.0.113.2:2380/")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if b, err := io.ReadAll(answer.Body); string(b) != "b.invalid:2380" || err != nil {
+	if b, err := io.ReadAll(answer.Body); string(b) != "203.0.113.2:2380" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
-	if answer, err := client.Get("http://c.invalid:2380/"); err == nil {
+	if answer, err := client.Get("http://203.0.113.3:2380/"); err == nil {
 		_ = answer.Body.Close()
 		t.Error("an unknown address was reached")
 	}

@@ -73,10 +73,9 @@ func (l *load) stream(ctx, streaming context.Context, ids marchv1.IDServiceClien
 		_ = group.Wait() // it returns nil
 		issued.Received = time.Now()
 		if len(issued.Runs) > 0 {
-			if bad := file.Add(issued); bad != nil {
+			if bad := l.got(file, Who(l.Room, name, tag), issued); bad != nil {
 				return bad, nil
 			}
-			l.counts.got(Who(l.Room, name, tag), count(issued.Runs))
 		}
 		switch hung := time.Since(issued.Sent) > patience; {
 		case err != nil && streaming.Err() != nil && !hung:
@@ -147,10 +146,9 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 		issued.Runs = append(issued.Runs, runs...)
 		issued.Received = time.Now()
 		if len(issued.Runs) > 0 {
-			if err := file.Add(issued); err != nil {
+			if err := l.got(file, who, issued); err != nil {
 				return err
 			}
-			l.counts.got(who, count(issued.Runs))
 		}
 		if err != nil && ctx.Err() == nil {
 			l.counts.failed(who, err)

@@ -12,8 +12,10 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,8 +25,12 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/record"
 )
+
+// BitsDir is where the bits of all IDs are, in a run's directory.
+const BitsDir = "bits"
 
 // Config says what load, and on whom.
 type Config struct {
@@ -62,6 +68,7 @@ type Count struct {
 	IDs    int64     `json:"ids"`
 	Calls  int64     `json:"calls"`
 	Failed int64     `json:"failed"`
+	Twice  int64     `json:"twice"` // IDs that somebody had been given before
 	Last   time.Time `json:"last"`  // when IDs came last
 	Error  string    `json:"error"` // the last one
 }
@@ -84,11 +91,12 @@ type counts struct {
 	}
 }
 
-func (c *counts) got(who string, ids int64) {
+func (c *counts) got(who string, ids, twice int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.mu.of[who]
 	n.IDs += ids
+	n.Twice += twice
 	n.Calls++
 	n.Last = time.Now()
 	c.mu.of[who] = n
@@ -110,9 +118,13 @@ func (c *counts) report() Report {
 }
 
 // Run makes load until ctx ends.
-func Run(ctx context.Context, cfg Config) error {
+func Run(ctx context.Context, cfg Config) (err error) {
 	l := &load{Config: cfg}
 	l.counts.mu.of = make(map[string]Count)
+	if l.bits, err = bits.Open(filepath.Join(cfg.Dir, BitsDir), bits.DefaultLimits()); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.bits.Close()) }()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.report(ctx) })
 	// Half of the IDs by batches and the most of the rest by the client: single
@@ -137,7 +149,7 @@ func Run(ctx context.Context, cfg Config) error {
 		pace := l.pace(cfg.Rate*9/20/tags, 1000+i)
 		group.Go(func() error { return l.client(ctx, tag, pace) })
 	}
-	err := group.Wait()
+	err = group.Wait()
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
 	}
@@ -146,7 +158,31 @@ func Run(ctx context.Context, cfg Config) error {
 
 type load struct {
 	Config
-	counts counts
+	counts  counts
+	bits    *bits.Set
+	planted atomic.Bool
+}
+
+// got writes down what a caller was given: in its file, and as bits, which all
+// callers of the run share.
+func (l *load) got(file *record.Writer, who string, issued record.Issued) error {
+	if err := file.Add(issued); err != nil {
+		return err
+	}
+	var twice int64
+	for _, run := range issued.Runs {
+		again, err := l.bits.Add(issued.Tag, run)
+		if err != nil {
+			return err
+		}
+		twice += count(again)
+	}
+	l.counts.got(who, count(issued.Runs), twice)
+	// One ID of each process comes twice for the checker: it must find that.
+	if !l.planted.Swap(true) {
+		return l.bits.Plant(issued.Tag, issued.Runs[0].First)
+	}
+	return nil
 }
 
 func (l *load) report(ctx context.Context) error {
@@ -241,9 +277,8 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 		if got != n {
 			return fmt.Errorf("instance %s: asked for %d IDs of tag %s and got %d", name, n, tag, got)
 		}
-		if err := file.Add(issued); err != nil {
+		if err := l.got(file, who, issued); err != nil {
 			return err
 		}
-		l.counts.got(who, n)
 	}
 }
