@@ -25,10 +25,10 @@ func (r *Reader) All() Interval {
 }
 
 // Lasting reports whether a key says something that lasts, and not only who
-// lives, who drives and how far a migration is.
+// lives and who drives.
 func (r *Reader) Lasting(key string) bool {
 	k := r.l.keys
-	for _, passing := range []string{k.heartbeats(""), k.silences(""), k.migrations()} {
+	for _, passing := range []string{k.heartbeats(""), k.silences("")} {
 		if strings.HasPrefix(key, passing) {
 			return false
 		}
@@ -62,6 +62,7 @@ type Entry struct {
 	Mark         *Mark
 	Era          *Era
 	Registration *InstanceRecord
+	Migration    *Migration
 }
 
 // EpochRecord is what the key `epoch` says.
@@ -115,6 +116,10 @@ func (r *Reader) Entry(kv KV) (Entry, error) {
 		var i InstanceRecord
 		i, err = r.l.parseInstance(kv)
 		e.Registration = &i
+	case "migrations":
+		var m Migration
+		m, err = r.l.parseMigration(kv)
+		e.Migration = &m
 	}
 	return e, err
 }

@@ -32,7 +32,8 @@ type line struct {
 	What      string    `json:"what"`
 	Why       string    `json:"why,omitempty"` // a life or a gap begins
 	ClusterID uint64    `json:"cluster_id,string,omitempty"`
-	Revision  int64     `json:"revision,string,omitempty"` // of the snapshot, or of the check
+	Revision  int64     `json:"revision,string,omitempty"` // of the snapshot; of a check, up to which all is recorded
+	Shown     int64     `json:"shown,string,omitempty"`    // of a check: etcd's revision then
 	KVs       []kv      `json:"kvs,omitempty"`
 }
 

@@ -19,18 +19,16 @@ type Config struct {
 	Cluster string
 	// Dir is the history's own directory.
 	Dir string
+	// Store, where it is set, is followed instead of Endpoints, and not closed.
+	Store ledger.Store
+	// CheckEvery is how often what was recorded is held against what etcd has.
+	// Default 1 s.
+	CheckEvery time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
-
-	// store replaces the store over Endpoints, in tests.
-	store ledger.Store
-	// every replaces checkEvery, in tests.
-	every time.Duration
 }
 
 const (
-	// checkEvery is how often what was recorded is held against what etcd has.
-	checkEvery = time.Second
 	// callTimeout bounds a call, and silence for how long a watch may hear nothing.
 	callTimeout = 2 * time.Second
 	silence     = 3 * time.Second
@@ -45,12 +43,12 @@ func Follow(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	f := &follower{reader: reader, store: cfg.store, every: cfg.every, log: cfg.Logger}
+	f := &follower{reader: reader, store: cfg.Store, every: cfg.CheckEvery, log: cfg.Logger}
 	if f.log == nil {
 		f.log = hclog.NewNullLogger()
 	}
 	if f.every == 0 {
-		f.every = checkEvery
+		f.every = time.Second
 	}
 	if f.store == nil {
 		if f.store, err = ledger.NewEtcd(ledger.EtcdConfig{Endpoints: cfg.Endpoints, Silence: silence}); err != nil {
@@ -108,18 +106,20 @@ func (f *follower) add(l line) error {
 type snapshot struct {
 	clusterID uint64
 	revision  int64
+	values    bool
 	kvs       []kv
 }
 
-func (f *follower) snapshot(ctx context.Context) (snapshot, error) {
+// snapshot reads one, without values where none are wanted.
+func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	all := f.reader.All()
-	answer, err := f.store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: all}}}})
+	answer, err := f.store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: all, KeysOnly: !values}}}})
 	if err != nil {
 		return snapshot{}, err
 	}
-	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision}
+	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision, values: values}
 	for _, found := range answer.Got[0] {
 		if f.reader.Lasting(found.Key) {
 			s.kvs = append(s.kvs, kv{found.Key, string(found.Value), found.ModRevision})
@@ -130,7 +130,7 @@ func (f *follower) snapshot(ctx context.Context) (snapshot, error) {
 
 // session looks at etcd, then watches it until it has to look again.
 func (f *follower) session(ctx context.Context) error {
-	now, err := f.snapshot(ctx)
+	now, err := f.snapshot(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (f *follower) resume(now snapshot) error {
 	if why != "" {
 		return f.begin(whatLife, why, now)
 	}
-	return f.add(line{What: whatChecked, Revision: f.file.seen})
+	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision})
 }
 
 func (f *follower) begin(what, why string, now snapshot) error {
@@ -189,7 +189,7 @@ func (f *follower) begin(what, why string, now snapshot) error {
 
 // gap records what is there now, where the changes until then are compacted.
 func (f *follower) gap(ctx context.Context) error {
-	now, err := f.snapshot(ctx)
+	now, err := f.snapshot(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (f *follower) changed(changes []ledger.KV) error {
 // check holds what was recorded against what etcd has. That etcd does not
 // answer says nothing.
 func (f *follower) check(ctx context.Context) error {
-	now, err := f.snapshot(ctx)
+	now, err := f.snapshot(ctx, false)
 	if err != nil {
 		f.log.Debug("history: not checked", "error", err)
 		return nil
@@ -229,7 +229,7 @@ func (f *follower) check(ctx context.Context) error {
 	if why := f.otherLife(now); why != "" {
 		return errors.New(why) // the next session looks again, and begins it
 	}
-	return f.add(line{What: whatChecked, Revision: f.file.seen})
+	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision})
 }
 
 // otherLife returns why etcd, as it is now, cannot have come from what was
@@ -245,7 +245,7 @@ func (f *follower) otherLife(now snapshot) string {
 	there := make(map[string]bool, len(now.kvs))
 	for _, k := range now.kvs {
 		there[k.Key] = true
-		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen && k != was {
+		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen && (k.Revision != was.Revision || now.values && k.Value != was.Value) {
 			return fmt.Sprintf("key %s is of revision %d, it was of revision %d", k.Key, k.Revision, was.Revision)
 		}
 	}

@@ -16,6 +16,7 @@ type History struct {
 	Layouts  []Layout // in order
 	Epochs   []Epoch
 	Reports  []Report
+	Ended    int       // migrations that ended, done or aborted
 	Problems []Problem // rules that were broken
 	More     int       // besides those
 }
@@ -24,9 +25,10 @@ type History struct {
 type Life struct {
 	Why      string
 	Began    time.Time
-	First    int64 // its revision when it was first seen
-	Last     int64 // the last one of which is known what it wrote
-	Checked  time.Time
+	First    int64     // its revision when it was first seen
+	Last     int64     // the last one of which is known what it wrote
+	Checked  time.Time // when it was last found to be this life still
+	Known    time.Time // all that was written some seconds before is recorded
 	Gaps     []Gap
 	Doubtful int // changes that may be of this life or the next, and were left out
 }
@@ -133,6 +135,7 @@ type replay struct {
 	epochs  map[string]bool // all that were ever in force
 	s       *state          // nil before the first life
 	pending []line          // changes not yet confirmed to be of this life
+	checks  []line          // which showed revisions that are not recorded yet
 }
 
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
@@ -154,8 +157,8 @@ func (r *replay) take(l line) {
 			r.confirm()
 			r.endLife(r.life().Checked)
 		}
-		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Began: l.Time, First: l.Revision, Last: l.Revision, Checked: l.Time})
-		r.s = newState(l.Revision)
+		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Began: l.Time, First: l.Revision, Last: l.Revision, Checked: l.Time, Known: l.Time})
+		r.s, r.checks = newState(l.Revision), nil
 		r.load(l)
 	case whatGap:
 		r.confirm()
@@ -166,6 +169,11 @@ func (r *replay) take(l line) {
 		r.confirm()
 		r.life().Checked = l.Time
 		r.life().Last = max(r.life().Last, l.Revision)
+		r.checks = append(r.checks, l)
+	}
+	for len(r.checks) > 0 && r.checks[0].Shown <= r.life().Last {
+		r.life().Known = r.checks[0].Time
+		r.checks = r.checks[1:]
 	}
 }
 

@@ -118,6 +118,10 @@ func (t *transaction) rules(c change) {
 		if there && !t.begins() {
 			t.problem("kept key rewritten", "%s, with no new epoch", c.Key)
 		}
+	case "migrations":
+		if before, err := t.reader.Entry(was.ledger()); c.Migration.State.Ended() && (!there || err == nil && !before.Migration.State.Ended()) {
+			t.h.Ended++
+		}
 	case "audit":
 		if there {
 			t.problem("kept key rewritten", "%s", c.Key)

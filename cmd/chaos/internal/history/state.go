@@ -132,7 +132,7 @@ func (r *replay) gap(l line) {
 	was := r.s
 	life := r.life()
 	life.Gaps = append(life.Gaps, Gap{was.revision, l.Revision})
-	life.Checked, life.Last = l.Time, l.Revision
+	life.Checked, life.Known, life.Last = l.Time, l.Time, l.Revision
 	r.s = newState(l.Revision)
 	r.load(l)
 	for tag, rooms := range was.marks {

@@ -140,8 +140,8 @@ type Run struct {
 	Rooms    []RunRoom     `json:"rooms"`
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
-	// Kinds are those of the faults that were drawn from.
-	Kinds []string `json:"kinds"`
+	Journal  bool          `json:"journal"`
+	Kinds    []string      `json:"kinds"` // of faults that the schedule draws from
 }
 
 // RunRoom is a room of a run.
