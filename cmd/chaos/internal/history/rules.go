@@ -76,7 +76,7 @@ func (t *transaction) begins() bool {
 	return false
 }
 
-func (t *transaction) halted() bool { return t.s.epoch.HaltedBy != "" }
+func (t *transaction) halted() bool { return t.s.epoch.Halted }
 
 func (t *transaction) rules(c change) {
 	was, there := t.s.kvs[c.Key]

@@ -123,7 +123,7 @@ func (c *check) etcd() {
 			until = c.r.Restores[i+1].Restored
 		}
 		for _, epoch := range h.Epochs {
-			if epoch.HaltedBy == "" || epoch.Time.Before(restore.Restored.Add(-time.Second)) || !until.IsZero() && epoch.Time.After(until) {
+			if !epoch.Halted || epoch.Time.Before(restore.Restored.Add(-time.Second)) || !until.IsZero() && epoch.Time.After(until) {
 				continue
 			}
 			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)

@@ -25,7 +25,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		want  func(r *report.Report) *report.Finding // nil: it passes
-		count int64 // 0: any
+		count int64                                  // 0: any
 		fault func(r run3)
 		after func(r run3) // the run ended
 	}{
