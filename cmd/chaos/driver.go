@@ -36,6 +36,8 @@ type driver struct {
 	violated           atomic.Int64
 	doing              atomic.Pointer[string]
 
+	hold sync.Mutex // held while nobody may be stopped for long
+
 	mu struct {
 		sync.Mutex
 		paused map[*cluster.Server]bool // by the lane of pauses: not measured

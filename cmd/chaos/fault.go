@@ -221,7 +221,9 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 			delete(d.mu.paused, s)
 		}
 	}
+	d.hold.Lock()
 	set(true)
+	d.hold.Unlock()
 	if err := s.Signal(stopSignal); err != nil {
 		return err
 	}

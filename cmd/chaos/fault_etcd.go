@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -74,38 +74,13 @@ func replaceMember(ctx context.Context, d *driver, r *rand.Rand) (*injury, error
 		m.Keep(true)
 		return nil, fmt.Errorf("%w: %w", errSkip, err)
 	}
-	lasts := between(r, 0, 3*time.Second)
-	return &injury{target: m.Name, lasts: lasts, end: func(ctx context.Context) error {
-		if err := m.Down(killSignal); err != nil {
+	return &injury{target: m.Name, lasts: between(r, 0, 3*time.Second), end: func(ctx context.Context) error {
+		if err := down(m); err != nil {
 			return err
 		}
-		if err := m.Wipe(); err != nil {
-			return err
-		}
-		var last error
-		err := cluster.Poll(ctx, "the member to be added", func() bool {
-			adding, cancel := context.WithTimeout(ctx, 5*time.Second)
-			defer cancel()
-			_, last = client.MemberAdd(adding, []string{m.PeerURL()})
-			// A try that was carried out though it failed.
-			return last == nil || errors.Is(last, rpctypes.ErrPeerURLExist) || errors.Is(last, rpctypes.ErrMemberExist)
-		})
-		if err != nil {
-			return errors.Join(err, last)
-		}
-		m.Begin(d.initial(), "existing", cluster.Token)
-		m.Keep(true)
-		return d.await(ctx)
+		others := slices.DeleteFunc(slices.Clone(d.Members), func(other *cluster.Member) bool { return other == m })
+		return errors.Join(d.anew(ctx, others, m), d.await(ctx))
 	}}, nil
-}
-
-// initial is the list of members that a new one is told.
-func (d *driver) initial() string {
-	var list []string
-	for _, m := range d.Members {
-		list = append(list, m.Name+"="+m.PeerURL())
-	}
-	return strings.Join(list, ",")
 }
 
 func compact(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {

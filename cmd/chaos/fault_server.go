@@ -25,7 +25,7 @@ const (
 
 // allFaults returns every kind.
 func allFaults() []fault {
-	return append(serverFaults(), memberFaults()...)
+	return slices.Concat(serverFaults(), journalFaults(), memberFaults(), restoreFaults())
 }
 
 // serverFaults hurt rooms, consoles, and their links.

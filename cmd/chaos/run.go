@@ -163,6 +163,13 @@ func (d *driver) describe() error {
 	for _, tag := range d.Tags {
 		r.Tags = append(r.Tags, string(tag))
 	}
+	kinds, err := deck(d.config.only)
+	if err != nil {
+		return err
+	}
+	for _, f := range kinds {
+		r.Kinds = append(r.Kinds, f.kind)
+	}
 	return r.Write(d.Dir)
 }
 

@@ -85,13 +85,18 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 func (s *Server) command() proc.Command {
 	args := []string{"console"}
 	if s.Room != "" {
-		args = []string{"room", string(s.Room), "--name", s.ID, "--hold", Hold}
+		args = []string{"room", string(s.Room), "--name", s.ID, "--hold", Hold, "--journal", s.journal}
 	}
 	args = append(args, "--etcd", strings.Join(s.etcd, ","), "--grpc", s.GRPC, "--http", s.HTTP, "--drain", Drain,
 		"--log-format", "json", "--log-level", "debug")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return proc.Command{Path: s.march, Args: args, Env: s.mu.env}
+	return proc.Command{Path: s.march, Args: args, Env: s.mu.env, Piped: true}
+}
+
+// Journals returns the files that it keeps what it remembers in.
+func (s *Server) Journals() ([]string, error) {
+	return filepath.Glob(filepath.Join(s.journal, "*", string(s.Room), s.ID+".journal"))
 }
 
 // Environment sets what the next starts have in their environment.

@@ -6,6 +6,7 @@ package proc
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +46,9 @@ type Command struct {
 	Env []string
 	// Stdout, where it is set, gets what it writes there; the log does otherwise.
 	Stdout *os.File
+	// Piped has what it writes to its log go through a pipe, so that a limit of
+	// LimitFiles does not keep it from that.
+	Piped bool
 }
 
 // Start starts it. It must not run.
@@ -62,21 +66,25 @@ func (p *Process) Start(c Command) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }()
 	cmd := exec.Command(c.Path, c.Args...)
 	cmd.Env = append(os.Environ(), c.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if c.Piped {
+		piped := struct{ io.Writer }{log} // no *os.File, which the process would be given
+		cmd.Stdout, cmd.Stderr = piped, piped
+	}
 	if c.Stdout != nil {
 		cmd.Stdout = c.Stdout
 	}
 	cmd.SysProcAttr = attributes()
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", p.Name, err)
+		return errors.Join(fmt.Errorf("start %s: %w", p.Name, err), log.Close())
 	}
 	ended := make(chan struct{})
 	p.mu.cmd, p.mu.ended, p.mu.stopped = cmd, ended, false
 	go func() { // ends with the process, which Stop and Kill wait for
-		_ = cmd.Wait()
+		_ = cmd.Wait() // until all that it wrote is in the log
+		_ = log.Close()
 		close(ended)
 	}()
 	return nil
