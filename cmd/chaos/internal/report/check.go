@@ -212,7 +212,7 @@ func (c *check) verdict(fresh *bits.Set) error {
 	if err == nil {
 		n, first, err = live.Missing(fresh)
 	}
-	if n > 0 {
+	if n > 0 && c.ended() {
 		c.r.Checker.add(n, fmt.Sprintf("%d IDs have a bit and no caller wrote them down, the first %v", n, first[0]))
 	}
 	return errors.Join(err, live.Close())
