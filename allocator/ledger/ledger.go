@@ -249,7 +249,7 @@ func (l *Ledger) pin(id identityValue, clusterID uint64) error {
 		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s, but this program is configured for cluster %s: check --cluster, --cluster-uuid and the etcd endpoints",
 			l.keys, id.UUID, l.cfg.UUID)
 	case id.ClusterID != clusterID:
-		return allocator.Errorf(allocator.Refused, "%s belongs to a cluster in etcd cluster %x, but etcd cluster %x answered: a wrong endpoint, or a copy of the data",
+		return allocator.Errorf(allocator.Refused, "%s belongs to a cluster in etcd cluster %x, but etcd cluster %x answered: a wrong endpoint, or a copy of the data; `march recover` takes over an etcd that was restored into a new cluster",
 			l.keys, id.ClusterID, clusterID)
 	}
 	l.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -147,9 +148,10 @@ func TestHeartbeatUnderEachFault(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, "10 a=0-5 b=5-10")
-				p, n := c.start("a"), 0
+				p := c.start("a")
+				var count atomic.Int64
 				p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
-					if n++; writes("alive/")(txn) && n%3 != 1 {
+					if n := int(count.Add(1)); writes("alive/")(txn) && n%3 != 1 {
 						return ledgertest.Fate{Name: fate, N: n % 4}
 					}
 					return ledgertest.Fate{}

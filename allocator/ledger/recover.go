@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -129,12 +130,22 @@ func (r *recovery) run(ctx context.Context) error {
 	}
 	r.report.Tags = int64(len(r.tags))
 	if r.cfg.Apply && slices.ContainsFunc(r.report.Missing, func(m MissingInstance) bool { return !m.Left }) {
-		return allocator.Errorf(allocator.Refused, "not all instances answered; nothing was raised, and leasing stays halted")
+		return allocator.Errorf(allocator.Refused, "not all instances answered; nothing was raised, and leasing stays halted: start them, or give their journals (--journal FILE), or stop them for good and go on --without %s", r.unanswered())
 	}
 	if err := r.raise(ctx); err != nil || !r.cfg.Apply {
 		return err
 	}
 	return r.finish(ctx)
+}
+
+// unanswered returns the instances to be gone on without, ROOM/INSTANCE separated
+// by commas.
+func (r *recovery) unanswered() string {
+	var ids []string
+	for _, m := range r.report.Missing {
+		ids = append(ids, string(m.ID))
+	}
+	return strings.Join(slices.Compact(ids), ",") // Missing is sorted
 }
 
 // StoredUUID returns the uuid that the store has, be its etcd another one than

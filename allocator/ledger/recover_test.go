@@ -136,7 +136,7 @@ func TestRecoverNamesWhoDidNotAnswer(t *testing.T) {
 	again := c.startAs("b", "two") // in place of b, whose registration the store still has
 	mark := c.mark("a")
 	report, err := c.recover(c.mem.Open(), []*process{again})
-	wantKind(t, err, allocator.Refused, "not all instances answered")
+	wantKind(t, err, allocator.Refused, "not all instances answered", "--journal FILE", "--without a/one,b/two")
 	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "nobody is at") ||
 		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
 		t.Errorf("missing: %+v", report.Missing)

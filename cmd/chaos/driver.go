@@ -36,6 +36,8 @@ type driver struct {
 	violated           atomic.Int64
 	doing              atomic.Pointer[string]
 
+	token string // etcd's cluster ID is made of it; the main lane's
+
 	hold sync.Mutex // held while nobody may be stopped for long
 
 	mu struct {
@@ -46,7 +48,7 @@ type driver struct {
 }
 
 func newDriver(cfg *config, c *cluster.Cluster, events *record.Events, log hclog.Logger) *driver {
-	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c)}
+	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token}
 	d.mu.paused = make(map[*cluster.Server]bool)
 	d.mu.kinds = make(map[string]int)
 	d.background, d.stopWatch = context.WithCancel(context.Background())

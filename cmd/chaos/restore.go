@@ -34,14 +34,15 @@ type wayBack struct {
 const bump = 1_000_000_000
 
 func waysBack() []wayBack {
-	snapshotted := func(token string, bump uint64) func(context.Context, *driver, string) error {
-		return func(ctx context.Context, d *driver, dir string) error { return d.restore(ctx, dir, token, bump) }
+	snapshotted := func(bump uint64) func(context.Context, *driver, string) error {
+		return func(ctx context.Context, d *driver, dir string) error { return d.restore(ctx, dir, bump) }
 	}
 	return []wayBack{
-		{name: "plain", keep: saveSnapshot, bring: snapshotted(cluster.Token, 0), loses: true},
-		{name: "bumped", keep: saveSnapshot, bring: snapshotted(cluster.Token, bump), loses: true},
+		{name: "plain", keep: saveSnapshot, bring: snapshotted(0), loses: true},
+		{name: "bumped", keep: saveSnapshot, bring: snapshotted(bump), loses: true},
 		{name: "new token", keep: saveSnapshot, bring: func(ctx context.Context, d *driver, dir string) error {
-			return d.restore(ctx, dir, fmt.Sprintf("%s-%d", cluster.Token, time.Now().UnixNano()), 0)
+			d.token = fmt.Sprintf("%s-%d", cluster.Token, time.Now().UnixNano())
+			return d.restore(ctx, dir, 0)
 		}, moved: true, loses: true},
 		{name: "one copied back", keep: copyMembers(1), bring: bringOne},
 		{name: "two copied back", keep: copyMembers(2), bring: bringTwo, unseen: true, loses: true},
@@ -58,19 +59,19 @@ func saveSnapshot(ctx context.Context, d *driver, dir string) error {
 }
 
 // restore does what `etcdutl snapshot restore` does, for each member.
-func (d *driver) restore(ctx context.Context, dir, token string, bump uint64) error {
+func (d *driver) restore(ctx context.Context, dir string, bump uint64) error {
 	for _, m := range d.Members {
 		if err := m.Wipe(); err != nil {
 			return err
 		}
 		err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 			SnapshotPath: filepath.Join(dir, "snapshot"), Name: m.Name, OutputDataDir: m.Dir, PeerURLs: []string{m.PeerURL()},
-			InitialCluster: initial(d.Members), InitialClusterToken: token, RevisionBump: bump, MarkCompacted: bump > 0,
+			InitialCluster: initial(d.Members), InitialClusterToken: d.token, RevisionBump: bump, MarkCompacted: bump > 0,
 		})
 		if err != nil {
 			return fmt.Errorf("restore %s: %w", m.Name, err)
 		}
-		m.Begin(initial(d.Members), "new", token)
+		m.Begin(initial(d.Members), "new", d.token)
 	}
 	return d.up(ctx, d.Members...)
 }
@@ -182,7 +183,7 @@ func (d *driver) anew(ctx context.Context, others []*cluster.Member, m *cluster.
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, last)
 	}
-	m.Begin(initial(append(append([]*cluster.Member{}, others...), m)), "existing", cluster.Token)
+	m.Begin(initial(append(append([]*cluster.Member{}, others...), m)), "existing", d.token)
 	return d.up(ctx, m)
 }
 
@@ -216,11 +217,11 @@ func holdBack(_ context.Context, d *driver, _ string) error { return down(d.Memb
 // others to it without their data.
 func forceNew(ctx context.Context, d *driver, _ string) error {
 	first := d.Members[0]
-	first.Begin(initial(d.Members), "existing", cluster.Token, "--force-new-cluster")
+	first.Begin(initial(d.Members), "existing", d.token, "--force-new-cluster")
 	if err := d.up(ctx, first); err != nil {
 		return err
 	}
-	first.Begin(initial(d.Members), "existing", cluster.Token)
+	first.Begin(initial(d.Members), "existing", d.token)
 	if err := down(first); err != nil {
 		return err
 	}

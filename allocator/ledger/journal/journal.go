@@ -22,6 +22,7 @@ package journal
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -107,6 +108,8 @@ func (j *Journal) open(head Record) (State, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s.add(head)
+	case allocator.KindOf(err) == allocator.Refused && err != nil:
+		return State{}, fmt.Errorf("%w: it is damaged; moved away, this instance starts without what it remembered, and a `march recover` has to go on without that", err)
 	case err != nil:
 		return State{}, err
 	case s.UUID != head.UUID || s.Room != head.Room || s.Name != head.Name:

@@ -81,6 +81,12 @@ func TestAppendAndOpen(t *testing.T) {
 		}
 		_ = j.Close()
 	}
+	if err := os.WriteFile(path+"2", []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(path+"2", head); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 1: bad checksum: it is damaged; moved away") {
+		t.Errorf("a damaged one: %v", err)
+	}
 	other := head
 	other.Name = "two"
 	if _, _, err := Open(path, other); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "of instance a/one of cluster u") {

@@ -1,0 +1,137 @@
+package room_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// recover recovers c; ask asks instances.
+func (c *cluster) recover(ask func(context.Context, ledger.SeenInstance, bool) (ledger.Memory, error), change func(*ledger.RecoverConfig)) {
+	c.Helper()
+	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: ask}
+	if change != nil {
+		change(&cfg)
+	}
+	if report, err := c.ledger(c.store()).Recover(bg, cfg); err != nil {
+		c.Fatalf("recover: %+v, %v", report, err)
+	}
+}
+
+// report asks the instance at an address what it remembers.
+func (c *cluster) report(ctx context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
+	conn := dial(c, s.Address)
+	defer func() { _ = conn.Close() }()
+	uuid, err := c.admin.UUID(ctx)
+	if err != nil {
+		return ledger.Memory{}, err
+	}
+	m := ledger.Memory{UUID: uuid, Room: s.Room, Name: s.Name, Marks: make(map[allocator.Tag]int64)}
+	stream, err := marchv1.NewRoomServiceClient(conn).ReportMarks(ctx, &marchv1.ReportMarksRequest{ClusterUuid: uuid, Bar: bar})
+	if err != nil {
+		return m, err
+	}
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return m, nil
+		}
+		if err != nil {
+			return m, err
+		}
+		m.Incarnations = append(m.Incarnations, part.GetIncarnations()...)
+		for _, mark := range part.GetMarks() {
+			m.Marks[allocator.Tag(mark.GetTag())] = mark.GetNext()
+		}
+	}
+}
+
+// TestHalted halts leasing: an instance goes on with what it holds and says why
+// that is all, on every way by which it can be asked. After a recover it leases
+// again, without a restart, and nothing halts again.
+func TestHalted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
+	mine := &issued{TB: t, room: "a", tag: "order"}
+	if _, err := c.admin.Halt(bg, "ann", "tonight's restore"); err != nil {
+		t.Fatal(err)
+	}
+	a.await("halted", 10*time.Second, func() bool {
+		m := a.metrics()
+		return m[`march_leasing_stopped{room="a"}`] == "1" && m[`march_regressions_total{room="a"}`] == "1"
+	})
+	if code, body := a.get("/readyz?verbose"); code != http.StatusOK ||
+		!contains(body, "[+]ids ok: only those that are held: leasing is halted by ann since", "tonight's restore", "march recover") {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	for range a.chain("order").GetHeld() {
+		mine.addID(a.mustNext("order"))
+	}
+	_, err := a.next("order")
+	if code, info := reason(err); code != codes.FailedPrecondition || info.GetReason() != allocator.WentBack.Error() ||
+		!contains(err.Error(), "halted by ann", "tonight's restore", "march recover") {
+		t.Errorf("with nothing held: %v", err)
+	}
+	if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable || !contains(body, "[-]ids failed: none are held, and leasing is halted by ann") {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	c.recover(c.report, nil)
+	a.await("ready", 10*time.Second, func() bool { _, err := a.next("order"); return err == nil })
+	mine.addID(a.mustNext("order"))
+	c.etcd.Stop() // has everything be looked at again
+	c.etcd.Start(t)
+	c.update("order", func(s *ledger.TagSettings) { s.Chain.MinStep = 5_000 })
+	for range 3_000 {
+		mine.addID(a.mustNext("order"))
+	}
+	if m := a.metrics(); m[`march_leasing_stopped{room="a"}`] != "0" || m[`march_regressions_total{room="a"}`] != "1" || m[`march_left_behind_total{room="a"}`] != "0" {
+		t.Errorf("stopped %s, %s regressions, %s left behind", m[`march_leasing_stopped{room="a"}`], m[`march_regressions_total{room="a"}`], m[`march_left_behind_total{room="a"}`])
+	}
+	if _, err := c.admin.Refresh(bg); err != nil {
+		t.Fatal(err)
+	}
+	if h, halted := c.admin.Halted(); halted {
+		t.Errorf("halted again: %+v", h)
+	}
+}
+
+// TestLeftBehind recovers without an instance that lives: it drops what others
+// may have by now, goes on above it, and tells.
+func TestLeftBehind(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	a := c.start("a", "a1", nil)
+	a.mustNext("order")
+	backup := c.etcd.Backup(t)
+	var last int64
+	for range 4_000 {
+		last = a.mustNext("order")
+	}
+	c.etcd.Restore(t, backup, 0, "")
+	c.recover(func(context.Context, ledger.SeenInstance, bool) (ledger.Memory, error) {
+		return ledger.Memory{}, errors.New("not asked")
+	}, func(cfg *ledger.RecoverConfig) {
+		cfg.Without, cfg.Margin = []ledger.InstanceID{"a/a1"}, 1
+	})
+	a.await("told", 10*time.Second, func() bool { return a.metrics()[`march_left_behind_total{room="a"}`] == "1" })
+	a.await("issuing", 10*time.Second, func() bool {
+		id, err := a.next("order")
+		if err == nil && id <= last {
+			t.Errorf("issued %d after %d", id, last)
+		}
+		return err == nil
+	})
+}
