@@ -135,7 +135,7 @@ func (c *check) leases(lines []leased.Line) {
 	s := c.segments
 	c.r.Segments = s.Leased
 	c.r.Transactions = Transactions{
-		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), Orphans: len(s.Orphans), Unseen: s.Unseen,
+		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), GivenUp: len(s.GivenUp), Orphans: len(s.Orphans), Unseen: s.Unseen,
 	}
 	c.r.Skipped = s.Skipped
 	for _, problem := range s.Problems {
