@@ -33,7 +33,7 @@ func (r *Reader) Lasting(key string) bool {
 			return false
 		}
 	}
-	return key != k.activeMigration() && key != k.driver()
+	return key != k.activeMigration() && key != k.driver() && key != k.beat()
 }
 
 // Kept reports whether a key, once it is there, is never deleted.
@@ -67,8 +67,10 @@ type Entry struct {
 
 // EpochRecord is what the key `epoch` says.
 type EpochRecord struct {
-	Epoch           string // empty while leasing is halted
-	HaltedBy, Cause string
+	Epoch  string // empty while leasing is halted
+	Halted bool
+	By     string // who halted it,
+	Why    string // and why
 }
 
 // Entry reads a key and its value. A key without a mod revision was deleted.
@@ -86,7 +88,7 @@ func (r *Reader) Entry(kv KV) (Entry, error) {
 		if err = decode(kv, &v); err == nil {
 			e.Epoch = &EpochRecord{Epoch: v.Epoch}
 			if v.Halted != nil {
-				e.Epoch = &EpochRecord{HaltedBy: v.Halted.By, Cause: v.Halted.Why}
+				e.Epoch = &EpochRecord{Halted: true, By: v.Halted.By, Why: v.Halted.Why}
 			}
 		}
 	case "layout", "layouts":

@@ -32,6 +32,7 @@ const (
 	BeforeReply = "before-reply" // IDs are taken from the chain; the caller does not have them
 	AfterChange = "after-change" // a layout is changed; who changed it does not know
 	AfterMove   = "after-move"   // a move of a migration is made; nothing else is noted of it
+	AfterRaise  = "after-raise"  // a recover raised some marks, and goes on with others
 )
 
 // Points returns all points.
@@ -39,5 +40,6 @@ func Points() []Point {
 	return []Point{
 		{BeforeLease, Room}, {AfterLease, Room}, {BeforeUse, Room}, {BeforeReply, Room},
 		{AfterChange, Console}, {AfterMove, Console},
+		{AfterRaise, Recover},
 	}
 }

@@ -146,6 +146,9 @@ func TestGap(t *testing.T) {
 		if got := strings.Join(rules(h), ", "); got != map[bool]string{true: "mark fell", false: ""}[fell] && !strings.HasPrefix(got, "mark fell") {
 			t.Errorf("fell %v: %v", fell, h.Problems)
 		}
+		if fell {
+			continue // the ledger has halted leasing by now
+		}
 		r.lease(a, 7)
 		if h = r.read(); len(h.Steps) != 2 {
 			t.Errorf("steps before and after the gap: %+v", h.Steps)

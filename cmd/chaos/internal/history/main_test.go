@@ -142,7 +142,7 @@ type instance struct {
 
 func (r *recorded) join(room allocator.Room, name allocator.Instance, tag allocator.Tag) instance {
 	r.tb.Helper()
-	joined, err := r.open().Join(bg, ledger.Registration{Room: room, Name: name})
+	joined, err := r.open().Join(bg, ledger.Registration{Room: room, Name: name, Address: fmt.Sprintf("%s.%s.test:7010", name, room)})
 	if err != nil {
 		r.tb.Fatal(err)
 	}

@@ -55,16 +55,6 @@ func (t *transaction) problem(rule, format string, args ...any) {
 	t.replay.problem(rule, t.revision, format, args...)
 }
 
-// find returns the change of a key, if the transaction has one.
-func (t *transaction) find(key string) (change, bool) {
-	for _, c := range t.changes {
-		if c.Key == key {
-			return c, true
-		}
-	}
-	return change{}, false
-}
-
 // begins reports whether the transaction begins an epoch: a cluster's first, or
 // one after a halt.
 func (t *transaction) begins() bool {
@@ -76,7 +66,7 @@ func (t *transaction) begins() bool {
 	return false
 }
 
-func (t *transaction) halted() bool { return t.s.epoch.HaltedBy != "" }
+func (t *transaction) halted() bool { return t.s.epoch.Halted }
 
 func (t *transaction) rules(c change) {
 	was, there := t.s.kvs[c.Key]

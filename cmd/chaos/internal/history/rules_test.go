@@ -42,7 +42,7 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 		return corrupt(func(r *recorded) []ledger.Op {
 			v := r.value("marks/a/t", `"next":"\d+"`, fmt.Sprintf(`"next":"%d"`, next))
 			for field, number := range map[string]int64{"first": first, "end": end, "version": version} {
-				v = regexp.MustCompile(`"`+field+`":"\d+"`).ReplaceAllString(v, fmt.Sprintf(`"%s":"%d"`, field, number))
+				v = regexp.MustCompile(`"`+field+`":"\d+"`).ReplaceAllString(v, fmt.Sprintf("%q:\"%d\"", field, number))
 			}
 			return append([]ledger.Op{set("marks/a/t", v)}, more...)
 		})

@@ -204,7 +204,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 				}
 			}
 		}
-		if s.Leased != segments || leases != s.Leased+len(s.Applied) || len(s.Applied) > wrong+s.Refused {
+		if s.Leased != segments || leases != s.Leased+len(s.Applied)+len(s.GivenUp) || len(s.Applied) > wrong {
 			rt.Fatalf("%d leased of %d segments, %d steps, %d applied of %d", s.Leased, segments, leases, len(s.Applied), wrong)
 		}
 		applied += len(s.Applied)

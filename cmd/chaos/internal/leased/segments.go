@@ -16,7 +16,8 @@ import (
 type Segments struct {
 	Leased, Lost, Refused int // as the instances say
 
-	Applied []Line         // not leased, by what the instance says, but the history has it
+	Applied []Line         // lost, by what the instance says, but the history has it
+	GivenUp []Line         // the same of those that were refused: sent twice, or not trusted
 	Orphans []history.Step // that nobody has and nobody says anything of: an instance died
 	Unseen  int            // leased where the history has a gap, or ends
 	IDs     int64          // of all that were leased
@@ -59,7 +60,7 @@ func Match(lines []Line, h *history.History) *Segments {
 		}
 	}
 	taken := make(map[int]*Line)
-	var others []*Line
+	var lost, refused []*Line
 	for i := range lines {
 		l := &lines[i]
 		switch l.Outcome {
@@ -73,13 +74,19 @@ func Match(lines []Line, h *history.History) *Segments {
 			s.match(l, h, steps, taken)
 		case Lost:
 			s.Lost++
-			others = append(others, l)
+			lost = append(lost, l)
 		case Refused:
 			s.Refused++
-			others = append(others, l)
+			refused = append(refused, l)
 		}
 	}
-	s.unclaimed(others, h, taken)
+	s.unclaimed(lost, h, taken, func(l *Line) { s.Applied = append(s.Applied, *l) })
+	s.unclaimed(refused, h, taken, func(l *Line) { s.GivenUp = append(s.GivenUp, *l) })
+	for i, step := range h.Steps {
+		if step.Lease && taken[i] == nil {
+			s.Orphans = append(s.Orphans, step)
+		}
+	}
 	for _, list := range s.owners {
 		sortByFirst(list)
 	}
@@ -173,15 +180,15 @@ func unseen(h *history.History, l *Line) bool {
 }
 
 // unclaimed looks at steps that no instance has: who says that it failed to
-// lease them?
-func (s *Segments) unclaimed(others []*Line, h *history.History, taken map[int]*Line) {
+// lease them? Each line is of one step at most.
+func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*Line, use func(*Line)) {
 	type end struct {
 		room allocator.Room
 		tag  allocator.Tag
 		next int64
 	}
 	said := make(map[end][]*Line)
-	for _, l := range others {
+	for _, l := range lines {
 		at := end{l.Room, l.Tag, l.Segment.Last() + 1}
 		said[at] = append(said[at], l)
 	}
@@ -189,14 +196,14 @@ func (s *Segments) unclaimed(others []*Line, h *history.History, taken map[int]*
 		if !step.Lease || taken[i] != nil {
 			continue
 		}
-		lines := said[end{step.Room, step.Tag, step.Next}]
-		n := slices.IndexFunc(lines, func(l *Line) bool { return fits(step, l) && step.Mark.Era.Stamp.Epoch == l.Epoch })
+		at := end{step.Room, step.Tag, step.Next}
+		n := slices.IndexFunc(said[at], func(l *Line) bool { return fits(step, l) && step.Mark.Era.Stamp.Epoch == l.Epoch })
 		if n < 0 {
-			s.Orphans = append(s.Orphans, step)
 			continue
 		}
-		s.Applied = append(s.Applied, *lines[n])
-		said[end{step.Room, step.Tag, step.Next}] = slices.Delete(lines, n, n+1)
+		taken[i] = said[at][n]
+		use(taken[i])
+		said[at] = slices.Delete(said[at], n, n+1)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/bits"
@@ -123,7 +121,7 @@ func (c *check) etcd() {
 			until = c.r.Restores[i+1].Restored
 		}
 		for _, epoch := range h.Epochs {
-			if epoch.HaltedBy == "" || epoch.Time.Before(restore.Restored.Add(-time.Second)) || !until.IsZero() && epoch.Time.After(until) {
+			if !epoch.Halted || epoch.Time.Before(restore.Restored.Add(-time.Second)) || !until.IsZero() && epoch.Time.After(until) {
 				continue
 			}
 			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)
@@ -137,7 +135,7 @@ func (c *check) leases(lines []leased.Line) {
 	s := c.segments
 	c.r.Segments = s.Leased
 	c.r.Transactions = Transactions{
-		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), Orphans: len(s.Orphans), Unseen: s.Unseen,
+		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), GivenUp: len(s.GivenUp), Orphans: len(s.Orphans), Unseen: s.Unseen,
 	}
 	c.r.Skipped = s.Skipped
 	for _, problem := range s.Problems {
@@ -214,7 +212,7 @@ func (c *check) verdict(fresh *bits.Set) error {
 	if err == nil {
 		n, first, err = live.Missing(fresh)
 	}
-	if n > 0 {
+	if n > 0 && c.ended() {
 		c.r.Checker.add(n, fmt.Sprintf("%d IDs have a bit and no caller wrote them down, the first %v", n, first[0]))
 	}
 	return errors.Join(err, live.Close())
@@ -223,41 +221,5 @@ func (c *check) verdict(fresh *bits.Set) error {
 func (c *check) twice(when string, v bits.Verdict) {
 	for _, run := range v.Twice {
 		c.r.Duplicates.add(run.Count, when+run.String())
-	}
-}
-
-// weak finds out whether the run shows anything.
-func (c *check) weak() {
-	weak := func(format string, args ...any) { c.r.WeakFor = append(c.r.WeakFor, fmt.Sprintf(format, args...)) }
-	var missing []string
-	for _, kind := range c.r.Run.Kinds {
-		if c.r.Faults[kind] == 0 {
-			missing = append(missing, kind)
-		}
-	}
-	if len(missing) > 0 {
-		slices.Sort(missing)
-		weak("no fault of these kinds: %s", strings.Join(missing, ", "))
-	}
-	switch {
-	case c.r.IDs == 0:
-		weak("no IDs")
-	case len(c.r.Faults) == 0:
-		weak("no faults")
-	}
-	if c.r.Transactions.Applied == 0 {
-		weak("no transaction failed and was applied")
-	}
-	if c.r.Migrations == 0 {
-		weak("no migration")
-	}
-	if c.r.Planted == 0 {
-		weak("no duplicate was planted")
-	}
-	if n := len(c.r.Restores) + 1; c.r.Lives < n {
-		weak("etcd was restored %d times, its history shows %d of them", n-1, c.r.Lives-1)
-	}
-	if unseen := c.r.Transactions.Unseen; unseen*20 > c.r.Segments {
-		weak("%d of %d leases are not seen in etcd's history", unseen, c.r.Segments)
 	}
 }

@@ -163,6 +163,7 @@ func (r *run) end(workers ...*worker) {
 		must(r.t, w.file.Close())
 		must(r.t, os.WriteFile(filepath.Join(r.dir, "logs", fmt.Sprintf("%s.%s.log", w.room, w.name)), w.log.Bytes(), 0o600))
 	}
+	r.events.Add(record.Event{What: record.Ended})
 	must(r.t, r.events.Close())
 	must(r.t, r.bits.Close())
 }

@@ -30,7 +30,7 @@ func (r *Report) Print(out io.Writer) error {
 	}
 	t := r.Transactions
 	row("transactions", "%d ok, %d refused, %d failed, %d failed but applied", t.OK, t.Refused, t.Failed, t.Applied)
-	row("", "%d applied and nobody left to say so, %d not seen in etcd's history", t.Orphans, t.Unseen)
+	row("", "%d refused but applied, %d applied and nobody left to say so, %d not seen in etcd's history", t.GivenUp, t.Orphans, t.Unseen)
 	row("refills", "calm: %v", r.Refill.Calm)
 	row("", "under faults: %v", r.Refill.Faults)
 	row("issuing again", "after faults: %v", r.Recovery)
@@ -44,7 +44,7 @@ func (r *Report) Print(out io.Writer) error {
 		}
 		row("restore", "%s at %s: %s", restore.Kind, restore.Restored.Format(stamp), halted)
 	}
-	row("etcd's history", "%d lives, %d gaps", r.Lives, r.HistoryGaps)
+	row("etcd's history", "went back %d times, %d gaps", r.Lives-1, r.HistoryGaps)
 	row("planted duplicates", "%d, found but for those below", r.Planted)
 	for _, f := range r.findings() {
 		row(f.name, "%d", f.Count)

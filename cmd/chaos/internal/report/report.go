@@ -81,6 +81,7 @@ type Transactions struct {
 	Refused int `json:"refused"` // what they stood on had changed
 	Failed  int `json:"failed"`
 	Applied int `json:"failed_but_applied"`
+	GivenUp int `json:"refused_but_applied"`     // sent twice, or the instance did not trust the answer
 	Orphans int `json:"applied_and_nobody_left"` // the instance died before it could say anything
 	Unseen  int `json:"not_seen_in_history"`     // at the end of a life of etcd, or in a gap
 }

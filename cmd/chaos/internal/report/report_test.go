@@ -25,7 +25,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		want  func(r *report.Report) *report.Finding // nil: it passes
-		count int64 // 0: any
+		count int64                                  // 0: any
 		fault func(r run3)
 		after func(r run3) // the run ended
 	}{
@@ -242,12 +242,12 @@ func TestTally(t *testing.T) {
 	case got.Planted != 2 || len(got.Failures()) > 0:
 		t.Errorf("%d planted, failures %v", got.Planted, got.Failures())
 	}
-	if weak := got.Weak(); len(weak) != 1 || weak[0] != "no migration" {
+	if weak := got.Weak(); len(weak) != 1 || weak[0] != "0 migrations; a run of 0s has 1" {
 		t.Errorf("weak for %q", weak)
 	}
 	var text strings.Builder
 	must(t, got.Print(&text))
-	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "duplicates", "WEAK    no migration", "weak: "} {
+	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "duplicates", "WEAK    0 migrations", "weak: "} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, text.String())
 		}
@@ -261,17 +261,45 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// Nothing at all is weak in every way.
+// A run in which nothing happened is weak in every way, and a longer one more so.
 func TestWeak(t *testing.T) {
 	r := newRun(t)
 	r.end()
-	must(t, record.Run{Cluster: "default", Kinds: []string{"kill", "freeze"}}.Write(r.dir))
+	always := []string{"no IDs", "no duplicate was planted"}
+	for _, test := range []struct {
+		length time.Duration
+		want   []string
+	}{
+		{10 * time.Second, append(always, "0 migrations; a run of 10s has 1")},
+		{time.Minute, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
+		{10 * time.Minute, append(always, "1 faults; a run of 10m0s has 100", "0 migrations; a run of 10m0s has 20", "these kinds: freeze", "failed and was applied")},
+	} {
+		must(t, record.Run{Cluster: "default", Kinds: []string{"kill", "freeze"}, Time: test.length}.Write(r.dir))
+		got, err := report.Check(bg, r.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		weak := strings.Join(got.Weak(), "; ")
+		for _, want := range test.want {
+			if !strings.Contains(weak, want) {
+				t.Errorf("%v: weak for %q; want %q", test.length, weak, want)
+			}
+		}
+		if len(got.Weak()) != len(test.want) {
+			t.Errorf("%v: weak for %q; want %q", test.length, weak, test.want)
+		}
+	}
+	must(t, os.Remove(filepath.Join(r.dir, "events.jsonl")))
+	events, err := record.CreateEvents(r.dir)
+	must(t, err)
+	events.Add(record.Event{What: record.Restored, Kind: "plain"})
+	must(t, events.Close())
 	got, err := report.Check(bg, r.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	weak := strings.Join(got.Weak(), "; ")
-	for _, want := range []string{"these kinds: freeze", "no IDs", "failed and was applied", "no migration", "no duplicate was planted"} {
+	for _, want := range []string{"did not come to its end", "0 faults"} {
 		if !strings.Contains(weak, want) {
 			t.Errorf("weak for %q; want %q", weak, want)
 		}
