@@ -386,3 +386,35 @@ func (p *process) report() ledger.Memory {
 	}
 	return m
 }
+
+// A registration that was written again in the stretch that is lost has a lower
+// mod revision after the restore than the one its instance knows: the instance
+// leases again all the same.
+func TestRecoverAfterServing(t *testing.T) {
+	for _, bump := range []int64{0, 1_000_000_000} {
+		t.Run(fmt.Sprint("bump ", bump), func(t *testing.T) {
+			c := newCluster(t, "100 a=0-50 b=50-100")
+			a, b := c.start("a"), c.start("b")
+			a.lease(10)
+			b.lease(10)
+			backup := c.mem.Revision()
+			version := c.move("100 a=0-30 b=50-100").Layout.Version
+			a.lease(10)
+			if err := a.Serve(bg, version); err != nil {
+				t.Fatal(err)
+			}
+			a.lease(10)
+			c.mem.Restore(backup, bump, ledgertest.ClusterID)
+			_, err := a.tryLease("t", 10)
+			wantKind(t, err, allocator.WentBack)
+			if report, err := c.recover(c.mem.Open(), []*process{a, b}); err != nil || len(report.Missing) > 0 {
+				t.Fatalf("%+v, %v", report, err)
+			}
+			for range 2 {
+				a.lease(10)
+				b.lease(10)
+			}
+			c.check()
+		})
+	}
+}

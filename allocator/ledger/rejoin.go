@@ -38,11 +38,17 @@ func (i *Instance) check(ctx context.Context, found []KV) error {
 	i.mu.looked = false
 	err := i.adopt(found)
 	order := i.mu.order
+	older := err == nil && found[0].ModRevision < i.mu.kv.ModRevision
 	i.mu.Unlock()
+	l := i.ledger
+	if older && l.before().order != order {
+		// What we wrote last is lost with the stretch that etcd forgot: mod revisions
+		// can be compared within an epoch only.
+		return i.rejoin(ctx, found)
+	}
 	if !errors.Is(err, error(errDisplaced)) {
 		return err
 	}
-	l := i.ledger
 	if l.before().order == order {
 		l.suspect("the registration of "+l.haltsAs()+" is gone, or another's", nil)
 		if _, err := l.look(ctx, true, l.try); err != nil && allocator.KindOf(err) != allocator.Refused {

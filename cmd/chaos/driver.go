@@ -36,7 +36,9 @@ type driver struct {
 	violated           atomic.Int64
 	doing              atomic.Pointer[string]
 
-	token string // etcd's cluster ID is made of it; the main lane's
+	// The main lane's:
+	token       string          // etcd's cluster ID is made of it
+	journalLost map[string]bool // instances, ROOM/NAME, that ever started without
 
 	hold sync.Mutex // held while nobody may be stopped for long
 
@@ -48,7 +50,7 @@ type driver struct {
 }
 
 func newDriver(cfg *config, c *cluster.Cluster, events *record.Events, log hclog.Logger) *driver {
-	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token}
+	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool)}
 	d.mu.paused = make(map[*cluster.Server]bool)
 	d.mu.kinds = make(map[string]int)
 	d.background, d.stopWatch = context.WithCancel(context.Background())
@@ -135,6 +137,9 @@ func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func
 	}
 	return late
 }
+
+// id is what operators call an instance.
+func id(s *cluster.Server) string { return string(s.Room) + "/" + s.ID }
 
 // isPaused tells whether the lane of pauses has a server stopped.
 func (d *driver) isPaused(s *cluster.Server) bool {

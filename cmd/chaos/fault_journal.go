@@ -33,6 +33,7 @@ func removeJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) 
 			return nil, err
 		}
 	}
+	d.journalLost[id(s)] = true
 	return &injury{target: s.ID, detail: fmt.Sprintf("%d files", len(files)), end: func(context.Context) error {
 		s.Keep(true)
 		return nil

@@ -2,17 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/internal/crash"
 )
 
 // What becomes of the rooms while etcd goes back in time.
@@ -101,6 +102,9 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 		if err := os.RemoveAll(filepath.Join(d.Dir, "journal")); err != nil {
 			return nil, err
 		}
+		for _, s := range d.Instances {
+			d.journalLost[id(s)] = true
+		}
 	}
 	if err := down(d.Members...); err != nil {
 		return nil, err
@@ -118,7 +122,7 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 	released = true
 	return &injury{target: "etcd", detail: c.String(), end: func(ctx context.Context) error {
 		defer d.hold.Unlock()
-		return d.goOn(ctx, c, before)
+		return d.goOn(ctx, c, before, r)
 	}}, nil
 }
 
@@ -132,7 +136,7 @@ func (d *driver) ids() (n int64) {
 
 // goOn is what operators do once etcd is back: they wait for the halt, and have
 // March recover.
-func (d *driver) goOn(ctx context.Context, c cell, before int64) error {
+func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) error {
 	restored := time.Now()
 	if c.rooms != alive && !c.way.moved { // elsewhere they could not start
 		for _, s := range d.Instances {
@@ -158,9 +162,9 @@ func (d *driver) goOn(ctx context.Context, c cell, before int64) error {
 		return nil
 	}
 	began := time.Now()
-	if err := d.recover(ctx, c); err != nil {
+	if err := d.recover(ctx, c, r); err != nil {
 		d.note(record.Event{What: record.Recovered, Kind: c.way.name, Target: c.rooms, Violation: err.Error()})
-		return err
+		return ctx.Err()
 	}
 	d.note(record.Event{What: record.Recovered, Kind: c.way.name, Target: c.rooms, Took: time.Since(began)})
 	for _, s := range d.Instances {
@@ -197,13 +201,13 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 }
 
 // recover runs the command, and again where it failed, as the runbook says.
-func (d *driver) recover(ctx context.Context, c cell) error {
+func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s", "--timeout", "3s"}
 	switch {
 	case c.rooms == withoutJournal:
 		var without []string
 		for _, s := range d.Instances {
-			without = append(without, string(s.Room)+"/"+s.ID)
+			without = append(without, id(s))
 		}
 		args = append(args, "--without", strings.Join(without, ","))
 	case c.rooms == withJournal && c.way.moved:
@@ -217,19 +221,53 @@ func (d *driver) recover(ctx context.Context, c cell) error {
 			}
 		}
 	}
-	var errs error
-	for try := range 5 {
-		out, err := exec.CommandContext(ctx, d.March, args...).CombinedOutput()
-		if writeErr := os.WriteFile(filepath.Join(d.Dir, "logs", fmt.Sprintf("recover-%d-%d.txt", time.Now().Unix(), try)), out, 0o640); writeErr != nil {
+	var env []string
+	for _, p := range crash.Points() { // the first try dies on its way, where it can
+		if p.In == crash.Recover && r.IntN(2) == 0 {
+			env = []string{fmt.Sprintf("MARCH_CRASH=%s:1", p.Name)}
+		}
+	}
+	var last error
+	for try := range recoverTries {
+		cmd := exec.CommandContext(ctx, d.March, args...)
+		cmd.Env = append(os.Environ(), env...)
+		out, err := cmd.CombinedOutput()
+		env = nil
+		name := fmt.Sprintf("recover-%d-%d.txt", time.Now().Unix(), try)
+		if writeErr := os.WriteFile(filepath.Join(d.Dir, "logs", name), out, 0o640); writeErr != nil {
 			return writeErr
 		}
 		if err == nil {
 			return nil
 		}
-		errs = errors.Join(errs, fmt.Errorf("march recover: %w: %s", err, strings.TrimSpace(string(out))))
+		last = fmt.Errorf("march recover, %d times: %w; see logs/%s", try+1, err, name)
+		if missing := goOnWithout.FindSubmatch(out); missing != nil {
+			without := string(missing[1])
+			if who, ok := d.forgot(without); !ok {
+				return fmt.Errorf("march recover misses %s, which has its memory; see logs/%s", who, name)
+			}
+			args = append(args, "--without", without)
+		}
 		if !pause(ctx, time.Second) {
 			break
 		}
 	}
-	return errs
+	return last
+}
+
+// recoverTries is how often operators try.
+const recoverTries = 6
+
+// goOnWithout is what march recover says when instances are missing.
+var goOnWithout = regexp.MustCompile(`go on --without (\S+)`)
+
+// forgot tells whether all of some instances have lost their journal at some
+// time; a process before that may be missed.
+func (d *driver) forgot(list string) (who string, ok bool) {
+	for id := range strings.SplitSeq(list, ",") {
+		if !d.journalLost[id] {
+			return id, false
+		}
+	}
+	return "", true
 }

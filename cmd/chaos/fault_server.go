@@ -41,7 +41,7 @@ func serverFaults() []fault {
 		{"kill console", "a console is killed", kill(console)},
 		{"pause console", "a console is stopped for 1 to 4 s", pauseServer(console)},
 		{"cut off room", "a room has no etcd for as long as its reserve lasts", cutOff},
-		{"hold room to etcd", "what an instance sends to etcd is held back, or what it is to hear", link(instance, etcdLinks, oneWay)},
+		{holdToEtcd, "what an instance sends to etcd is held back, or what it is to hear", link(instance, etcdLinks, oneWay)},
 		{"slow room to etcd", "an instance's way to etcd takes longer", link(instance, etcdLinks, slow)},
 		{"cut room to etcd", "an instance's connections to etcd are cut, again and again", link(instance, etcdLinks, cutting)},
 		{"hold console to etcd", "a console has no etcd", link(console, etcdLinks, bothWays)},
@@ -53,6 +53,8 @@ func serverFaults() []fault {
 		{"narrow callers", "the way from callers to an instance is slow and narrow", link(instance, callers, narrow)},
 	}
 }
+
+const holdToEtcd = "hold room to etcd"
 
 type choose func(d *driver, r *rand.Rand) (*cluster.Server, error)
 

@@ -78,23 +78,26 @@ wrong usage.`,
 		SilenceErrors: true,
 		Args:          none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cfg.run(cmd.Context())
+		},
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			if !cmd.Flags().Changed("seed") {
 				cfg.seed = rand.Uint64N(1_000_000)
 			}
-			return cfg.run(cmd.Context())
 		},
 	}
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return allocator.Errorf(allocator.Invalid, "%w", err) })
+	shared := cmd.PersistentFlags()
 	flags := cmd.Flags()
 	flags.DurationVar(&cfg.time, "time", time.Minute, "how long to torture, 10s to 24h")
-	flags.Uint64Var(&cfg.seed, "seed", 0, "the seed of the schedule (default a random one)")
-	flags.StringVar(&cfg.dir, "dir", "", "the run's directory, which must be empty or new (default a temporary one, which is kept where the run failed)")
-	flags.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
-	flags.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is built for the run)")
+	shared.Uint64Var(&cfg.seed, "seed", 0, "the seed of the schedule (default a random one)")
+	shared.StringVar(&cfg.dir, "dir", "", "the run's directory, which must be empty or new (default a temporary one, which is kept where the run failed)")
+	shared.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
+	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is built for the run)")
 	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas (see `chaos faults`)")
-	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(stdout))
+	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(stdout), newMatrix(&cfg))
 	cmd.InitDefaultCompletionCmd()
 	return cmd
 }
@@ -168,6 +171,7 @@ type config struct {
 	dir, march     string
 	rate           int
 	only           []string
+	cell           *cell // the only thing that a run of the matrix does
 	stdout, stderr io.Writer
 }
 
@@ -188,14 +192,7 @@ func (c *config) run(ctx context.Context) (err error) {
 		return err
 	}
 	temporary := c.dir == ""
-	if temporary {
-		c.dir, err = os.MkdirTemp("", "march-chaos-")
-	} else {
-		if c.dir, err = filepath.Abs(c.dir); err == nil {
-			err = emptyDir(c.dir)
-		}
-	}
-	if err != nil {
+	if err := c.directory(); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(c.stderr, "seed %d, %v, in %s\n", c.seed, c.time, c.dir)
@@ -207,6 +204,18 @@ func (c *config) run(ctx context.Context) (err error) {
 		_, _ = fmt.Fprintf(c.stderr, "what happened is in %s; again: chaos --time %v --seed %d\n", c.dir, c.time, c.seed)
 	}
 	return err
+}
+
+// directory makes the run's directory.
+func (c *config) directory() (err error) {
+	if c.dir == "" {
+		c.dir, err = os.MkdirTemp("", "march-chaos-")
+		return err
+	}
+	if c.dir, err = filepath.Abs(c.dir); err != nil {
+		return err
+	}
+	return emptyDir(c.dir)
 }
 
 func emptyDir(dir string) error {

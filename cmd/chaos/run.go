@@ -38,6 +38,14 @@ const (
 
 // torture makes a run and prints its verdict.
 func (c *config) torture(ctx context.Context) (err error) {
+	if err := c.produce(ctx); err != nil {
+		return err
+	}
+	return check(ctx, c.dir, c.stdout)
+}
+
+// produce makes a run.
+func (c *config) produce(ctx context.Context) (err error) {
 	log, file, err := c.logger()
 	if err != nil {
 		return err
@@ -73,7 +81,7 @@ func (c *config) torture(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	return check(ctx, c.dir, c.stdout)
+	return nil
 }
 
 // build builds march with its crash points.
@@ -182,8 +190,15 @@ func (d *driver) torment(ctx context.Context) error {
 	d.began = time.Now()
 	group, ctx := errgroup.WithContext(ctx)
 	lanes, stop := context.WithTimeout(ctx, d.config.time)
-	group.Go(func() error { return d.faults(ctx, lanes) })
-	group.Go(func() error { return d.pauses(ctx, lanes) })
+	if d.config.cell != nil {
+		group.Go(func() error {
+			defer stop()
+			return d.oneCell(ctx)
+		})
+	} else {
+		group.Go(func() error { return d.faults(ctx, lanes) })
+		group.Go(func() error { return d.pauses(ctx, lanes) })
+	}
 	group.Go(func() error { return d.operate(ctx, lanes) })
 	err := group.Wait()
 	stop()

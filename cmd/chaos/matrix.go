@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/report"
+)
+
+func newMatrix(cfg *config) *cobra.Command {
+	return &cobra.Command{
+		Use: "matrix", Short: "Take etcd back in time in every way, one after the other", Args: none,
+		Long: `Take etcd back in time in every way, with rooms that live on, or start again with
+or without their journals: a run of its own for each cell. Cells of which the
+README says that nobody can see them may issue IDs twice; all others may not.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cfg.directory(); err != nil {
+				return err
+			}
+			return cfg.matrix(cmd.Context())
+		},
+	}
+}
+
+// matrix runs all cells and prints what became of them.
+func (c *config) matrix(ctx context.Context) error {
+	var out strings.Builder
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "RESTORE\tROOMS\tHALTED AFTER\tIDS UNTIL THEN\tIDS\tTWICE\tVERDICT")
+	top, failed := c.dir, 0
+	for n, cell := range cells() {
+		run := *c
+		run.cell, run.seed, run.time = &cell, c.seed+uint64(n), time.Minute
+		run.dir = filepath.Join(top, fmt.Sprintf("%02d %v", n+1, cell))
+		if err := os.MkdirAll(run.dir, 0o750); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(c.stderr, "%d of %d: %v\n", n+1, len(cells()), cell)
+		line, ok, err := run.cellLine(ctx)
+		if err != nil {
+			return fmt.Errorf("%v: %w", cell, err)
+		}
+		if !ok {
+			failed++
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", cell.way.name, cell.rooms, line)
+		c.march = run.march // built once
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(c.stdout, out.String()); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return failure{fmt.Errorf("%d of %d cells failed; see %s", failed, len(cells()), top)}
+	}
+	return nil
+}
+
+// cellLine makes the run of one cell, and says what became of it.
+func (c *config) cellLine(ctx context.Context) (line string, ok bool, err error) {
+	if err := c.produce(ctx); err != nil {
+		return "", false, err
+	}
+	r, err := report.Check(ctx, c.dir)
+	if err != nil {
+		return "", false, err
+	}
+	file, err := os.Create(filepath.Join(c.dir, "report.txt"))
+	if err != nil {
+		return "", false, err
+	}
+	if err := errors.Join(r.Print(file), file.Close()); err != nil {
+		return "", false, err
+	}
+	events, err := record.ReadEvents(c.dir)
+	if err != nil {
+		return "", false, err
+	}
+	halted, ids := "not needed", "-"
+	if c.cell.residual() {
+		halted = "not seen"
+	}
+	for _, e := range events {
+		if e.What == record.Halted && e.Violation == "" {
+			halted, ids = e.Took.Round(time.Millisecond).String(), fmt.Sprint(e.IDs)
+		}
+	}
+	verdict, ok := "passed", len(r.Failures()) == 0
+	switch {
+	case ok:
+	case c.cell.residual():
+		verdict, ok = "residual risk", true
+	default:
+		verdict = "FAILED: " + r.Failures()[0]
+	}
+	return fmt.Sprintf("%s\t%s\t%d\t%d\t%s", halted, ids, r.IDs, r.Duplicates.Count, verdict), ok, nil
+}
+
+// oneCell is torment for a run of one cell.
+func (d *driver) oneCell(ctx context.Context) error {
+	f := fault{"restore etcd", "", func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
+		return d.restoreCell(ctx, *d.config.cell, r)
+	}}
+	if err := d.inject(ctx, f, 1, rand.New(rand.NewPCG(d.config.seed, 1_001))); err != nil {
+		return err
+	}
+	pause(ctx, 2*time.Second) // some refills more
+	return ctx.Err()
+}
