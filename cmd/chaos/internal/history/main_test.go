@@ -51,7 +51,7 @@ func (r *recorded) follow() {
 	var done sync.WaitGroup
 	done.Go(func() {
 		conn := r.store.Open()
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.dir, Store: conn, CheckEvery: 5 * time.Millisecond}); err != nil {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.dir, Store: conn, CheckEvery: 10 * time.Millisecond}); err != nil {
 			r.tb.Errorf("follow: %v", err)
 		}
 		_ = conn.Close()

@@ -61,7 +61,7 @@ func start(tb tb, dir string) *cluster {
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "history"), Store: c.store.Open(), CheckEvery: 3 * time.Millisecond}); err != nil {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "history"), Store: c.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
 			tb.Errorf("follow: %v", err)
 		}
 	})

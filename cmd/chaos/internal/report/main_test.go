@@ -62,7 +62,7 @@ func newRun(t *testing.T) *run {
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.history(), Store: r.store.Open(), CheckEvery: 3 * time.Millisecond}); err != nil {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.history(), Store: r.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
 			t.Errorf("follow: %v", err)
 		}
 	})
