@@ -26,7 +26,12 @@ type Layout struct {
 
 // LayoutError lists every constraint that a layout breaks. Its Kind is
 // Invalid.
-type LayoutError struct{ Problems []string }
+type LayoutError struct {
+	Problems []string
+	// Rooms are those that each of Problems is about, in the same order; empty
+	// where all are about the layout as a whole.
+	Rooms [][]Room
+}
 
 func (e *LayoutError) Error() string { return "invalid layout: " + strings.Join(e.Problems, "; ") }
 
@@ -38,44 +43,46 @@ func (e *LayoutError) Is(target error) bool { return target == Invalid }
 // error is a *LayoutError that names every broken constraint with its rooms
 // and numbers.
 func (l Layout) Validate() error {
-	var problems []string
-	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	found := &LayoutError{}
+	add := func(about []Room, format string, args ...any) {
+		found.Problems, found.Rooms = append(found.Problems, fmt.Sprintf(format, args...)), append(found.Rooms, about)
+	}
 	if l.Boundary < 1 {
-		add("boundary %d; allowed: 1 to %d", l.Boundary, int64(MaxID))
+		add(nil, "boundary %d; allowed: 1 to %d", l.Boundary, int64(MaxID))
 	}
 	if n := len(l.Ranges); n < 1 || n > MaxRooms {
-		add("%d rooms; allowed: 1 to %d", n, MaxRooms)
+		add(nil, "%d rooms; allowed: 1 to %d", n, MaxRooms)
 		if n > MaxRooms {
-			return &LayoutError{Problems: problems} // too many to compare each with each
+			return found // too many to compare each with each
 		}
 	}
 	rooms := l.Rooms()
 	for _, room := range rooms {
-		r := l.Ranges[room]
+		r, about := l.Ranges[room], []Room{room}
 		if _, err := ParseRoom(string(room)); err != nil {
-			add("%v", err)
+			add(about, "%v", err)
 		}
 		if r.Lower < 0 {
-			add("room %s %v: lower %d is below 0", room, r, r.Lower)
+			add(about, "room %s %v: lower %d is below 0", room, r, r.Lower)
 		}
 		if r.Lower >= r.Upper {
-			add("room %s %v: lower %d is not below upper %d", room, r, r.Lower, r.Upper)
+			add(about, "room %s %v: lower %d is not below upper %d", room, r, r.Lower, r.Upper)
 		}
 		if l.Boundary >= 1 && r.Upper > l.Boundary {
-			add("room %s %v: upper %d is above boundary %d", room, r, r.Upper, l.Boundary)
+			add(about, "room %s %v: upper %d is above boundary %d", room, r, r.Upper, l.Boundary)
 		}
 	}
 	for i, a := range rooms {
 		for _, b := range rooms[i+1:] {
 			if both, ok := l.Ranges[a].Intersect(l.Ranges[b]); ok {
-				add("rooms %s %v and %s %v overlap in %v", a, l.Ranges[a], b, l.Ranges[b], both)
+				add([]Room{a, b}, "rooms %s %v and %s %v overlap in %v", a, l.Ranges[a], b, l.Ranges[b], both)
 			}
 		}
 	}
-	if problems == nil {
+	if found.Problems == nil {
 		return nil
 	}
-	return &LayoutError{Problems: problems}
+	return found
 }
 
 // Rooms returns the layout's rooms, sorted by lower, then by name.

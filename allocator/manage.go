@@ -37,6 +37,14 @@ func (c *Chain) Status() Status {
 	return s
 }
 
+// Issued returns how many IDs were taken so far: Status knows it too, and costs
+// more.
+func (c *Chain) Issued() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.issued()
+}
+
 func lasts(held int64, peak float64) time.Duration {
 	if held == 0 {
 		return 0

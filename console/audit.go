@@ -2,33 +2,68 @@ package console
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// ListAudit implements ConsoleService. A page token is the last ID of the page
-// before.
+// maxScanned is how many entries one call looks at, in pages of scanPage.
+const (
+	maxScanned = 10_000
+	scanPage   = 1000
+)
+
+// ListAudit implements ConsoleService. A page token is the ID of the last entry
+// that was looked at.
 func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*marchv1.ListAuditResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.ledger.Audits(ctx, r.GetPageToken(), size+1)
-	if err != nil {
-		return nil, err
+	for _, f := range []struct{ name, value string }{{"actor", r.GetActor()}, {"action", r.GetAction()}, {"object", r.GetObject()}} {
+		if len(f.value) > maxFilter {
+			return nil, allocator.Errorf(allocator.Invalid, "%s: %d bytes; allowed: up to %d", f.name, len(f.value), maxFilter)
+		}
+	}
+	chunk := size + 1
+	if r.GetActor() != "" || r.GetAction() != "" || r.GetObject() != "" {
+		chunk = scanPage
 	}
 	answer := &marchv1.ListAuditResponse{}
-	if len(entries) > size {
-		entries = entries[:size]
-		answer.NextPageToken = entries[size-1].ID
+	before := r.GetPageToken()
+	for scanned := 0; scanned < maxScanned; {
+		entries, err := s.ledger.Audits(ctx, before, chunk)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if len(answer.GetEntries()) == size {
+				answer.NextPageToken = before
+				return answer, nil
+			}
+			if wanted(r, e) {
+				answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
+					Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: e.From, To: e.To,
+				})
+			}
+			before = e.ID
+		}
+		if scanned += len(entries); len(entries) < chunk {
+			return answer, nil
+		}
 	}
-	for _, e := range entries {
-		answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
-			Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: e.From, To: e.To,
-		})
-	}
+	answer.NextPageToken = before
 	return answer, nil
+}
+
+// maxFilter bounds a filter, in bytes.
+const maxFilter = 256
+
+func wanted(r *marchv1.ListAuditRequest, e ledger.AuditEntry) bool {
+	return strings.Contains(e.Actor, r.GetActor()) && strings.Contains(e.Action, r.GetAction()) && strings.HasPrefix(e.Object, r.GetObject())
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,6 +21,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/observe"
 )
 
@@ -56,6 +58,9 @@ type Server struct {
 	rooms  dialer
 	health *health.Server
 
+	samples  *looked[sample]
+	tags     *looked[*tagIndex]
+	reading  atomic.Int64 // tags read so far, of the index being made
 	metrics  *metrics
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins
@@ -82,12 +87,22 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
+		samples: newLooked[sample](), tags: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.rooms.tracer = cfg.Tracer
-	if s.routes, err = rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+	calls, err := rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log})
+	if err != nil {
 		return nil, err
+	}
+	pages, err := web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
+	if err != nil {
+		return nil, err
+	}
+	s.routes = func(mux *http.ServeMux) {
+		calls(mux)
+		pages.Routes(mux)
 	}
 	return s, nil
 }
@@ -98,11 +113,13 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
 	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
-	driving, stop := context.WithCancel(ctx)
-	var driver sync.WaitGroup
-	driver.Go(func() { s.drive(driving) })
-	driver.Go(func() { s.watchHealth(driving) })
-	defer driver.Wait()
+	background, stop := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() { s.drive(background) })
+	work.Go(func() { s.watchHealth(background) })
+	work.Go(func() { s.samples.run(background, s.look) })
+	work.Go(func() { s.tags.run(background, s.readTags) })
+	defer work.Wait()
 	defer stop()
 	err := server.Run(ctx, server.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,

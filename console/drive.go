@@ -173,11 +173,21 @@ func waived(m ledger.Migration, i ledger.InstanceRecord) bool {
 	if slices.Contains(m.Without, i.ID()) {
 		return true
 	}
+	until := waitsUntil(m, i)
+	return !until.IsZero() && time.Now().After(until)
+}
+
+// waitsUntil returns until when the migration waits for an instance that stays
+// silent; zero for one that is not.
+func waitsUntil(m ledger.Migration, i ledger.InstanceRecord) time.Time {
+	if i.SilentSince.IsZero() {
+		return time.Time{}
+	}
 	since := i.SilentSince
 	if m.Reached > 0 && m.Moves[m.Reached-1].Made.After(since) {
 		since = m.Moves[m.Reached-1].Made
 	}
-	return !i.SilentSince.IsZero() && time.Since(since) > max(m.Hold, i.Hold)
+	return since.Add(max(m.Hold, i.Hold))
 }
 
 // prepare notes in m, ahead of its next change, what an operator will want to

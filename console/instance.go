@@ -62,6 +62,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	if _, err := s.ledger.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to show none
 		return nil, err
 	}
+	var now sample
+	if r.GetStatus() {
+		now, _, _ = s.samples.get(ctx, sampleAge, askTimeout)
+	}
 	answer := &marchv1.ListInstancesResponse{Halt: s.halt()}
 	for _, i := range instances {
 		p := &marchv1.Instance{
@@ -74,6 +78,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		}
 		if i.Alive {
 			p.LastSeen = timestamppb.New(i.LastSeen)
+			t := now.instances[i.ID()]
+			if p.Status = t.status; t.status != nil && t.rate >= 0 {
+				p.Rate = &t.rate
+			}
 		}
 		answer.Instances = append(answer.Instances, p)
 	}

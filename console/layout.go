@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -65,7 +64,11 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt()}, nil
+	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt()}
+	if r.GetVersion() == 0 {
+		answer.Ever = names(record.Ever)
+	}
+	return answer, nil
 }
 
 // ListLayouts implements ConsoleService. A page token is the last version of
@@ -98,12 +101,13 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 
 // ValidateLayout implements ConsoleService.
 func (s *Server) ValidateLayout(_ context.Context, r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
-	answer := &marchv1.ValidateLayoutResponse{}
-	var invalid *allocator.LayoutError
-	if _, err := api.LayoutFromProto(r.GetLayout()); errors.As(err, &invalid) {
-		answer.Problems = invalid.Problems
-	} else if err != nil {
-		return nil, err
+	return levers.ValidateLayout(r.GetLayout())
+}
+
+func names(rooms []allocator.Room) []string {
+	all := make([]string, len(rooms))
+	for i, room := range rooms {
+		all[i] = string(room)
 	}
-	return answer, nil
+	return all
 }

@@ -63,7 +63,7 @@ func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*mar
 		}
 		q := &marchv1.Waiting{Instance: string(w.ID()), Version: w.Version}
 		if !w.SilentSince.IsZero() {
-			q.SilentSince = timestamppb.New(w.SilentSince)
+			q.SilentSince, q.Until = timestamppb.New(w.SilentSince), timestamppb.New(waitsUntil(m, w))
 		}
 		p.Waiting = append(p.Waiting, q)
 	}

@@ -43,13 +43,19 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetTagResponse{Tag: levers.TagToProto(tag)}
-	for _, room := range slices.Sorted(maps.Keys(marks)) {
-		m := marks[room]
-		answer.Marks = append(answer.Marks, &marchv1.Mark{Room: string(room), Next: m.Next, Version: m.Era.Version})
-	}
+	answer := &marchv1.GetTagResponse{Tag: levers.TagToProto(tag), Marks: marksToProto(marks)}
 	answer.Chains, answer.Silent, err = s.chainsOf(ctx, name)
 	return answer, err
+}
+
+// marksToProto returns the marks of a tag, by room.
+func marksToProto(marks map[allocator.Room]ledger.Mark) []*marchv1.Mark {
+	list := make([]*marchv1.Mark, 0, len(marks))
+	for _, room := range slices.Sorted(maps.Keys(marks)) {
+		m := marks[room]
+		list = append(list, &marchv1.Mark{Room: string(room), Next: m.Next, Version: m.Era.Version})
+	}
+	return list
 }
 
 // ListTags implements ConsoleService. A page token is the last name of the

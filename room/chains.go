@@ -50,18 +50,39 @@ func (c *chains) get(tag string) *counted {
 	return c.mu.chains[allocator.Tag(tag)]
 }
 
-// all returns the chains, by tag where sorted is set.
-func (c *chains) all(sorted bool) []tagged {
+// all returns the chains, in no order.
+func (c *chains) all() []tagged {
 	c.mu.RLock()
+	defer c.mu.RUnlock()
 	list := make([]tagged, 0, len(c.mu.chains))
 	for tag, chain := range c.mu.chains {
 		list = append(list, tagged{tag, chain})
 	}
-	c.mu.RUnlock()
-	if sorted {
-		slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(a.tag, b.tag) })
-	}
 	return list
+}
+
+// after returns the first n chains whose tags come after one, empty for all, in
+// the order of tags, and whether there are more. It sorts no more than it must:
+// to page through many chains must not cost their number times the pages.
+func (c *chains) after(tag allocator.Tag, n int) (list []tagged, more bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	cut := func() {
+		slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(a.tag, b.tag) })
+		if len(list) > n {
+			list, more = list[:n], true
+		}
+	}
+	for name, chain := range c.mu.chains {
+		if name <= tag || more && name > list[n-1].tag {
+			continue
+		}
+		if list = append(list, tagged{name, chain}); len(list) > 2*n {
+			cut()
+		}
+	}
+	cut()
+	return list, more
 }
 
 // anyHeld reports whether any chain holds an ID.
@@ -78,7 +99,7 @@ func (c *chains) anyHeld() bool {
 
 // byPeak returns the chains by their recent peak rate, the highest first.
 func (c *chains) byPeak() []tagged {
-	list := c.all(false)
+	list := c.all()
 	peaks := make(map[allocator.Tag]float64, len(list))
 	for _, t := range list {
 		peaks[t.tag] = t.chain.Status().Peak
@@ -124,7 +145,7 @@ func (c *chains) replace(tag allocator.Tag, other, chain *counted) {
 
 // closeAll closes every chain and returns how many IDs were dropped in all.
 func (c *chains) closeAll() int64 {
-	for _, t := range c.all(false) {
+	for _, t := range c.all() {
 		c.remove(t.tag, t.chain)
 	}
 	c.mu.RLock()
@@ -141,6 +162,16 @@ func (c *chains) counts() (list []tagged, gone totals) {
 		list = append(list, tagged{tag, chain})
 	}
 	return list, c.mu.gone
+}
+
+// issued returns how many IDs were issued in all.
+func (c *chains) issued() int64 {
+	list, gone := c.counts()
+	sum := gone.issued
+	for _, t := range list {
+		sum += t.chain.Issued()
+	}
+	return sum
 }
 
 // heard returns how many changes of tags were heard of.
@@ -330,7 +361,7 @@ func (s *Server) sweep(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		for _, t := range s.chains.all(false) {
+		for _, t := range s.chains.all() {
 			if t.chain.Observe() >= s.cfg.IdleAfter && t.chain.CloseUnused(s.cfg.IdleAfter) {
 				s.chains.remove(t.tag, t.chain)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
 )
@@ -103,29 +104,5 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	tag, err := allocator.ParseTag(r.GetTag())
-	if err != nil {
-		return nil, err
-	}
-	id := r.GetId()
-	if id < 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
-	}
-	origin, under, err := s.ledger.Origin(ctx, tag, id)
-	if err != nil && allocator.KindOf(err) != allocator.NotFound {
-		return nil, err
-	}
-	record, _ := s.ledger.Layout()
-	now := record.Layout
-	answer := &marchv1.DecodeResponse{Version: now.Version, Block: now.Block(id), Residue: now.Residue(id)}
-	if room, ok := now.RoomOf(id); ok {
-		answer.Room = string(room)
-	}
-	if err == nil {
-		answer.Origin = &marchv1.Origin{
-			Room: string(origin), Layout: api.LayoutToProto(under.Layout),
-			Block: under.Layout.Block(id), Residue: under.Layout.Residue(id),
-		}
-	}
-	return answer, nil
+	return levers.Decode(ctx, s.ledger, r)
 }

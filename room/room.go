@@ -102,7 +102,10 @@ type Server struct {
 	routes      func(*http.ServeMux)
 	lines       lines
 
+	rates rates
+
 	instance *ledger.Instance // set by Run before anything is served
+	started  time.Time        // likewise
 }
 
 // maxRequest bounds a request, in bytes.
@@ -177,6 +180,8 @@ func (s *Server) Run(ctx context.Context) error {
 		s.closeListeners()
 		return err
 	}
+	s.started = time.Now()
+	s.rates.start(s.started)
 	defer func() {
 		if err := s.instance.Close(); err != nil {
 			s.log.Warn("journal not closed", "error", err)
@@ -205,6 +210,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.watchHealth(background) })
+	work.Go(func() error { return s.measure(background) })
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()

@@ -1,11 +1,9 @@
 package room
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -149,19 +147,12 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	list := s.chains.all(true)
-	from, _ := slices.BinarySearchFunc(list, allocator.Tag(r.GetPageToken()+"\x00"), func(t tagged, after allocator.Tag) int {
-		return cmp.Compare(t.tag, after)
-	})
-	if r.GetPageToken() == "" {
-		from = 0
-	}
-	page := list[from:min(from+size, len(list))]
+	page, more := s.chains.after(allocator.Tag(r.GetPageToken()), size)
 	answer := &marchv1.ListChainsResponse{}
 	for _, t := range page {
 		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Status()))
 	}
-	if from+size < len(list) {
+	if more {
 		answer.NextPageToken = string(page[len(page)-1].tag)
 	}
 	return answer, nil

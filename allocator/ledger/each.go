@@ -17,24 +17,55 @@ func (l *Ledger) EachTag(ctx context.Context, use func(Tag, map[allocator.Room]M
 	if err != nil {
 		return err
 	}
-	for after := allocator.Tag(""); ; {
-		page, err := l.Tags(ctx, "", after, eachPage)
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		marks, err := l.marksBetween(ctx, record.Ever, page[0].Name, page[len(page)-1].Name)
+	var within span
+	for lo := ""; ; {
+		page, hi, err := l.tagsFrom(ctx, lo, &within)
 		if err != nil {
 			return err
 		}
-		for _, tag := range page {
-			if err := use(tag, marks[tag.Name]); err != nil {
+		if len(page) > 0 {
+			marks, err := l.marksBetween(ctx, record.Ever, page[0].Name, page[len(page)-1].Name)
+			if err != nil {
 				return err
 			}
+			for _, tag := range page {
+				if err := use(tag, marks[tag.Name]); err != nil {
+					return err
+				}
+			}
 		}
-		if after = page[len(page)-1].Name; len(page) < eachPage {
+		if lo = hi; hi == "" {
 			return nil
 		}
 	}
+}
+
+// tagsFrom returns a page of tags from the name lo on, and where the next
+// begins, empty for nowhere.
+func (l *Ledger) tagsFrom(ctx context.Context, lo string, within *span) (tags []Tag, hi string, err error) {
+	prefix, end := l.keys.tags(), prefixEnd(l.keys.tags())
+	if hi = within.end(lo); hi != "" {
+		end = prefix + hi
+	}
+	answer, err := l.gets(ctx, page(prefix+lo, end, eachPage))
+	if err != nil {
+		return nil, "", err
+	}
+	kvs, common := answer.Got[0], -1
+	if len(kvs) == eachPage {
+		last := kvs[len(kvs)-1].Key
+		common, hi = commonBytes(kvs[0].Key, last)-len(prefix), last[len(prefix):]+"\x00"
+	}
+	within.read(len(kvs), eachPage, common)
+	tags = make([]Tag, 0, len(kvs))
+	for _, kv := range kvs {
+		t, err := l.decodeTag(kv)
+		if err != nil {
+			return nil, "", err
+		}
+		tags = append(tags, t)
+	}
+	return tags, hi, nil
 }
 
 // marksBetween returns the marks of all tags from first to last in rooms.

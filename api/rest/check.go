@@ -92,8 +92,11 @@ func (r *route) head() bool {
 }
 
 // check holds a value against a parameter: one way to write a number, for the
-// gateway would take 010 for eight.
+// gateway would take 010 for eight, and one to write a truth.
 func (p *parameter) check(value string) error {
+	if p.Type == "boolean" && value != "true" && value != "false" {
+		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: true or false", p.Name, value)
+	}
 	bits := p.bits()
 	if bits == 0 {
 		return nil

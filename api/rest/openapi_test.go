@@ -154,6 +154,14 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op operat
 		case "path":
 			target = strings.ReplaceAll(target, "{"+p.Name+"}", value)
 		case "query":
+			if p.Type == "boolean" {
+				value = "true"
+				w := httptest.NewRecorder()
+				mux.ServeHTTP(w, httptest.NewRequest(strings.ToUpper(method), path+"?"+p.Name+"=1", nil))
+				if want := p.Name + `: \"1\"; allowed: true or false`; w.Code != 400 || !strings.Contains(w.Body.String(), want) {
+					t.Errorf("%s %s?%s=1: got %d %s, want %s", method, path, p.Name, w.Code, w.Body, want)
+				}
+			}
 			target += map[bool]string{false: "?", true: "&"}[strings.Contains(target, "?")] + p.Name + "=" + value
 		case "body":
 			body = "{}"
@@ -177,7 +185,7 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op operat
 
 // TestIssuingIsNoGET: in both documents only reads are GETs.
 func TestIssuingIsNoGET(t *testing.T) {
-	reads := regexp.MustCompile(`_(Get|List|Watch|Decode)`)
+	reads := regexp.MustCompile(`_(Get|List|Search|Watch|Decode)`)
 	for name, mux := range unimplemented(t) {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))

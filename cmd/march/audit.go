@@ -21,6 +21,7 @@ func newAudit(c *common) *cobra.Command {
 
 func newAuditList(c *common, t *target) *cobra.Command {
 	var most int
+	r := &marchv1.ListAuditRequest{PageSize: 1000}
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List changes, the newest first; -o json has what was stored before and after",
@@ -29,7 +30,8 @@ func newAuditList(c *common, t *target) *cobra.Command {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				all := &marchv1.ListAuditResponse{}
 				for token := ""; most <= 0 || len(all.GetEntries()) < most; {
-					page, err := s.ListAudit(ctx, &marchv1.ListAuditRequest{PageSize: 1000, PageToken: token})
+					r.PageToken = token
+					page, err := s.ListAudit(ctx, r)
 					if err != nil {
 						return err
 					}
@@ -50,6 +52,9 @@ func newAuditList(c *common, t *target) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVar(&r.Actor, "by", "", "only by those whose name contains this")
+	cmd.Flags().StringVar(&r.Action, "did", "", "only what contains this: update, say")
+	cmd.Flags().StringVar(&r.Object, "to", "", "only to what begins with this: tags/order, say")
 	cmd.Flags().IntVarP(&most, "most", "n", 100, "at most so many; 0 for all")
 	return cmd
 }

@@ -244,7 +244,7 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, record ledger.
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP))
+	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: http://%s/\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP), d.ports.address(portConsoleHTTP))
 	for i, name := range record.Layout.Rooms() {
 		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+i), d.ports.address(portRoomHTTP+i), record.Layout.Ranges[name], record.Layout.Boundary)
 	}

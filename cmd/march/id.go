@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -170,6 +171,11 @@ func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 		r := o.GetLayout().GetRooms()[o.GetRoom()]
 		_, _ = fmt.Fprintf(w, "issued by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())
 		_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n", o.GetLayout().GetVersion(), o.GetLayout().GetBoundary())
+		until := "now"
+		if o.GetUntil() != nil {
+			until = o.GetUntil().AsTime().Format(time.RFC3339)
+		}
+		_, _ = fmt.Fprintf(w, "current\t%s to %s\n", o.GetSince().AsTime().Format(time.RFC3339), until)
 		_, _ = fmt.Fprintf(w, "block\t%d\n", o.GetBlock())
 		_, _ = fmt.Fprintf(w, "residue\t%d\n", o.GetResidue())
 		if o.GetLayout().GetVersion() == d.GetVersion() {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -18,7 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -136,11 +135,8 @@ exits 1 if there is one.
 			if err != nil {
 				return finding{err}
 			}
-			answer := &marchv1.ValidateLayoutResponse{}
-			var invalid *allocator.LayoutError
-			if _, err := api.LayoutFromProto(file); errors.As(err, &invalid) {
-				answer.Problems = invalid.Problems
-			} else if err != nil {
+			answer, err := levers.ValidateLayout(file)
+			if err != nil {
 				return err
 			}
 			err = c.print(answer, func(w *tabwriter.Writer) {
@@ -152,7 +148,7 @@ exits 1 if there is one.
 				}
 			})
 			if err == nil && len(answer.GetProblems()) > 0 {
-				return silent{finding{invalid}}
+				return silent{finding{allocator.Invalid}}
 			}
 			return err
 		},

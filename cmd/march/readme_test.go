@@ -193,7 +193,7 @@ func (r *readme) normal(output string) string {
 		output = strings.ReplaceAll(output, r.address(offset), fmt.Sprintf("127.0.0.1:70%02d", offset))
 	}
 	for _, replace := range [][2]string{
-		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`, "TIME"},
+		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "TIME"},
 		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "UUID"},
 		{`\S+@\S+`, "WHO"},
 		{`\S*/march-dev-\S+,`, "DIR,"},

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/signal"
@@ -220,9 +221,10 @@ func newConsole(c *common) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "console",
-		Short: "Run a console, which the operators' commands call",
-		Long: `Run a console, which the operators' commands call. It keeps nothing itself: run
-as many as you like, anywhere, of one cluster.`,
+		Short: "Run a console, which the operators' commands and browsers call",
+		Long: `Run a console, which the operators' commands call, and which shows the cluster to
+browsers (--http). It keeps nothing itself: run as many as you like, anywhere, of
+one cluster.`,
 		Example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -244,6 +246,9 @@ as many as you like, anywhere, of one cluster.`,
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			return serve(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
 				cfg.GRPC, cfg.HTTP = g, h
+				if h != nil {
+					_, _ = fmt.Fprintf(c.stderr, "the console's page: http://%s/\n", h.Addr())
+				}
 				return console.New(cfg)
 			})
 		},
@@ -252,7 +257,7 @@ as many as you like, anywhere, of one cluster.`,
 	watch.add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "for how long an instance must be silent to be forgotten")
 	return cmd

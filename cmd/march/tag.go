@@ -17,7 +17,7 @@ import (
 func newTag(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("tag", "Create, show, change and delete tags",
-		newTagCreate(c, t), newTagList(c, t), newTagShow(c, t), newTagUpdate(c, t), newTagDelete(c, t),
+		newTagCreate(c, t), newTagList(c, t), newTagSearch(c, t), newTagShow(c, t), newTagUpdate(c, t), newTagDelete(c, t),
 		newTagSkip(c, t), newTagPrescale(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)

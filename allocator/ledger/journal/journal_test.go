@@ -177,6 +177,20 @@ func TestTornAndCorrupt(t *testing.T) {
 	}
 }
 
+// A record that has its checksum was written so: where it is not known, nothing
+// of it is left out in silence.
+func TestUnknownRecord(t *testing.T) {
+	h := head
+	h.Format = Format
+	for _, text := range []string{`{"newer":1}`, `0`, `{} {}`} {
+		line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum([]byte(text), castagnoli), text)
+		s, err := Parse(append(encode(h), line...))
+		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 2: not a record of this program") {
+			t.Errorf("%s: %+v, %v", text, s, err)
+		}
+	}
+}
+
 // full is a disk that is full for a while.
 type full struct {
 	file

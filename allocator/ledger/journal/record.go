@@ -132,12 +132,15 @@ func encode(r Record) []byte {
 	return fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(b, castagnoli), b)
 }
 
-// decode reads a line without its end.
+var errChecksum = errors.New("bad checksum")
+
+// decode reads a line without its end. Its error is errChecksum, or that of a
+// record that another program wrote, or another version of this one.
 func decode(line []byte) (Record, error) {
 	var r Record
 	sum, text, ok := bytes.Cut(line, []byte(" "))
 	if !ok || string(sum) != fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli)) {
-		return r, allocator.Errorf(allocator.Internal, "bad checksum")
+		return r, errChecksum
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -153,7 +156,7 @@ func decode(line []byte) (Record, error) {
 // endsWell reports whether a line that cannot be read ends in one that can: the
 // end of the one before was damaged, which no crash does.
 func endsWell(line []byte) bool {
-	for from := 1; ; from++ {
+	for from := 1; from < len(line); from++ {
 		at := bytes.Index(line[from:], []byte(" {"))
 		if at < 0 {
 			return false
@@ -164,6 +167,7 @@ func endsWell(line []byte) bool {
 			}
 		}
 	}
+	return false
 }
 
 // Parse reads a journal. A last line that is cut off, or whose checksum is
@@ -177,7 +181,7 @@ func Parse(content []byte) (State, error) {
 		content = rest
 		r, err := decode(line)
 		switch {
-		case err != nil && number > 1 && len(rest) == 0 && !endsWell(line):
+		case errors.Is(err, errChecksum) && number > 1 && len(rest) == 0 && !endsWell(line):
 			return s, nil // torn
 		case err == nil && !whole:
 			err = allocator.Errorf(allocator.Internal, "the line has no end")

@@ -170,6 +170,9 @@ type GetLayoutResponse struct {
 	Layout *LayoutRecord          `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
 	// The cluster's uuid.
 	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The rooms that ever had a range, in the order of their names; only with the
+	// current layout.
+	Ever []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
 	// Why nothing is leased; absent while leasing is not halted.
 	Halt          *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -218,6 +221,13 @@ func (x *GetLayoutResponse) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *GetLayoutResponse) GetEver() []string {
+	if x != nil {
+		return x.Ever
+	}
+	return nil
 }
 
 func (x *GetLayoutResponse) GetHalt() *Halt {
@@ -381,7 +391,9 @@ func (x *ValidateLayoutRequest) GetLayout() *Layout {
 type ValidateLayoutResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every constraint that the layout breaks; empty for a valid one.
-	Problems      []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The rooms that each of these is about, in the same order.
+	Details       []*LayoutProblem `protobuf:"bytes,2,rep,name=details,proto3" json:"details,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +435,66 @@ func (x *ValidateLayoutResponse) GetProblems() []string {
 	return nil
 }
 
+func (x *ValidateLayoutResponse) GetDetails() []*LayoutProblem {
+	if x != nil {
+		return x.Details
+	}
+	return nil
+}
+
+type LayoutProblem struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Text  string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// Empty where it is about the boundary, or the layout as a whole.
+	Rooms         []string `protobuf:"bytes,2,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LayoutProblem) Reset() {
+	*x = LayoutProblem{}
+	mi := &file_march_v1_console_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LayoutProblem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LayoutProblem) ProtoMessage() {}
+
+func (x *LayoutProblem) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LayoutProblem.ProtoReflect.Descriptor instead.
+func (*LayoutProblem) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LayoutProblem) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *LayoutProblem) GetRooms() []string {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
 // Mark is what a room leased of a tag.
 type Mark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -437,7 +509,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +521,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +534,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Mark) GetRoom() string {
@@ -495,7 +567,7 @@ type CreateTagRequest struct {
 
 func (x *CreateTagRequest) Reset() {
 	*x = CreateTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +579,7 @@ func (x *CreateTagRequest) String() string {
 func (*CreateTagRequest) ProtoMessage() {}
 
 func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +592,7 @@ func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagRequest.ProtoReflect.Descriptor instead.
 func (*CreateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateTagRequest) GetTag() *Tag {
@@ -539,7 +611,7 @@ type CreateTagResponse struct {
 
 func (x *CreateTagResponse) Reset() {
 	*x = CreateTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +623,7 @@ func (x *CreateTagResponse) String() string {
 func (*CreateTagResponse) ProtoMessage() {}
 
 func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +636,7 @@ func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagResponse.ProtoReflect.Descriptor instead.
 func (*CreateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateTagResponse) GetTag() *Tag {
@@ -583,7 +655,7 @@ type GetTagRequest struct {
 
 func (x *GetTagRequest) Reset() {
 	*x = GetTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +667,7 @@ func (x *GetTagRequest) String() string {
 func (*GetTagRequest) ProtoMessage() {}
 
 func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +680,7 @@ func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagRequest.ProtoReflect.Descriptor instead.
 func (*GetTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetTagRequest) GetName() string {
@@ -633,7 +705,7 @@ type GetTagResponse struct {
 
 func (x *GetTagResponse) Reset() {
 	*x = GetTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +717,7 @@ func (x *GetTagResponse) String() string {
 func (*GetTagResponse) ProtoMessage() {}
 
 func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +730,7 @@ func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagResponse.ProtoReflect.Descriptor instead.
 func (*GetTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetTagResponse) GetTag() *Tag {
@@ -703,7 +775,7 @@ type ListTagsRequest struct {
 
 func (x *ListTagsRequest) Reset() {
 	*x = ListTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +787,7 @@ func (x *ListTagsRequest) String() string {
 func (*ListTagsRequest) ProtoMessage() {}
 
 func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +800,7 @@ func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsRequest.ProtoReflect.Descriptor instead.
 func (*ListTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTagsRequest) GetPageSize() int32 {
@@ -763,7 +835,7 @@ type ListTagsResponse struct {
 
 func (x *ListTagsResponse) Reset() {
 	*x = ListTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +847,7 @@ func (x *ListTagsResponse) String() string {
 func (*ListTagsResponse) ProtoMessage() {}
 
 func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +860,7 @@ func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsResponse.ProtoReflect.Descriptor instead.
 func (*ListTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListTagsResponse) GetTags() []*Tag {
@@ -805,6 +877,241 @@ func (x *ListTagsResponse) GetNextPageToken() string {
 	return ""
 }
 
+type SearchTagsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only tags whose name contains this.
+	Search string `protobuf:"bytes,1,opt,name=search,proto3" json:"search,omitempty"`
+	// name (the default), strict, rate, used, lasts, next or created.
+	Sort string `protobuf:"bytes,2,opt,name=sort,proto3" json:"sort,omitempty"`
+	// The largest first, or the last name.
+	Descending bool `protobuf:"varint,3,opt,name=descending,proto3" json:"descending,omitempty"`
+	// At most so many, 1 to 1,000; 0 for 100.
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// How many to leave out before these.
+	Offset        int32 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchTagsRequest) Reset() {
+	*x = SearchTagsRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchTagsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchTagsRequest) ProtoMessage() {}
+
+func (x *SearchTagsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchTagsRequest.ProtoReflect.Descriptor instead.
+func (*SearchTagsRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SearchTagsRequest) GetSearch() string {
+	if x != nil {
+		return x.Search
+	}
+	return ""
+}
+
+func (x *SearchTagsRequest) GetSort() string {
+	if x != nil {
+		return x.Sort
+	}
+	return ""
+}
+
+func (x *SearchTagsRequest) GetDescending() bool {
+	if x != nil {
+		return x.Descending
+	}
+	return false
+}
+
+func (x *SearchTagsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *SearchTagsRequest) GetOffset() int32 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type SearchTagsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tags  []*TagSummary          `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
+	// How many tags were found, on all pages, and how many tags there are.
+	Found int64 `protobuf:"varint,2,opt,name=found,proto3" json:"found,omitempty"`
+	Total int64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// When the tags were read. Absent while this console reads them for the first
+	// time: total then tells how far it is, and there are no tags.
+	AsOf          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchTagsResponse) Reset() {
+	*x = SearchTagsResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchTagsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchTagsResponse) ProtoMessage() {}
+
+func (x *SearchTagsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchTagsResponse.ProtoReflect.Descriptor instead.
+func (*SearchTagsResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SearchTagsResponse) GetTags() []*TagSummary {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *SearchTagsResponse) GetFound() int64 {
+	if x != nil {
+		return x.Found
+	}
+	return 0
+}
+
+func (x *SearchTagsResponse) GetTotal() int64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *SearchTagsResponse) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+// TagSummary is a tag and how far it is.
+type TagSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// Of all rooms that ever leased IDs of the tag, by the room's name.
+	Marks []*Mark `protobuf:"bytes,2,rep,name=marks,proto3" json:"marks,omitempty"`
+	// The recent peak rates of all instances that answered, IDs per second.
+	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	// The share of the IDs from start to limit that lies below the largest mark, 0
+	// to 1.
+	Used float64 `protobuf:"fixed64,4,opt,name=used,proto3" json:"used,omitempty"`
+	// How long the room that comes to the limit first has until then, at its
+	// present rate; absent where nobody issues IDs of it now.
+	Lasts         *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts,proto3" json:"lasts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagSummary) Reset() {
+	*x = TagSummary{}
+	mi := &file_march_v1_console_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagSummary) ProtoMessage() {}
+
+func (x *TagSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagSummary.ProtoReflect.Descriptor instead.
+func (*TagSummary) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TagSummary) GetTag() *Tag {
+	if x != nil {
+		return x.Tag
+	}
+	return nil
+}
+
+func (x *TagSummary) GetMarks() []*Mark {
+	if x != nil {
+		return x.Marks
+	}
+	return nil
+}
+
+func (x *TagSummary) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *TagSummary) GetUsed() float64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *TagSummary) GetLasts() *durationpb.Duration {
+	if x != nil {
+		return x.Lasts
+	}
+	return nil
+}
+
 type DeleteTagRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -814,7 +1121,7 @@ type DeleteTagRequest struct {
 
 func (x *DeleteTagRequest) Reset() {
 	*x = DeleteTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +1133,7 @@ func (x *DeleteTagRequest) String() string {
 func (*DeleteTagRequest) ProtoMessage() {}
 
 func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +1146,7 @@ func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteTagRequest) GetName() string {
@@ -857,7 +1164,7 @@ type DeleteTagResponse struct {
 
 func (x *DeleteTagResponse) Reset() {
 	*x = DeleteTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +1176,7 @@ func (x *DeleteTagResponse) String() string {
 func (*DeleteTagResponse) ProtoMessage() {}
 
 func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1189,7 @@ func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
 }
 
 type ListRoomsRequest struct {
@@ -893,7 +1200,7 @@ type ListRoomsRequest struct {
 
 func (x *ListRoomsRequest) Reset() {
 	*x = ListRoomsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +1212,7 @@ func (x *ListRoomsRequest) String() string {
 func (*ListRoomsRequest) ProtoMessage() {}
 
 func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +1225,7 @@ func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
 }
 
 type ListRoomsResponse struct {
@@ -930,7 +1237,7 @@ type ListRoomsResponse struct {
 
 func (x *ListRoomsResponse) Reset() {
 	*x = ListRoomsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1249,7 @@ func (x *ListRoomsResponse) String() string {
 func (*ListRoomsResponse) ProtoMessage() {}
 
 func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1262,7 @@ func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoomsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRoomsResponse) GetRooms() []*Room {
@@ -978,7 +1285,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1297,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1310,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Room) GetName() string {
@@ -1037,14 +1344,16 @@ func (x *Room) GetAlive() int32 {
 type ListInstancesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this room's; empty for all.
-	Room          string `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Room string `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	// Ask each instance for its status too.
+	Status        bool `protobuf:"varint,20,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1365,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1378,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListInstancesRequest) GetRoom() string {
@@ -1077,6 +1386,13 @@ func (x *ListInstancesRequest) GetRoom() string {
 		return x.Room
 	}
 	return ""
+}
+
+func (x *ListInstancesRequest) GetStatus() bool {
+	if x != nil {
+		return x.Status
+	}
+	return false
 }
 
 type ListInstancesResponse struct {
@@ -1090,7 +1406,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1418,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1431,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -1146,7 +1462,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1474,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1487,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Halt) GetBy() string {
@@ -1213,14 +1529,20 @@ type Instance struct {
 	// clients with what they leased from it.
 	Hold *durationpb.Duration `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`
 	// Since when its heartbeat has been missed; absent while it is there.
-	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	SilentSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	// What it tells of itself, where that was asked for; absent when it did not
+	// answer.
+	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
+	// IDs per second now, where the status was asked for; absent until it was
+	// measured.
+	Rate          *float64 `protobuf:"fixed64,21,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1554,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1567,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1318,6 +1640,324 @@ func (x *Instance) GetSilentSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Instance) GetStatus() *InstanceStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *Instance) GetRate() float64 {
+	if x != nil && x.Rate != nil {
+		return *x.Rate
+	}
+	return 0
+}
+
+type GetOverviewRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOverviewRequest) Reset() {
+	*x = GetOverviewRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOverviewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOverviewRequest) ProtoMessage() {}
+
+func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
+func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+}
+
+type GetOverviewResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Layout *LayoutRecord          `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
+	// The cluster's uuid.
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The rooms that ever had a range, in the order of their names.
+	Ever []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
+	// By lower; after these rooms without a range that still have instances.
+	Rooms []*RoomStatus `protobuf:"bytes,4,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	// The migration that is under way, if there is one.
+	Migration *Migration `protobuf:"bytes,5,opt,name=migration,proto3" json:"migration,omitempty"`
+	// When the instances were asked; absent until they were, and then nothing of
+	// what they tell is here.
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Why nothing is leased; absent while leasing is not halted.
+	Halt          *Halt `protobuf:"bytes,7,opt,name=halt,proto3" json:"halt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOverviewResponse) Reset() {
+	*x = GetOverviewResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOverviewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOverviewResponse) ProtoMessage() {}
+
+func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
+func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetOverviewResponse) GetEver() []string {
+	if x != nil {
+		return x.Ever
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetRooms() []*RoomStatus {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetMigration() *Migration {
+	if x != nil {
+		return x.Migration
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetHalt() *Halt {
+	if x != nil {
+		return x.Halt
+	}
+	return nil
+}
+
+// RoomStatus is what the instances of a room tell of it, together.
+type RoomStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Absent for a room that has none in the current layout.
+	Range *Range `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
+	// Registered instances, those whose heartbeat is there, and those of them that
+	// answered and can issue IDs.
+	Instances int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
+	Alive     int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
+	Ready     int32 `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
+	// IDs per second now; absent until it was measured.
+	Rate *float64 `protobuf:"fixed64,6,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
+	// The rate in the last minutes, the oldest first, a value for every
+	// rate_every; -1 where nobody measured.
+	Rates     []float64            `protobuf:"fixed64,7,rep,packed,name=rates,proto3" json:"rates,omitempty"`
+	RateEvery *durationpb.Duration `protobuf:"bytes,8,opt,name=rate_every,json=rateEvery,proto3" json:"rate_every,omitempty"`
+	// The least of its instances; absent when no tag is in use.
+	Reserve    *durationpb.Duration `protobuf:"bytes,9,opt,name=reserve,proto3" json:"reserve,omitempty"`
+	ReserveTag string               `protobuf:"bytes,10,opt,name=reserve_tag,json=reserveTag,proto3" json:"reserve_tag,omitempty"`
+	// The oldest layout that one of its instances serves; 0 without any.
+	Version int64 `protobuf:"varint,11,opt,name=version,proto3" json:"version,omitempty"`
+	// The largest of its instances; absent when none told one.
+	EtcdLatency *durationpb.Duration `protobuf:"bytes,12,opt,name=etcd_latency,json=etcdLatency,proto3" json:"etcd_latency,omitempty"`
+	// The earliest of its instances; absent while etcd answers all of them.
+	EtcdAwaySince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=etcd_away_since,json=etcdAwaySince,proto3" json:"etcd_away_since,omitempty"`
+	// IDs in memory.
+	Held int64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
+	// Why instances cannot issue IDs, room/instance: why.
+	Problems      []string `protobuf:"bytes,15,rep,name=problems,proto3" json:"problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoomStatus) Reset() {
+	*x = RoomStatus{}
+	mi := &file_march_v1_console_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoomStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoomStatus) ProtoMessage() {}
+
+func (x *RoomStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
+func (*RoomStatus) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RoomStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RoomStatus) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetInstances() int32 {
+	if x != nil {
+		return x.Instances
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetAlive() int32 {
+	if x != nil {
+		return x.Alive
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetReady() int32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetRate() float64 {
+	if x != nil && x.Rate != nil {
+		return *x.Rate
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetRates() []float64 {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetRateEvery() *durationpb.Duration {
+	if x != nil {
+		return x.RateEvery
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetReserve() *durationpb.Duration {
+	if x != nil {
+		return x.Reserve
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetReserveTag() string {
+	if x != nil {
+		return x.ReserveTag
+	}
+	return ""
+}
+
+func (x *RoomStatus) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetEtcdLatency() *durationpb.Duration {
+	if x != nil {
+		return x.EtcdLatency
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetEtcdAwaySince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EtcdAwaySince
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetHeld() int64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *RoomStatus) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 type ForgetInstanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Room          string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -1328,7 +1968,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1980,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1993,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -1378,7 +2018,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +2030,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +2043,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 type ListAuditRequest struct {
@@ -1411,14 +2051,20 @@ type ListAuditRequest struct {
 	// At most so many, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the last page's answer; empty for the first.
-	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only changes by an actor whose name contains this,
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// whose action contains this,
+	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
+	// and of an object that begins with this: "tags/", say.
+	Object        string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +2076,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +2089,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -1460,9 +2106,32 @@ func (x *ListAuditRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *ListAuditRequest) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
 type ListAuditResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Entries []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With a filter a page may have fewer than there are, or none, and not be the
+	// last: a call looks at 10,000 changes at most.
+	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1471,7 +2140,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +2152,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +2165,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -1533,7 +2202,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +2214,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +2227,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -1614,17 +2283,18 @@ var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\",\n" +
 	"\x10GetLayoutRequest\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"\x81\x01\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\x95\x01\n" +
 	"\x11GetLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
-	"\acluster\x18\x02 \x01(\tR\acluster\x12\"\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
+	"\x04ever\x18\x03 \x03(\tR\x04ever\x12\"\n" +
 	"\x04halt\x18\x04 \x01(\v2\x0e.march.v1.HaltR\x04halt\"P\n" +
 	"\x12ListLayoutsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -1634,9 +2304,13 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\alayouts\x18\x01 \x03(\v2\x16.march.v1.LayoutRecordR\alayouts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"A\n" +
 	"\x15ValidateLayoutRequest\x12(\n" +
-	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"4\n" +
+	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"g\n" +
 	"\x16ValidateLayoutResponse\x12\x1a\n" +
-	"\bproblems\x18\x01 \x03(\tR\bproblems\"H\n" +
+	"\bproblems\x18\x01 \x03(\tR\bproblems\x121\n" +
+	"\adetails\x18\x02 \x03(\v2\x17.march.v1.LayoutProblemR\adetails\"9\n" +
+	"\rLayoutProblem\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x14\n" +
+	"\x05rooms\x18\x02 \x03(\tR\x05rooms\"H\n" +
 	"\x04Mark\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x18\n" +
@@ -1659,7 +2333,27 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"]\n" +
 	"\x10ListTagsResponse\x12!\n" +
 	"\x04tags\x18\x01 \x03(\v2\r.march.v1.TagR\x04tags\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x94\x01\n" +
+	"\x11SearchTagsRequest\x12\x16\n" +
+	"\x06search\x18\x01 \x01(\tR\x06search\x12\x12\n" +
+	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x1e\n" +
+	"\n" +
+	"descending\x18\x03 \x01(\bR\n" +
+	"descending\x12\x1b\n" +
+	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x16\n" +
+	"\x06offset\x18\x05 \x01(\x05R\x06offset\"\x9b\x01\n" +
+	"\x12SearchTagsResponse\x12(\n" +
+	"\x04tags\x18\x01 \x03(\v2\x14.march.v1.TagSummaryR\x04tags\x12\x14\n" +
+	"\x05found\x18\x02 \x01(\x03R\x05found\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x03R\x05total\x12/\n" +
+	"\x05as_of\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\"\xac\x01\n" +
+	"\n" +
+	"TagSummary\x12\x1f\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12$\n" +
+	"\x05marks\x18\x02 \x03(\v2\x0e.march.v1.MarkR\x05marks\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x01R\x04used\x12/\n" +
+	"\x05lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lasts\"&\n" +
 	"\x10DeleteTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
 	"\x11DeleteTagResponse\"\x12\n" +
@@ -1670,16 +2364,17 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x05range\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x1c\n" +
 	"\tinstances\x18\x03 \x01(\x05R\tinstances\x12\x14\n" +
-	"\x05alive\x18\x04 \x01(\x05R\x05alive\"*\n" +
+	"\x05alive\x18\x04 \x01(\x05R\x05alive\"B\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
-	"\x04room\x18\x01 \x01(\tR\x04room\"m\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
+	"\x06status\x18\x14 \x01(\bR\x06status\"m\n" +
 	"\x15ListInstancesResponse\x120\n" +
 	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\x12\"\n" +
 	"\x04halt\x18\x02 \x01(\v2\x0e.march.v1.HaltR\x04halt\"X\n" +
 	"\x04Halt\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
-	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xef\x02\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xc3\x03\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1691,15 +2386,51 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12-\n" +
 	"\x04hold\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12=\n" +
 	"\fsilent_since\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\"?\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x120\n" +
+	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
+	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
+	"\x05_rate\"\x14\n" +
+	"\x12GetOverviewRequest\"\xa7\x02\n" +
+	"\x13GetOverviewResponse\x12.\n" +
+	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
+	"\x04ever\x18\x03 \x03(\tR\x04ever\x12*\n" +
+	"\x05rooms\x18\x04 \x03(\v2\x14.march.v1.RoomStatusR\x05rooms\x121\n" +
+	"\tmigration\x18\x05 \x01(\v2\x13.march.v1.MigrationR\tmigration\x12/\n" +
+	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12\"\n" +
+	"\x04halt\x18\a \x01(\v2\x0e.march.v1.HaltR\x04halt\"\xa5\x04\n" +
+	"\n" +
+	"RoomStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
+	"\x05range\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x1c\n" +
+	"\tinstances\x18\x03 \x01(\x05R\tinstances\x12\x14\n" +
+	"\x05alive\x18\x04 \x01(\x05R\x05alive\x12\x14\n" +
+	"\x05ready\x18\x05 \x01(\x05R\x05ready\x12\x17\n" +
+	"\x04rate\x18\x06 \x01(\x01H\x00R\x04rate\x88\x01\x01\x12\x14\n" +
+	"\x05rates\x18\a \x03(\x01R\x05rates\x128\n" +
+	"\n" +
+	"rate_every\x18\b \x01(\v2\x19.google.protobuf.DurationR\trateEvery\x123\n" +
+	"\areserve\x18\t \x01(\v2\x19.google.protobuf.DurationR\areserve\x12\x1f\n" +
+	"\vreserve_tag\x18\n" +
+	" \x01(\tR\n" +
+	"reserveTag\x12\x18\n" +
+	"\aversion\x18\v \x01(\x03R\aversion\x12<\n" +
+	"\fetcd_latency\x18\f \x01(\v2\x19.google.protobuf.DurationR\vetcdLatency\x12B\n" +
+	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x12\n" +
+	"\x04held\x18\x0e \x01(\x03R\x04held\x12\x1a\n" +
+	"\bproblems\x18\x0f \x03(\tR\bproblemsB\a\n" +
+	"\x05_rate\"?\n" +
 	"\x15ForgetInstanceRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
-	"\x16ForgetInstanceResponse\"N\n" +
+	"\x16ForgetInstanceResponse\"\x94\x01\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"k\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
+	"\x06object\x18\x05 \x01(\tR\x06object\"k\n" +
 	"\x11ListAuditResponse\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.march.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
@@ -1711,8 +2442,9 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to2\xd3\x0e\n" +
-	"\x0eConsoleService\x12G\n" +
+	"\x02to\x18\a \x01(\tR\x02to2\xa5\x10\n" +
+	"\x0eConsoleService\x12J\n" +
+	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
 	"InitLayout\x12\x1b.march.v1.InitLayoutRequest\x1a\x1c.march.v1.InitLayoutResponse\x12D\n" +
 	"\tGetLayout\x12\x1a.march.v1.GetLayoutRequest\x1a\x1b.march.v1.GetLayoutResponse\x12J\n" +
@@ -1720,11 +2452,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0eValidateLayout\x12\x1f.march.v1.ValidateLayoutRequest\x1a .march.v1.ValidateLayoutResponse\x12D\n" +
 	"\tCreateTag\x12\x1a.march.v1.CreateTagRequest\x1a\x1b.march.v1.CreateTagResponse\x12;\n" +
 	"\x06GetTag\x12\x17.march.v1.GetTagRequest\x1a\x18.march.v1.GetTagResponse\x12A\n" +
-	"\bListTags\x12\x19.march.v1.ListTagsRequest\x1a\x1a.march.v1.ListTagsResponse\x12D\n" +
+	"\bListTags\x12\x19.march.v1.ListTagsRequest\x1a\x1a.march.v1.ListTagsResponse\x12G\n" +
+	"\n" +
+	"SearchTags\x12\x1b.march.v1.SearchTagsRequest\x1a\x1c.march.v1.SearchTagsResponse\x12D\n" +
 	"\tUpdateTag\x12\x1a.march.v1.UpdateTagRequest\x1a\x1b.march.v1.UpdateTagResponse\x12D\n" +
 	"\tDeleteTag\x12\x1a.march.v1.DeleteTagRequest\x1a\x1b.march.v1.DeleteTagResponse\x12>\n" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
-	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12D\n" +
+	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12;\n" +
+	"\x06Decode\x12\x17.march.v1.DecodeRequest\x1a\x18.march.v1.DecodeResponse\x12D\n" +
 	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12P\n" +
 	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12S\n" +
 	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12P\n" +
@@ -1751,7 +2486,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_march_v1_console_proto_goTypes = []any{
 	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
 	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
@@ -1761,136 +2496,170 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*ListLayoutsResponse)(nil),       // 5: march.v1.ListLayoutsResponse
 	(*ValidateLayoutRequest)(nil),     // 6: march.v1.ValidateLayoutRequest
 	(*ValidateLayoutResponse)(nil),    // 7: march.v1.ValidateLayoutResponse
-	(*Mark)(nil),                      // 8: march.v1.Mark
-	(*CreateTagRequest)(nil),          // 9: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),         // 10: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),             // 11: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),            // 12: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),           // 13: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),          // 14: march.v1.ListTagsResponse
-	(*DeleteTagRequest)(nil),          // 15: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),         // 16: march.v1.DeleteTagResponse
-	(*ListRoomsRequest)(nil),          // 17: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),         // 18: march.v1.ListRoomsResponse
-	(*Room)(nil),                      // 19: march.v1.Room
-	(*ListInstancesRequest)(nil),      // 20: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 21: march.v1.ListInstancesResponse
-	(*Halt)(nil),                      // 22: march.v1.Halt
-	(*Instance)(nil),                  // 23: march.v1.Instance
-	(*ForgetInstanceRequest)(nil),     // 24: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 25: march.v1.ForgetInstanceResponse
-	(*ListAuditRequest)(nil),          // 26: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 27: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 28: march.v1.AuditEntry
-	(*Layout)(nil),                    // 29: march.v1.Layout
-	(*LayoutRecord)(nil),              // 30: march.v1.LayoutRecord
-	(*Tag)(nil),                       // 31: march.v1.Tag
-	(*Chain)(nil),                     // 32: march.v1.Chain
-	(*Range)(nil),                     // 33: march.v1.Range
-	(*timestamppb.Timestamp)(nil),     // 34: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
-	(*UpdateTagRequest)(nil),          // 36: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 37: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 38: march.v1.PrescaleTagRequest
-	(*PlanMigrationRequest)(nil),      // 39: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 40: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 41: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 42: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 43: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 44: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 45: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 46: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 47: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 48: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 49: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 50: march.v1.PrescaleTagResponse
-	(*PlanMigrationResponse)(nil),     // 51: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 52: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 53: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 54: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 55: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 56: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 57: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 58: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 59: march.v1.ContinueMigrationResponse
+	(*LayoutProblem)(nil),             // 8: march.v1.LayoutProblem
+	(*Mark)(nil),                      // 9: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 10: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 11: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 12: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 13: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 14: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 15: march.v1.ListTagsResponse
+	(*SearchTagsRequest)(nil),         // 16: march.v1.SearchTagsRequest
+	(*SearchTagsResponse)(nil),        // 17: march.v1.SearchTagsResponse
+	(*TagSummary)(nil),                // 18: march.v1.TagSummary
+	(*DeleteTagRequest)(nil),          // 19: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 20: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 21: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 22: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 23: march.v1.Room
+	(*ListInstancesRequest)(nil),      // 24: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 25: march.v1.ListInstancesResponse
+	(*Halt)(nil),                      // 26: march.v1.Halt
+	(*Instance)(nil),                  // 27: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 28: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 29: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 30: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 31: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 32: march.v1.ForgetInstanceResponse
+	(*ListAuditRequest)(nil),          // 33: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 34: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 35: march.v1.AuditEntry
+	(*Layout)(nil),                    // 36: march.v1.Layout
+	(*LayoutRecord)(nil),              // 37: march.v1.LayoutRecord
+	(*Tag)(nil),                       // 38: march.v1.Tag
+	(*Chain)(nil),                     // 39: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
+	(*Range)(nil),                     // 42: march.v1.Range
+	(*InstanceStatus)(nil),            // 43: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 44: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 45: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 46: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 47: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 48: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 49: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 50: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 51: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 52: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 53: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 54: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 55: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 56: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 57: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 58: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 59: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 60: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 61: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 62: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 63: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 64: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 65: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 66: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 67: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 68: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 69: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 70: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	29, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	30, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	30, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	22, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	30, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	29, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	31, // 6: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	31, // 7: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	31, // 8: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	8,  // 9: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	32, // 10: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	31, // 11: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	19, // 12: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	33, // 13: march.v1.Room.range:type_name -> march.v1.Range
-	23, // 14: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	22, // 15: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	34, // 16: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	34, // 17: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	34, // 18: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	35, // 19: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	34, // 20: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
-	28, // 21: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	34, // 22: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	0,  // 23: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 24: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 25: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 26: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	9,  // 27: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	11, // 28: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	13, // 29: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	36, // 30: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	15, // 31: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	37, // 32: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	38, // 33: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	17, // 34: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	20, // 35: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	24, // 36: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	39, // 37: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	40, // 38: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	41, // 39: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	42, // 40: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	43, // 41: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	44, // 42: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	45, // 43: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	46, // 44: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	47, // 45: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	26, // 46: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	1,  // 47: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 48: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 49: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 50: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	10, // 51: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	12, // 52: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	14, // 53: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	48, // 54: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	16, // 55: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	49, // 56: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	50, // 57: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	18, // 58: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	21, // 59: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	25, // 60: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	51, // 61: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	52, // 62: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	53, // 63: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	54, // 64: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	55, // 65: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	56, // 66: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	57, // 67: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	58, // 68: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	59, // 69: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	27, // 70: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	47, // [47:71] is the sub-list for method output_type
-	23, // [23:47] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	36, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	37, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	37, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	26, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	37, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	36, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	8,  // 6: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	38, // 7: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	38, // 8: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	38, // 9: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	9,  // 10: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	39, // 11: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	38, // 12: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	18, // 13: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	40, // 14: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	38, // 15: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	9,  // 16: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	41, // 17: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	23, // 18: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	42, // 19: march.v1.Room.range:type_name -> march.v1.Range
+	27, // 20: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	26, // 21: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	40, // 22: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	40, // 23: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	40, // 24: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	41, // 25: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	40, // 26: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
+	43, // 27: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	37, // 28: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	30, // 29: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	44, // 30: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	40, // 31: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	26, // 32: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	42, // 33: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	41, // 34: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	41, // 35: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	41, // 36: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	40, // 37: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	35, // 38: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	40, // 39: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	28, // 40: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 41: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 42: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 43: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 44: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 45: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 46: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 47: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 48: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	45, // 49: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 50: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	46, // 51: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	47, // 52: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	48, // 53: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 54: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 55: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	31, // 56: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	49, // 57: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	50, // 58: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	51, // 59: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	52, // 60: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	53, // 61: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	54, // 62: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	55, // 63: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	56, // 64: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	57, // 65: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	33, // 66: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	29, // 67: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 68: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 69: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 70: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 71: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 72: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 73: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 74: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 75: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	58, // 76: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 77: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	59, // 78: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	60, // 79: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	61, // 80: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 81: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 82: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	32, // 83: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	62, // 84: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	63, // 85: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	64, // 86: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	65, // 87: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	66, // 88: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	67, // 89: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	68, // 90: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	69, // 91: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	70, // 92: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	34, // 93: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	67, // [67:94] is the sub-list for method output_type
+	40, // [40:67] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -1898,17 +2667,20 @@ func file_march_v1_console_proto_init() {
 	if File_march_v1_console_proto != nil {
 		return
 	}
+	file_march_v1_id_proto_init()
 	file_march_v1_layout_proto_init()
 	file_march_v1_migration_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
+	file_march_v1_console_proto_msgTypes[27].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,6 +19,7 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	ConsoleService_GetOverview_FullMethodName       = "/march.v1.ConsoleService/GetOverview"
 	ConsoleService_InitLayout_FullMethodName        = "/march.v1.ConsoleService/InitLayout"
 	ConsoleService_GetLayout_FullMethodName         = "/march.v1.ConsoleService/GetLayout"
 	ConsoleService_ListLayouts_FullMethodName       = "/march.v1.ConsoleService/ListLayouts"
@@ -26,10 +27,12 @@ const (
 	ConsoleService_CreateTag_FullMethodName         = "/march.v1.ConsoleService/CreateTag"
 	ConsoleService_GetTag_FullMethodName            = "/march.v1.ConsoleService/GetTag"
 	ConsoleService_ListTags_FullMethodName          = "/march.v1.ConsoleService/ListTags"
+	ConsoleService_SearchTags_FullMethodName        = "/march.v1.ConsoleService/SearchTags"
 	ConsoleService_UpdateTag_FullMethodName         = "/march.v1.ConsoleService/UpdateTag"
 	ConsoleService_DeleteTag_FullMethodName         = "/march.v1.ConsoleService/DeleteTag"
 	ConsoleService_SkipTag_FullMethodName           = "/march.v1.ConsoleService/SkipTag"
 	ConsoleService_PrescaleTag_FullMethodName       = "/march.v1.ConsoleService/PrescaleTag"
+	ConsoleService_Decode_FullMethodName            = "/march.v1.ConsoleService/Decode"
 	ConsoleService_ListRooms_FullMethodName         = "/march.v1.ConsoleService/ListRooms"
 	ConsoleService_ListInstances_FullMethodName     = "/march.v1.ConsoleService/ListInstances"
 	ConsoleService_ForgetInstance_FullMethodName    = "/march.v1.ConsoleService/ForgetInstance"
@@ -56,6 +59,10 @@ const (
 // exists (ALREADY_EXISTS) and conflict (ABORTED: somebody else changed it
 // first; look again, then retry).
 type ConsoleServiceClient interface {
+	// GetOverview returns the state of every room, as its instances tell it, and
+	// the migration that is under way. A console asks the instances every second
+	// while somebody asks it.
+	GetOverview(ctx context.Context, in *GetOverviewRequest, opts ...grpc.CallOption) (*GetOverviewResponse, error)
 	// InitLayout makes the cluster: its identity, epoch and first layout, in one
 	// transaction and only where there is no cluster yet (else exists).
 	InitLayout(ctx context.Context, in *InitLayoutRequest, opts ...grpc.CallOption) (*InitLayoutResponse, error)
@@ -70,6 +77,10 @@ type ConsoleServiceClient interface {
 	GetTag(ctx context.Context, in *GetTagRequest, opts ...grpc.CallOption) (*GetTagResponse, error)
 	// ListTags returns tags in the order of their names, a page at a time.
 	ListTags(ctx context.Context, in *ListTagsRequest, opts ...grpc.CallOption) (*ListTagsResponse, error)
+	// SearchTags returns tags with their marks and rates, searched and sorted, a
+	// page at a time. It answers from what this console read of all tags a moment
+	// ago (see as_of), and reads them anew while somebody asks.
+	SearchTags(ctx context.Context, in *SearchTagsRequest, opts ...grpc.CallOption) (*SearchTagsResponse, error)
 	// UpdateTag changes the settings that the request carries. Rooms take them
 	// up at once.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
@@ -82,6 +93,8 @@ type ConsoleServiceClient interface {
 	// PrescaleTag makes every instance hold at least `step` IDs of a tag for a
 	// time, ahead of a sale, say.
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
+	// Decode is IDService's.
+	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
 	// ListRooms returns the rooms of the current layout.
 	ListRooms(ctx context.Context, in *ListRoomsRequest, opts ...grpc.CallOption) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
@@ -116,6 +129,16 @@ type consoleServiceClient struct {
 
 func NewConsoleServiceClient(cc grpc.ClientConnInterface) ConsoleServiceClient {
 	return &consoleServiceClient{cc}
+}
+
+func (c *consoleServiceClient) GetOverview(ctx context.Context, in *GetOverviewRequest, opts ...grpc.CallOption) (*GetOverviewResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOverviewResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_GetOverview_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *consoleServiceClient) InitLayout(ctx context.Context, in *InitLayoutRequest, opts ...grpc.CallOption) (*InitLayoutResponse, error) {
@@ -188,6 +211,16 @@ func (c *consoleServiceClient) ListTags(ctx context.Context, in *ListTagsRequest
 	return out, nil
 }
 
+func (c *consoleServiceClient) SearchTags(ctx context.Context, in *SearchTagsRequest, opts ...grpc.CallOption) (*SearchTagsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SearchTagsResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_SearchTags_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *consoleServiceClient) UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UpdateTagResponse)
@@ -222,6 +255,16 @@ func (c *consoleServiceClient) PrescaleTag(ctx context.Context, in *PrescaleTagR
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PrescaleTagResponse)
 	err := c.cc.Invoke(ctx, ConsoleService_PrescaleTag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecodeResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_Decode_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -378,6 +421,10 @@ func (c *consoleServiceClient) ListAudit(ctx context.Context, in *ListAuditReque
 // exists (ALREADY_EXISTS) and conflict (ABORTED: somebody else changed it
 // first; look again, then retry).
 type ConsoleServiceServer interface {
+	// GetOverview returns the state of every room, as its instances tell it, and
+	// the migration that is under way. A console asks the instances every second
+	// while somebody asks it.
+	GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error)
 	// InitLayout makes the cluster: its identity, epoch and first layout, in one
 	// transaction and only where there is no cluster yet (else exists).
 	InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error)
@@ -392,6 +439,10 @@ type ConsoleServiceServer interface {
 	GetTag(context.Context, *GetTagRequest) (*GetTagResponse, error)
 	// ListTags returns tags in the order of their names, a page at a time.
 	ListTags(context.Context, *ListTagsRequest) (*ListTagsResponse, error)
+	// SearchTags returns tags with their marks and rates, searched and sorted, a
+	// page at a time. It answers from what this console read of all tags a moment
+	// ago (see as_of), and reads them anew while somebody asks.
+	SearchTags(context.Context, *SearchTagsRequest) (*SearchTagsResponse, error)
 	// UpdateTag changes the settings that the request carries. Rooms take them
 	// up at once.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
@@ -404,6 +455,8 @@ type ConsoleServiceServer interface {
 	// PrescaleTag makes every instance hold at least `step` IDs of a tag for a
 	// time, ahead of a sale, say.
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
+	// Decode is IDService's.
+	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)
 	// ListRooms returns the rooms of the current layout.
 	ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
@@ -440,6 +493,9 @@ type ConsoleServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedConsoleServiceServer struct{}
 
+func (UnimplementedConsoleServiceServer) GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOverview not implemented")
+}
 func (UnimplementedConsoleServiceServer) InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method InitLayout not implemented")
 }
@@ -461,6 +517,9 @@ func (UnimplementedConsoleServiceServer) GetTag(context.Context, *GetTagRequest)
 func (UnimplementedConsoleServiceServer) ListTags(context.Context, *ListTagsRequest) (*ListTagsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTags not implemented")
 }
+func (UnimplementedConsoleServiceServer) SearchTags(context.Context, *SearchTagsRequest) (*SearchTagsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SearchTags not implemented")
+}
 func (UnimplementedConsoleServiceServer) UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateTag not implemented")
 }
@@ -472,6 +531,9 @@ func (UnimplementedConsoleServiceServer) SkipTag(context.Context, *SkipTagReques
 }
 func (UnimplementedConsoleServiceServer) PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PrescaleTag not implemented")
+}
+func (UnimplementedConsoleServiceServer) Decode(context.Context, *DecodeRequest) (*DecodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Decode not implemented")
 }
 func (UnimplementedConsoleServiceServer) ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRooms not implemented")
@@ -531,6 +593,24 @@ func RegisterConsoleServiceServer(s grpc.ServiceRegistrar, srv ConsoleServiceSer
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&ConsoleService_ServiceDesc, srv)
+}
+
+func _ConsoleService_GetOverview_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOverviewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).GetOverview(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_GetOverview_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).GetOverview(ctx, req.(*GetOverviewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _ConsoleService_InitLayout_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -659,6 +739,24 @@ func _ConsoleService_ListTags_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_SearchTags_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SearchTagsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).SearchTags(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_SearchTags_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).SearchTags(ctx, req.(*SearchTagsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConsoleService_UpdateTag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UpdateTagRequest)
 	if err := dec(in); err != nil {
@@ -727,6 +825,24 @@ func _ConsoleService_PrescaleTag_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ConsoleServiceServer).PrescaleTag(ctx, req.(*PrescaleTagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_Decode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).Decode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_Decode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).Decode(ctx, req.(*DecodeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -966,6 +1082,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*ConsoleServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
+			MethodName: "GetOverview",
+			Handler:    _ConsoleService_GetOverview_Handler,
+		},
+		{
 			MethodName: "InitLayout",
 			Handler:    _ConsoleService_InitLayout_Handler,
 		},
@@ -994,6 +1114,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ConsoleService_ListTags_Handler,
 		},
 		{
+			MethodName: "SearchTags",
+			Handler:    _ConsoleService_SearchTags_Handler,
+		},
+		{
 			MethodName: "UpdateTag",
 			Handler:    _ConsoleService_UpdateTag_Handler,
 		},
@@ -1008,6 +1132,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PrescaleTag",
 			Handler:    _ConsoleService_PrescaleTag_Handler,
+		},
+		{
+			MethodName: "Decode",
+			Handler:    _ConsoleService_Decode_Handler,
 		},
 		{
 			MethodName: "ListRooms",

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -454,9 +455,13 @@ type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
 	// The layout it was leased under, and the ID's place in it.
-	Layout        *Layout `protobuf:"bytes,2,opt,name=layout,proto3" json:"layout,omitempty"`
-	Block         int64   `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
-	Residue       int64   `protobuf:"varint,4,opt,name=residue,proto3" json:"residue,omitempty"`
+	Layout  *Layout `protobuf:"bytes,2,opt,name=layout,proto3" json:"layout,omitempty"`
+	Block   int64   `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
+	Residue int64   `protobuf:"varint,4,opt,name=residue,proto3" json:"residue,omitempty"`
+	// When that layout became current, and when the next one did; until is absent
+	// while it is current.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -519,11 +524,25 @@ func (x *Origin) GetResidue() int64 {
 	return 0
 }
 
+func (x *Origin) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Origin) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 var File_march_v1_id_proto protoreflect.FileDescriptor
 
 const file_march_v1_id_proto_rawDesc = "" +
 	"\n" +
-	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15march/v1/layout.proto\"\x1f\n" +
+	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\x1f\n" +
 	"\vNextRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"\x1e\n" +
 	"\fNextResponse\x12\x0e\n" +
@@ -547,12 +566,14 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
 	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x18\n" +
 	"\aresidue\x18\x04 \x01(\x03R\aresidue\x12\x12\n" +
-	"\x04room\x18\x05 \x01(\tR\x04room\"v\n" +
+	"\x04room\x18\x05 \x01(\tR\x04room\"\xda\x01\n" +
 	"\x06Origin\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12(\n" +
 	"\x06layout\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x14\n" +
 	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x18\n" +
-	"\aresidue\x18\x04 \x01(\x03R\aresidue2\xbc\x02\n" +
+	"\aresidue\x18\x04 \x01(\x03R\aresidue\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\xbc\x02\n" +
 	"\tIDService\x125\n" +
 	"\x04Next\x12\x15.march.v1.NextRequest\x1a\x16.march.v1.NextResponse\x12D\n" +
 	"\tNextBatch\x12\x1a.march.v1.NextBatchRequest\x1a\x1b.march.v1.NextBatchResponse\x12;\n" +
@@ -574,19 +595,20 @@ func file_march_v1_id_proto_rawDescGZIP() []byte {
 
 var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_march_v1_id_proto_goTypes = []any{
-	(*NextRequest)(nil),         // 0: march.v1.NextRequest
-	(*NextResponse)(nil),        // 1: march.v1.NextResponse
-	(*NextBatchRequest)(nil),    // 2: march.v1.NextBatchRequest
-	(*NextBatchResponse)(nil),   // 3: march.v1.NextBatchResponse
-	(*LeaseRequest)(nil),        // 4: march.v1.LeaseRequest
-	(*LeaseResponse)(nil),       // 5: march.v1.LeaseResponse
-	(*DecodeRequest)(nil),       // 6: march.v1.DecodeRequest
-	(*DecodeResponse)(nil),      // 7: march.v1.DecodeResponse
-	(*Origin)(nil),              // 8: march.v1.Origin
-	(*Run)(nil),                 // 9: march.v1.Run
-	(*Segment)(nil),             // 10: march.v1.Segment
-	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
-	(*Layout)(nil),              // 12: march.v1.Layout
+	(*NextRequest)(nil),           // 0: march.v1.NextRequest
+	(*NextResponse)(nil),          // 1: march.v1.NextResponse
+	(*NextBatchRequest)(nil),      // 2: march.v1.NextBatchRequest
+	(*NextBatchResponse)(nil),     // 3: march.v1.NextBatchResponse
+	(*LeaseRequest)(nil),          // 4: march.v1.LeaseRequest
+	(*LeaseResponse)(nil),         // 5: march.v1.LeaseResponse
+	(*DecodeRequest)(nil),         // 6: march.v1.DecodeRequest
+	(*DecodeResponse)(nil),        // 7: march.v1.DecodeResponse
+	(*Origin)(nil),                // 8: march.v1.Origin
+	(*Run)(nil),                   // 9: march.v1.Run
+	(*Segment)(nil),               // 10: march.v1.Segment
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*Layout)(nil),                // 12: march.v1.Layout
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_march_v1_id_proto_depIdxs = []int32{
 	9,  // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
@@ -594,21 +616,23 @@ var file_march_v1_id_proto_depIdxs = []int32{
 	11, // 2: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
 	8,  // 3: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
 	12, // 4: march.v1.Origin.layout:type_name -> march.v1.Layout
-	0,  // 5: march.v1.IDService.Next:input_type -> march.v1.NextRequest
-	2,  // 6: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
-	0,  // 7: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	4,  // 8: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	6,  // 9: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 10: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 11: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 12: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	5,  // 13: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	7,  // 14: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	13, // 5: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
+	13, // 6: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
+	0,  // 7: march.v1.IDService.Next:input_type -> march.v1.NextRequest
+	2,  // 8: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
+	0,  // 9: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
+	4,  // 10: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	6,  // 11: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 12: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 13: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	1,  // 14: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	5,  // 15: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	7,  // 16: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	12, // [12:17] is the sub-list for method output_type
+	7,  // [7:12] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_id_proto_init() }

@@ -525,7 +525,10 @@ type Waiting struct {
 	// The version it serves.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Since when it has been silent; absent while its heartbeat is there.
-	SilentSince   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	SilentSince *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	// When the migration goes on without it, should it stay silent: its own hold
+	// and the migration's are over then. Absent while its heartbeat is there.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,6 +580,13 @@ func (x *Waiting) GetVersion() int64 {
 func (x *Waiting) GetSilentSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.SilentSince
+	}
+	return nil
+}
+
+func (x *Waiting) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
 	}
 	return nil
 }
@@ -1563,11 +1573,12 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x03log\x18\v \x03(\v2\x16.march.v1.MigrationLogR\x03log\x12\x14\n" +
 	"\x05actor\x18\f \x01(\tR\x05actor\x124\n" +
 	"\acreated\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
-	"\aupdated\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\"~\n" +
+	"\aupdated\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\"\xb0\x01\n" +
 	"\aWaiting\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12=\n" +
-	"\fsilent_since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\"R\n" +
+	"\fsilent_since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x120\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"R\n" +
 	"\fMigrationLog\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\xb9\x01\n" +
@@ -1685,24 +1696,25 @@ var file_march_v1_migration_proto_depIdxs = []int32{
 	27, // 17: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
 	27, // 18: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
 	27, // 19: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	27, // 20: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	26, // 21: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	1,  // 22: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	1,  // 23: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	28, // 24: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	4,  // 25: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 26: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 27: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	4,  // 28: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 29: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 30: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 31: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 32: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	27, // 20: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	27, // 21: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	26, // 22: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	1,  // 23: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	1,  // 24: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	28, // 25: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	4,  // 26: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 27: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 28: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	4,  // 29: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 30: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 31: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 32: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	4,  // 33: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }

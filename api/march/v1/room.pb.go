@@ -378,6 +378,259 @@ func (x *Chain) GetFailure() string {
 	return ""
 }
 
+type GetInstanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetInstanceRequest) Reset() {
+	*x = GetInstanceRequest{}
+	mi := &file_march_v1_room_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetInstanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetInstanceRequest) ProtoMessage() {}
+
+func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
+func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{5}
+}
+
+type GetInstanceResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Status *InstanceStatus        `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// IDs issued per second in the last two minutes, of all tags: a value for
+	// every second, the oldest first.
+	Rates         []float64 `protobuf:"fixed64,2,rep,packed,name=rates,proto3" json:"rates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetInstanceResponse) Reset() {
+	*x = GetInstanceResponse{}
+	mi := &file_march_v1_room_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetInstanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetInstanceResponse) ProtoMessage() {}
+
+func (x *GetInstanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetInstanceResponse.ProtoReflect.Descriptor instead.
+func (*GetInstanceResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetInstanceResponse) GetStatus() *InstanceStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *GetInstanceResponse) GetRates() []float64 {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+// InstanceStatus is what an instance tells of itself.
+type InstanceStatus struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Room     string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Instance string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The program's version.
+	Build string `protobuf:"bytes,3,opt,name=build,proto3" json:"build,omitempty"`
+	// When the process began to serve, by its clock.
+	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
+	// The version of the layout it serves: it issues no ID of an older one.
+	Version int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	// IDs issued since it started, of all tags.
+	Issued int64 `protobuf:"varint,6,opt,name=issued,proto3" json:"issued,omitempty"`
+	// IDs in memory, of all tags.
+	Held int64 `protobuf:"varint,7,opt,name=held,proto3" json:"held,omitempty"`
+	// How long the IDs in memory last at the recent peak rate: the least over the
+	// tags in use. Absent when none is.
+	Reserve *durationpb.Duration `protobuf:"bytes,8,opt,name=reserve,proto3" json:"reserve,omitempty"`
+	// The tag of which that is.
+	ReserveTag string `protobuf:"bytes,9,opt,name=reserve_tag,json=reserveTag,proto3" json:"reserve_tag,omitempty"`
+	// Tags in memory.
+	Tags int64 `protobuf:"varint,10,opt,name=tags,proto3" json:"tags,omitempty"`
+	// How long etcd takes to answer it, a moving average; absent before the first
+	// answer.
+	EtcdLatency *durationpb.Duration `protobuf:"bytes,11,opt,name=etcd_latency,json=etcdLatency,proto3" json:"etcd_latency,omitempty"`
+	// When etcd last answered; absent before the first answer.
+	EtcdLastContact *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=etcd_last_contact,json=etcdLastContact,proto3" json:"etcd_last_contact,omitempty"`
+	// Since when etcd has not answered; absent while it does.
+	EtcdAwaySince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=etcd_away_since,json=etcdAwaySince,proto3" json:"etcd_away_since,omitempty"`
+	// Why it cannot issue IDs now; empty when it can.
+	NotReady      string `protobuf:"bytes,14,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InstanceStatus) Reset() {
+	*x = InstanceStatus{}
+	mi := &file_march_v1_room_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InstanceStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InstanceStatus) ProtoMessage() {}
+
+func (x *InstanceStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InstanceStatus.ProtoReflect.Descriptor instead.
+func (*InstanceStatus) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *InstanceStatus) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *InstanceStatus) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *InstanceStatus) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
+func (x *InstanceStatus) GetStarted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Started
+	}
+	return nil
+}
+
+func (x *InstanceStatus) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *InstanceStatus) GetIssued() int64 {
+	if x != nil {
+		return x.Issued
+	}
+	return 0
+}
+
+func (x *InstanceStatus) GetHeld() int64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *InstanceStatus) GetReserve() *durationpb.Duration {
+	if x != nil {
+		return x.Reserve
+	}
+	return nil
+}
+
+func (x *InstanceStatus) GetReserveTag() string {
+	if x != nil {
+		return x.ReserveTag
+	}
+	return ""
+}
+
+func (x *InstanceStatus) GetTags() int64 {
+	if x != nil {
+		return x.Tags
+	}
+	return 0
+}
+
+func (x *InstanceStatus) GetEtcdLatency() *durationpb.Duration {
+	if x != nil {
+		return x.EtcdLatency
+	}
+	return nil
+}
+
+func (x *InstanceStatus) GetEtcdLastContact() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EtcdLastContact
+	}
+	return nil
+}
+
+func (x *InstanceStatus) GetEtcdAwaySince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EtcdAwaySince
+	}
+	return nil
+}
+
+func (x *InstanceStatus) GetNotReady() string {
+	if x != nil {
+		return x.NotReady
+	}
+	return ""
+}
+
 var File_march_v1_room_proto protoreflect.FileDescriptor
 
 const file_march_v1_room_proto_rawDesc = "" +
@@ -409,8 +662,30 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\x05waits\x18\v \x01(\x03R\x05waits\x12\x18\n" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12.\n" +
 	"\x04used\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04used\x12\x18\n" +
-	"\afailure\x18\x0e \x01(\tR\afailure2\xb9\x03\n" +
-	"\vRoomService\x12A\n" +
+	"\afailure\x18\x0e \x01(\tR\afailure\"\x14\n" +
+	"\x12GetInstanceRequest\"]\n" +
+	"\x13GetInstanceResponse\x120\n" +
+	"\x06status\x18\x01 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x14\n" +
+	"\x05rates\x18\x02 \x03(\x01R\x05rates\"\xa3\x04\n" +
+	"\x0eInstanceStatus\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
+	"\x05build\x18\x03 \x01(\tR\x05build\x124\n" +
+	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x03R\aversion\x12\x16\n" +
+	"\x06issued\x18\x06 \x01(\x03R\x06issued\x12\x12\n" +
+	"\x04held\x18\a \x01(\x03R\x04held\x123\n" +
+	"\areserve\x18\b \x01(\v2\x19.google.protobuf.DurationR\areserve\x12\x1f\n" +
+	"\vreserve_tag\x18\t \x01(\tR\n" +
+	"reserveTag\x12\x12\n" +
+	"\x04tags\x18\n" +
+	" \x01(\x03R\x04tags\x12<\n" +
+	"\fetcd_latency\x18\v \x01(\v2\x19.google.protobuf.DurationR\vetcdLatency\x12F\n" +
+	"\x11etcd_last_contact\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0fetcdLastContact\x12B\n" +
+	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x1b\n" +
+	"\tnot_ready\x18\x0e \x01(\tR\bnotReady2\x85\x04\n" +
+	"\vRoomService\x12J\n" +
+	"\vGetInstance\x12\x1c.march.v1.GetInstanceRequest\x1a\x1d.march.v1.GetInstanceResponse\x12A\n" +
 	"\bGetChain\x12\x19.march.v1.GetChainRequest\x1a\x1a.march.v1.GetChainResponse\x12G\n" +
 	"\n" +
 	"ListChains\x12\x1b.march.v1.ListChainsRequest\x1a\x1c.march.v1.ListChainsResponse\x12D\n" +
@@ -431,46 +706,57 @@ func file_march_v1_room_proto_rawDescGZIP() []byte {
 	return file_march_v1_room_proto_rawDescData
 }
 
-var file_march_v1_room_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_march_v1_room_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_march_v1_room_proto_goTypes = []any{
 	(*GetChainRequest)(nil),       // 0: march.v1.GetChainRequest
 	(*GetChainResponse)(nil),      // 1: march.v1.GetChainResponse
 	(*ListChainsRequest)(nil),     // 2: march.v1.ListChainsRequest
 	(*ListChainsResponse)(nil),    // 3: march.v1.ListChainsResponse
 	(*Chain)(nil),                 // 4: march.v1.Chain
-	(*durationpb.Duration)(nil),   // 5: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
-	(*UpdateTagRequest)(nil),      // 7: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),        // 8: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),    // 9: march.v1.PrescaleTagRequest
-	(*ReportMarksRequest)(nil),    // 10: march.v1.ReportMarksRequest
-	(*UpdateTagResponse)(nil),     // 11: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),       // 12: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),   // 13: march.v1.PrescaleTagResponse
-	(*ReportMarksResponse)(nil),   // 14: march.v1.ReportMarksResponse
+	(*GetInstanceRequest)(nil),    // 5: march.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),   // 6: march.v1.GetInstanceResponse
+	(*InstanceStatus)(nil),        // 7: march.v1.InstanceStatus
+	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*UpdateTagRequest)(nil),      // 10: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),        // 11: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),    // 12: march.v1.PrescaleTagRequest
+	(*ReportMarksRequest)(nil),    // 13: march.v1.ReportMarksRequest
+	(*UpdateTagResponse)(nil),     // 14: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),       // 15: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),   // 16: march.v1.PrescaleTagResponse
+	(*ReportMarksResponse)(nil),   // 17: march.v1.ReportMarksResponse
 }
 var file_march_v1_room_proto_depIdxs = []int32{
 	4,  // 0: march.v1.GetChainResponse.chain:type_name -> march.v1.Chain
 	4,  // 1: march.v1.ListChainsResponse.chains:type_name -> march.v1.Chain
-	5,  // 2: march.v1.Chain.reserve:type_name -> google.protobuf.Duration
-	6,  // 3: march.v1.Chain.used:type_name -> google.protobuf.Timestamp
-	0,  // 4: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
-	2,  // 5: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
-	7,  // 6: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	8,  // 7: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
-	9,  // 8: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	10, // 9: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
-	1,  // 10: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
-	3,  // 11: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
-	11, // 12: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	12, // 13: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
-	13, // 14: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	14, // 15: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
-	10, // [10:16] is the sub-list for method output_type
-	4,  // [4:10] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	8,  // 2: march.v1.Chain.reserve:type_name -> google.protobuf.Duration
+	9,  // 3: march.v1.Chain.used:type_name -> google.protobuf.Timestamp
+	7,  // 4: march.v1.GetInstanceResponse.status:type_name -> march.v1.InstanceStatus
+	9,  // 5: march.v1.InstanceStatus.started:type_name -> google.protobuf.Timestamp
+	8,  // 6: march.v1.InstanceStatus.reserve:type_name -> google.protobuf.Duration
+	8,  // 7: march.v1.InstanceStatus.etcd_latency:type_name -> google.protobuf.Duration
+	9,  // 8: march.v1.InstanceStatus.etcd_last_contact:type_name -> google.protobuf.Timestamp
+	9,  // 9: march.v1.InstanceStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	5,  // 10: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
+	0,  // 11: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
+	2,  // 12: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
+	10, // 13: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	11, // 14: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
+	12, // 15: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	13, // 16: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
+	6,  // 17: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
+	1,  // 18: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
+	3,  // 19: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
+	14, // 20: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	15, // 21: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
+	16, // 22: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	17, // 23: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
+	17, // [17:24] is the sub-list for method output_type
+	10, // [10:17] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_room_proto_init() }
@@ -486,7 +772,7 @@ func file_march_v1_room_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_room_proto_rawDesc), len(file_march_v1_room_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,6 +19,7 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
+	RoomService_GetInstance_FullMethodName = "/march.v1.RoomService/GetInstance"
 	RoomService_GetChain_FullMethodName    = "/march.v1.RoomService/GetChain"
 	RoomService_ListChains_FullMethodName  = "/march.v1.RoomService/ListChains"
 	RoomService_UpdateTag_FullMethodName   = "/march.v1.RoomService/UpdateTag"
@@ -34,6 +35,8 @@ const (
 // RoomService is what one instance of a room tells of itself. Errors are as
 // IDService's.
 type RoomServiceClient interface {
+	// GetInstance returns the state of this instance.
+	GetInstance(ctx context.Context, in *GetInstanceRequest, opts ...grpc.CallOption) (*GetInstanceResponse, error)
 	// GetChain returns the state of one tag's chain; not_found when this instance
 	// holds none.
 	GetChain(ctx context.Context, in *GetChainRequest, opts ...grpc.CallOption) (*GetChainResponse, error)
@@ -56,6 +59,16 @@ type roomServiceClient struct {
 
 func NewRoomServiceClient(cc grpc.ClientConnInterface) RoomServiceClient {
 	return &roomServiceClient{cc}
+}
+
+func (c *roomServiceClient) GetInstance(ctx context.Context, in *GetInstanceRequest, opts ...grpc.CallOption) (*GetInstanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetInstanceResponse)
+	err := c.cc.Invoke(ctx, RoomService_GetInstance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
 func (c *roomServiceClient) GetChain(ctx context.Context, in *GetChainRequest, opts ...grpc.CallOption) (*GetChainResponse, error) {
@@ -134,6 +147,8 @@ type RoomService_ReportMarksClient = grpc.ServerStreamingClient[ReportMarksRespo
 // RoomService is what one instance of a room tells of itself. Errors are as
 // IDService's.
 type RoomServiceServer interface {
+	// GetInstance returns the state of this instance.
+	GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error)
 	// GetChain returns the state of one tag's chain; not_found when this instance
 	// holds none.
 	GetChain(context.Context, *GetChainRequest) (*GetChainResponse, error)
@@ -158,6 +173,9 @@ type RoomServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedRoomServiceServer struct{}
 
+func (UnimplementedRoomServiceServer) GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetInstance not implemented")
+}
 func (UnimplementedRoomServiceServer) GetChain(context.Context, *GetChainRequest) (*GetChainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetChain not implemented")
 }
@@ -195,6 +213,24 @@ func RegisterRoomServiceServer(s grpc.ServiceRegistrar, srv RoomServiceServer) {
 		t.testEmbeddedByValue()
 	}
 	s.RegisterService(&RoomService_ServiceDesc, srv)
+}
+
+func _RoomService_GetInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetInstanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RoomServiceServer).GetInstance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RoomService_GetInstance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RoomServiceServer).GetInstance(ctx, req.(*GetInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
 }
 
 func _RoomService_GetChain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
@@ -305,6 +341,10 @@ var RoomService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "march.v1.RoomService",
 	HandlerType: (*RoomServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetInstance",
+			Handler:    _RoomService_GetInstance_Handler,
+		},
 		{
 			MethodName: "GetChain",
 			Handler:    _RoomService_GetChain_Handler,

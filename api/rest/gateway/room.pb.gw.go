@@ -36,6 +36,27 @@ var (
 	_ = metadata.Join
 )
 
+func request_RoomService_GetInstance_0(ctx context.Context, marshaler runtime.Marshaler, client extMarchv1.RoomServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq extMarchv1.GetInstanceRequest
+		metadata runtime.ServerMetadata
+	)
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.GetInstance(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_RoomService_GetInstance_0(ctx context.Context, marshaler runtime.Marshaler, server extMarchv1.RoomServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq extMarchv1.GetInstanceRequest
+		metadata runtime.ServerMetadata
+	)
+	msg, err := server.GetInstance(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 func request_RoomService_GetChain_0(ctx context.Context, marshaler runtime.Marshaler, client extMarchv1.RoomServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
 		protoReq extMarchv1.GetChainRequest
@@ -251,6 +272,26 @@ func local_request_RoomService_PrescaleTag_0(ctx context.Context, marshaler runt
 // Note that using this registration option will cause many gRPC library features to stop working. Consider using RegisterRoomServiceHandlerFromEndpoint instead.
 // GRPC interceptors will not work for this type of registration. To use interceptors, you must use the "runtime.WithMiddlewares" option in the "runtime.NewServeMux" call.
 func RegisterRoomServiceHandlerServer(ctx context.Context, mux *runtime.ServeMux, server extMarchv1.RoomServiceServer) error {
+	mux.Handle(http.MethodGet, pattern_RoomService_GetInstance_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/march.v1.RoomService/GetInstance", runtime.WithHTTPPathPattern("/v1/instance"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_RoomService_GetInstance_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_RoomService_GetInstance_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodGet, pattern_RoomService_GetChain_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -391,6 +432,23 @@ func RegisterRoomServiceHandler(ctx context.Context, mux *runtime.ServeMux, conn
 // doesn't go through the normal gRPC flow (creating a gRPC client etc.) then it will be up to the passed in
 // "extMarchv1.RoomServiceClient" to call the correct interceptors. This client ignores the HTTP middlewares.
 func RegisterRoomServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux, client extMarchv1.RoomServiceClient) error {
+	mux.Handle(http.MethodGet, pattern_RoomService_GetInstance_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/march.v1.RoomService/GetInstance", runtime.WithHTTPPathPattern("/v1/instance"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_RoomService_GetInstance_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_RoomService_GetInstance_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodGet, pattern_RoomService_GetChain_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -480,6 +538,7 @@ func RegisterRoomServiceHandlerClient(ctx context.Context, mux *runtime.ServeMux
 }
 
 var (
+	pattern_RoomService_GetInstance_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "instance"}, ""))
 	pattern_RoomService_GetChain_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "chains", "tag"}, ""))
 	pattern_RoomService_ListChains_0  = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "chains"}, ""))
 	pattern_RoomService_UpdateTag_0   = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "tags", "tag.name"}, ""))
@@ -488,6 +547,7 @@ var (
 )
 
 var (
+	forward_RoomService_GetInstance_0 = runtime.ForwardResponseMessage
 	forward_RoomService_GetChain_0    = runtime.ForwardResponseMessage
 	forward_RoomService_ListChains_0  = runtime.ForwardResponseMessage
 	forward_RoomService_UpdateTag_0   = runtime.ForwardResponseMessage

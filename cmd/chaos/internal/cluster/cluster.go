@@ -91,11 +91,7 @@ func (c *Cluster) make() error {
 			}
 			c.Instances = append(c.Instances, s)
 		}
-		l, err := c.newLoad(room.Name)
-		if err != nil {
-			return err
-		}
-		c.Loads = append(c.Loads, l)
+		c.Loads = append(c.Loads, c.newLoad(room.Name))
 	}
 	return nil
 }
@@ -113,11 +109,10 @@ func (c *Cluster) StartMembers(ctx context.Context) error {
 	return nil
 }
 
-// StartConsoles, StartRooms and StartLoads start the others, and do not wait for
-// them.
+// StartConsoles starts all consoles, and does not wait for them.
 func (c *Cluster) StartConsoles() { begin(c.Consoles) }
 
-// StartRooms starts all instances.
+// StartRooms starts all instances, and does not wait for them.
 func (c *Cluster) StartRooms() { begin(c.Instances) }
 
 // StartLoads starts the callers.

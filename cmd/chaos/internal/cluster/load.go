@@ -29,7 +29,7 @@ type Load struct {
 	}
 }
 
-func (c *Cluster) newLoad(room allocator.Room) (*Load, error) {
+func (c *Cluster) newLoad(room allocator.Room) *Load {
 	l := &Load{Process: proc.New(c.logs(), "load-"+string(room)), Room: room}
 	var instances, tags []string
 	for _, s := range c.Instances {
@@ -43,7 +43,7 @@ func (c *Cluster) newLoad(room allocator.Room) (*Load, error) {
 	l.command = proc.Command{Path: c.Chaos, Args: []string{"load",
 		"--dir", c.Dir, "--room", string(room), "--instances", strings.Join(instances, ","), "--tags", strings.Join(tags, ","),
 		"--rate", fmt.Sprint(c.Rate / len(c.Rooms)), "--seed", fmt.Sprint(c.Seed)}}
-	return l, nil
+	return l
 }
 
 func (l *Load) start() error {

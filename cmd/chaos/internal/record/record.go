@@ -124,7 +124,8 @@ func Create(dir string, h Header) (*Writer, error) {
 
 // Add writes a record.
 func (w *Writer) Add(i Issued) error {
-	b := append(w.body[:0], byte(i.Kind))
+	b := w.body[:0]
+	b = append(b, byte(i.Kind))
 	b = binary.AppendVarint(b, i.Sent.UnixNano())
 	b = binary.AppendVarint(b, int64(i.Received.Sub(i.Sent)))
 	for _, name := range []string{string(i.Room), string(i.Instance), string(i.Tag)} {

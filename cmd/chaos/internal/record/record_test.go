@@ -76,7 +76,7 @@ func TestTornAndWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := 0
-	for n := range len(whole) {
+	for n := range whole {
 		if err := os.WriteFile(path, whole[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}

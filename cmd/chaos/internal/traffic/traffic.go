@@ -131,12 +131,18 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	// IDs out of streams cost the most.
 	tags := len(cfg.Tags)
 	instances := slices.Sorted(maps.Keys(cfg.Instances))
+	var conns []*grpc.ClientConn
+	defer func() {
+		for _, conn := range conns {
+			err = errors.Join(err, conn.Close())
+		}
+	}()
 	for n, name := range instances {
 		conn, err := api.Dial(cfg.Instances[name], grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
 		if err != nil {
 			return err
 		}
-		defer func() { _ = conn.Close() }()
+		conns = append(conns, conn)
 		ids := marchv1.NewIDServiceClient(conn)
 		for i, tag := range cfg.Tags {
 			pace := l.pace(cfg.Rate/2/len(instances)/tags, n*tags+i)

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// measureAfter is how long a console takes to measure rates once it was asked.
+const measureAfter = 1500 * time.Millisecond
+
+func newStatus(c *common) *cobra.Command {
+	t := &target{}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what every room does now, and the migration that is under way",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+				if err == nil && !measured(o) { // nobody asked of late: a rate needs two looks
+					select {
+					case <-ctx.Done():
+					case <-time.After(measureAfter):
+						o, err = s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+					}
+				}
+				if err != nil {
+					return err
+				}
+				return c.print(o, func(w *tabwriter.Writer) { statusText(w, o) })
+			})
+		},
+	}
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func measured(o *marchv1.GetOverviewResponse) bool {
+	for _, r := range o.GetRooms() {
+		if r.Rate == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
+	if m := o.GetMigration(); m != nil {
+		_, _ = fmt.Fprintf(w, "migration\t%s: %s, %d of %d moves made\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
+	}
+	l := o.GetLayout().GetLayout()
+	_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n\n", l.GetVersion(), l.GetBoundary())
+	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")
+	for _, r := range o.GetRooms() {
+		held, rate, etcd := "-", "-", durationText(r.GetEtcdLatency())
+		if r.GetRange() != nil {
+			held = fmt.Sprintf("[%d, %d)", r.GetRange().GetLower(), r.GetRange().GetUpper())
+		}
+		if r.Rate != nil {
+			rate = fmt.Sprintf("%.0f", r.GetRate())
+		}
+		if r.GetEtcdAwaySince() != nil {
+			etcd = "away since " + r.GetEtcdAwaySince().AsTime().Format(time.RFC3339)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(), r.GetInstances(), durationText(r.GetReserve()), r.GetVersion(), etcd)
+	}
+	for _, r := range o.GetRooms() {
+		for _, problem := range r.GetProblems() {
+			_, _ = fmt.Fprintf(w, "\n%s", problem)
+		}
+		if len(r.GetProblems()) > 0 {
+			_, _ = fmt.Fprintln(w)
+		}
+	}
+	haltText(w, o.GetHalt())
+}
+
+func durationText(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	if d.AsDuration() >= time.Second {
+		return d.AsDuration().Round(time.Second).String()
+	}
+	return d.AsDuration().Round(10 * time.Microsecond).String()
+}

@@ -1,0 +1,77 @@
+package console
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// TestSampleRates: rates come from differences, restarts and silence are no
+// negative rates, and a second that nobody measured has its place, or what the
+// instances remember of it.
+func TestSampleRates(t *testing.T) {
+	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	a := ledger.InstanceRecord{Registration: ledger.Registration{Room: "a", Name: "x"}, Alive: true}
+	b := ledger.InstanceRecord{Registration: ledger.Registration{Room: "a", Name: "y"}, Alive: true}
+	tell := func(started, issued int64, rates ...float64) *marchv1.GetInstanceResponse {
+		return &marchv1.GetInstanceResponse{
+			Status: &marchv1.InstanceStatus{Started: &timestamppb.Timestamp{Seconds: started}, Issued: issued}, Rates: rates,
+		}
+	}
+	both := []ledger.InstanceRecord{a, b}
+	s := sample{}
+	for _, step := range []struct {
+		second  int
+		answers []*marchv1.GetInstanceResponse
+		want    []float64
+	}{
+		{0, []*marchv1.GetInstanceResponse{tell(1, 100), tell(1, 0)}, []float64{-1}},
+		{1, []*marchv1.GetInstanceResponse{tell(1, 150), tell(1, 7)}, []float64{-1, 57}},
+		{2, []*marchv1.GetInstanceResponse{tell(1, 150), nil}, []float64{-1, 57, 0}},                   // y is silent
+		{3, []*marchv1.GetInstanceResponse{tell(1, 160), tell(2, 5)}, []float64{-1, 57, 0, 10}},        // y was restarted
+		{4, []*marchv1.GetInstanceResponse{nil, nil}, []float64{-1, 57, 0, 10, -1}},                    // nobody answers
+		{7, []*marchv1.GetInstanceResponse{nil, tell(2, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1}}, // nobody looked
+		{8, []*marchv1.GetInstanceResponse{nil, tell(2, 25)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1, 20}},
+	} {
+		s = next(s, both, step.answers, t0.Add(time.Duration(step.second)*time.Second))
+		if diff := cmp.Diff(step.want, s.rates["a"]); diff != "" {
+			t.Fatalf("second %d (-want +got)\n%s", step.second, diff)
+		}
+	}
+	s = next(s, both, []*marchv1.GetInstanceResponse{nil, nil}, t0.Add(time.Hour))
+	if n := len(s.rates["a"]); n != samples {
+		t.Errorf("%d rates are kept, want %d", n, samples)
+	}
+	s = next(s, []ledger.InstanceRecord{{Registration: ledger.Registration{Room: "new", Name: "z"}, Alive: true}}, []*marchv1.GetInstanceResponse{nil}, t0.Add(time.Hour+time.Second))
+	for _, room := range []allocator.Room{"a", "new"} {
+		if n := len(s.rates[room]); n != samples {
+			t.Errorf("room %s has %d rates, want %d: all are drawn over the same time", room, n, samples)
+		}
+	}
+
+	// Who comes to look is told what was.
+	s = sample{}
+	for _, step := range []struct {
+		second  int
+		answers []*marchv1.GetInstanceResponse
+		want    []float64
+	}{
+		{0, []*marchv1.GetInstanceResponse{tell(1, 100, 1, 2, 3), tell(1, 100, 10)}, []float64{1, 2, 13}},
+		{1, []*marchv1.GetInstanceResponse{tell(1, 105, 1, 2, 3, 5), tell(2, 7, 7)}, []float64{1, 2, 13, 12}},
+		{4, []*marchv1.GetInstanceResponse{tell(1, 114, 1, 2, 3, 5, 6, 7, 9), nil}, []float64{1, 2, 13, 12, 6, 7, 3}},
+	} {
+		s = next(s, both, step.answers, t0.Add(time.Duration(step.second)*time.Second))
+		if diff := cmp.Diff(step.want, s.rates["a"]); diff != "" {
+			t.Fatalf("second %d, with what instances remember (-want +got)\n%s", step.second, diff)
+		}
+	}
+	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil}, t0).rates["a"]); n != samples {
+		t.Errorf("%d rates are kept of those that an instance told, want %d", n, samples)
+	}
+}

@@ -1,0 +1,81 @@
+package web
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io/fs"
+	"mime"
+	"net/http"
+	"path"
+	"strings"
+)
+
+//go:embed static
+var static embed.FS
+
+// assets are the files in static, by name.
+type assets struct{ files map[string]asset }
+
+type asset struct {
+	kind          string // its media type
+	plain, zipped []byte
+	version       string // a digest, part of its address: a browser keeps it for good
+}
+
+func newAssets() (*assets, error) {
+	a := &assets{files: make(map[string]asset)}
+	list, err := fs.ReadDir(static, "static")
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range list {
+		content, err := static.ReadFile("static/" + entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		var zipped bytes.Buffer
+		zip, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := zip.Write(content); err != nil {
+			return nil, err
+		}
+		if err := zip.Close(); err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(content)
+		a.files[entry.Name()] = asset{
+			kind: mime.TypeByExtension(path.Ext(entry.Name())), plain: content, zipped: zipped.Bytes(), version: hex.EncodeToString(sum[:6]),
+		}
+	}
+	return a, nil
+}
+
+// address returns where a file is served.
+func (a *assets) address(name string) string {
+	return "/static/" + name + "?v=" + a.files[name].version
+}
+
+func (a *assets) serve(w http.ResponseWriter, r *http.Request) {
+	f, ok := a.files[r.PathValue("file")]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	head := w.Header()
+	head.Set("Content-Type", f.kind)
+	head.Set("Vary", "Accept-Encoding")
+	if r.URL.Query().Get("v") == f.version {
+		head.Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		head.Set("Content-Encoding", "gzip")
+		_, _ = w.Write(f.zipped)
+		return
+	}
+	_, _ = w.Write(f.plain)
+}

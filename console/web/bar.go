@@ -1,0 +1,233 @@
+package web
+
+import (
+	"cmp"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// hues is how many colours style.css has for rooms, the plainest first: the last
+// few count only where there are many rooms. With more rooms some share one: a
+// colour never stands without the room's name.
+const hues, plain = 12, 8
+
+// colours gives each room a colour. It depends on the names alone, so that a
+// room has the same one on every page, in every browser, whatever its range.
+func colours(rooms ...string) map[string]int {
+	sorted := slices.Clone(rooms)
+	slices.Sort(sorted)
+	sorted = slices.Compact(sorted)
+	among := plain
+	if len(sorted) > plain {
+		among = hues
+	}
+	colour, used := make(map[string]int, len(sorted)), [hues]int{}
+	for k, room := range sorted {
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(room))
+		c := int(sum.Sum32() % uint32(among)) //nolint:gosec // 8 or 12
+		for used[c] > k/among {
+			c = (c + 1) % among
+		}
+		used[c]++
+		colour[room] = c
+	}
+	return colour
+}
+
+// bar is a layout as a line of stretches.
+type bar struct {
+	Label     string // in words
+	Stretches []stretch
+	Ticks     []tick
+	Boundary  int64
+	Edges     []edge // that can be moved, in the planner
+}
+
+// stretch is a room's range, or a gap (Room is empty).
+type stretch struct {
+	X, W, Middle string // percentages
+	Room         string
+	Colour       int
+	Text         string // what fits in, perhaps nothing
+	Range        string
+	Share        float64
+	lower, upper int64
+}
+
+type tick struct{ X, Anchor, Text string }
+
+// edge is where a range begins or ends.
+type edge struct {
+	X           string
+	At          int64
+	Least, Most int64
+	Below       string // the room that ends there
+	Above       string // the room that begins there
+	Label       string
+}
+
+func part(v, whole int64) float64 { return 100 * float64(v) / float64(whole) }
+
+func pct(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) + "%" }
+
+// roomsOf returns a layout's rooms by lower.
+func roomsOf(l *marchv1.Layout) []string {
+	return slices.SortedFunc(maps.Keys(l.GetRooms()), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l.GetRooms()[a].GetLower(), l.GetRooms()[b].GetLower()), cmp.Compare(a, b))
+	})
+}
+
+// rangesText lists a layout's ranges in words.
+func rangesText(l *marchv1.Layout) string {
+	var parts []string
+	for _, room := range roomsOf(l) {
+		parts = append(parts, room+" "+interval(l.GetRooms()[room]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// newBar draws a layout. It draws one that is not valid too, as well as that
+// goes.
+func newBar(l *marchv1.Layout, colour map[string]int) *bar {
+	b := &bar{Boundary: l.GetBoundary(), Label: "boundary " + num(l.GetBoundary()) + ": " + rangesText(l)}
+	if b.Boundary < 1 {
+		return b
+	}
+	var end int64
+	put := func(room string, lower, upper int64) {
+		lower, upper = min(max(lower, 0), b.Boundary), min(max(upper, 0), b.Boundary)
+		if lower >= upper {
+			return
+		}
+		x, w := part(lower, b.Boundary), part(upper, b.Boundary)-part(lower, b.Boundary)
+		s := stretch{
+			X: pct(x), W: pct(w), Middle: pct(x + w/2), Room: room, Colour: colour[room], lower: lower, upper: upper,
+			Range: "[" + num(lower) + ", " + num(upper) + ")", Share: w / 100,
+		}
+		if w >= 3 {
+			s.Text = cmp.Or(room, "free")
+		}
+		b.Stretches = append(b.Stretches, s)
+	}
+	for _, room := range roomsOf(l) {
+		r := l.GetRooms()[room]
+		if r.GetLower() > end {
+			put("", end, r.GetLower())
+		}
+		put(room, r.GetLower(), r.GetUpper())
+		end = max(end, r.GetUpper())
+	}
+	if end < b.Boundary {
+		put("", end, b.Boundary)
+	}
+	b.ticks()
+	return b
+}
+
+// ticks numbers the edges that are far enough from each other.
+func (b *bar) ticks() {
+	const apart = 9.0 // percent
+	last := 0.0
+	b.Ticks = []tick{{X: "0%", Anchor: "start", Text: "0"}}
+	for _, s := range b.Stretches {
+		x := part(s.lower, b.Boundary)
+		if x-last < apart || 100-x < apart {
+			continue
+		}
+		b.Ticks = append(b.Ticks, tick{X: pct(x), Anchor: "middle", Text: num(s.lower)})
+		last = x
+	}
+	b.Ticks = append(b.Ticks, tick{X: "100%", Anchor: "end", Text: num(b.Boundary)})
+}
+
+// movable finds the edges that can be moved: where two ranges meet it is one
+// edge of both.
+func (b *bar) movable() {
+	for i, s := range b.Stretches {
+		if s.Room == "" {
+			continue
+		}
+		var before, after *stretch
+		if i > 0 {
+			before = &b.Stretches[i-1]
+		}
+		if i+1 < len(b.Stretches) {
+			after = &b.Stretches[i+1]
+		}
+		if before == nil || before.Room == "" || before.upper != s.lower { // nobody's on the left
+			e := edge{X: pct(part(s.lower, b.Boundary)), At: s.lower, Above: s.Room, Most: s.upper - 1, Label: "lower end of room " + s.Room}
+			if before != nil {
+				e.Least = before.lower
+			}
+			b.Edges = append(b.Edges, e)
+		}
+		e := edge{X: pct(part(s.upper, b.Boundary)), At: s.upper, Below: s.Room, Least: s.lower + 1, Most: b.Boundary, Label: "upper end of room " + s.Room}
+		if after != nil {
+			e.Most = after.upper
+			if after.Room != "" {
+				e.Above, e.Most, e.Label = after.Room, after.upper-1, "edge between rooms "+s.Room+" and "+after.Room
+			}
+		}
+		b.Edges = append(b.Edges, e)
+	}
+}
+
+// sparkWidth and sparkHeight are the size of a sparkline's drawing; it is
+// stretched to its place.
+const sparkWidth, sparkHeight = 240.0, 40.0
+
+// spark is a line of rates, the present one at the right, and the area below it.
+type spark struct {
+	Lines, Areas []string
+	Most         float64
+}
+
+// newSpark draws rates; slots is for how many there is room. Where nobody
+// measured the line has a gap.
+func newSpark(rates []float64, slots int) spark {
+	s := spark{}
+	for _, v := range rates {
+		s.Most = max(s.Most, v)
+	}
+	var line, area strings.Builder
+	first, last := 0.0, 0.0
+	end := func() {
+		if line.Len() > 0 {
+			s.Lines = append(s.Lines, line.String())
+			s.Areas = append(s.Areas, area.String()+" "+coordinate(last)+","+coordinate(sparkHeight)+" "+coordinate(first)+","+coordinate(sparkHeight))
+		}
+		line.Reset()
+		area.Reset()
+	}
+	for i, v := range rates {
+		if v < 0 {
+			end()
+			continue
+		}
+		x := sparkWidth * float64(slots-len(rates)+i+1) / float64(slots)
+		y := sparkHeight - 1.5
+		if s.Most > 0 {
+			y -= (sparkHeight - 3) * v / s.Most
+		}
+		if line.Len() == 0 {
+			first = x
+		} else {
+			line.WriteByte(' ')
+			area.WriteByte(' ')
+		}
+		last = x
+		point := coordinate(x) + "," + coordinate(y)
+		line.WriteString(point)
+		area.WriteString(point)
+	}
+	end()
+	return s
+}
+
+func coordinate(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }

@@ -1,0 +1,199 @@
+package web
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// functions are what templates call.
+func (h *Handler) functions() template.FuncMap {
+	return template.FuncMap{
+		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "counted": counted,
+		"add":   func(a, b int) int { return a + b },
+		"pages": func() []entry { return menu },
+		"pick": func(p *problem, field string) string {
+			if p != nil && p.Field == field {
+				return p.Text
+			}
+			return ""
+		},
+		"dict": func(pairs ...any) map[string]any {
+			m := make(map[string]any, len(pairs)/2)
+			for i := 0; i+1 < len(pairs); i += 2 {
+				m[fmt.Sprint(pairs[i])] = pairs[i+1]
+			}
+			return m
+		},
+	}
+}
+
+// sentence returns words with their first letter large.
+func sentence(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// entry is one of the menu's.
+type entry struct{ Name, Label, Path string }
+
+var menu = []entry{
+	{"overview", "Overview", "/"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
+	{"instances", "Instances", "/instances"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
+}
+
+func parseInt(s string) (int64, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	return int64(n), err //nolint:gosec // 63 bits
+}
+
+// num returns a whole number with its digits in groups.
+func num(n any) string {
+	digits := fmt.Sprint(n)
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "-", digits[1:]
+	}
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return sign + b.String()
+}
+
+// rate returns IDs per second, with three digits or so.
+func rate(perSecond float64) string {
+	switch {
+	case perSecond < 0:
+		return "–"
+	case perSecond == 0:
+		return "0"
+	case perSecond < 10:
+		return strconv.FormatFloat(perSecond, 'f', 1, 64)
+	case perSecond < 100_000:
+		return num(int64(math.Round(perSecond)))
+	case perSecond < 1e6:
+		return strconv.FormatFloat(perSecond/1e3, 'f', 0, 64) + " k"
+	case perSecond < 1e9:
+		return strconv.FormatFloat(perSecond/1e6, 'f', 1, 64) + " M"
+	}
+	return strconv.FormatFloat(perSecond/1e9, 'f', 1, 64) + " G"
+}
+
+// percent returns a share of one.
+func percent(share float64) string {
+	switch {
+	case share > 0 && share < 0.0001:
+		return "< 0.01%"
+	case share < 0.1:
+		return strconv.FormatFloat(100*share, 'f', 2, 64) + "%"
+	}
+	return strconv.FormatFloat(100*share, 'f', 1, 64) + "%"
+}
+
+// short returns a duration with one unit, or two next to each other.
+func short(p *durationpb.Duration) string {
+	if p == nil {
+		return "–"
+	}
+	d := p.AsDuration()
+	switch {
+	case d <= 0:
+		return "0 s"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// lasts returns a long time, that may have more years than a time.Duration can
+// say.
+func lasts(p *durationpb.Duration) string {
+	const day, year = 24 * 3600, 365 * 24 * 3600
+	switch s := p.GetSeconds(); {
+	case p == nil:
+		return "–"
+	case s >= 10_000*year:
+		return "> 10,000 years"
+	case s >= 2*year:
+		return num(s/year) + " years"
+	case s >= 2*day:
+		return num(s/day) + " days"
+	}
+	return short(p)
+}
+
+// ago returns how long a time is past.
+func ago(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return "–"
+	}
+	d := time.Since(t.AsTime())
+	if d < 2*time.Second {
+		return "now"
+	}
+	return short(durationpb.New(d)) + " ago"
+}
+
+// clock and stamp return a time for people, without and with its day. UTC: what
+// is on two screens in two countries should be the same.
+func clock(t *timestamppb.Timestamp) string { return at(t, "15:04:05") }
+func stamp(t *timestamppb.Timestamp) string { return at(t, "2006-01-02 15:04:05 UTC") }
+
+func at(t *timestamppb.Timestamp, layout string) string {
+	if t == nil {
+		return "–"
+	}
+	return t.AsTime().UTC().Format(layout)
+}
+
+// shortest writes a duration as a form shows it: 10m and not 10m0s.
+func shortest(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func interval(r *marchv1.Range) string {
+	if r == nil {
+		return "no range"
+	}
+	return "[" + num(r.GetLower()) + ", " + num(r.GetUpper()) + ")"
+}
+
+// counted returns "1 tag" and "2 tags".
+func counted(n any, what string) string {
+	if digits := num(n); digits != "1" {
+		return digits + " " + what + "s"
+	}
+	return "1 " + what
+}

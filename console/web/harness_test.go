@@ -1,0 +1,379 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	clog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console"
+	"github.com/march-id/march/room"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long anything may take that a test waits for.
+const patience = 30 * time.Second
+
+// world is a cluster with consoles and rooms.
+type world struct {
+	testing.TB
+	etcd  *ledgertest.Etcd
+	admin *ledger.Ledger
+}
+
+// newWorld makes a cluster with a layout, or an etcd without a cluster for a
+// boundary of 0.
+func newWorld(tb testing.TB, boundary int64, rooms ...allocator.Room) *world {
+	tb.Helper()
+	w := &world{TB: tb, etcd: ledgertest.StartEtcd(tb)}
+	w.admin = w.ledger()
+	if boundary > 0 {
+		l, err := allocator.EqualLayout(boundary, rooms)
+		if err == nil {
+			_, err = w.admin.Init(tb.Context(), l, "ann")
+		}
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return w
+}
+
+func (w *world) ledger() *ledger.Ledger {
+	w.Helper()
+	l, err := ledger.New(w.etcd.Store(w), ledger.DefaultConfig())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return l
+}
+
+// console starts a console and returns its page's address, and what stops it.
+// at is where it listens, empty for anywhere.
+func (w *world) console(at string) (url string, stop func()) {
+	w.Helper()
+	cfg := console.DefaultConfig()
+	cfg.Ledger, cfg.GRPC, cfg.HTTP = w.ledger(), w.listen(""), w.listen(at)
+	url = "http://" + cfg.HTTP.Addr().String()
+	s, err := console.New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return url, w.run(s.Run)
+}
+
+// server starts an instance of a room and waits until it is ready.
+func (w *world) server(in allocator.Room, name allocator.Instance) (ids marchv1.IDServiceClient, stop func()) {
+	w.Helper()
+	cfg := room.DefaultConfig()
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Build = in, name, w.ledger(), w.listen(""), "v1.0.0"
+	s, err := room.New(cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	stop = w.run(s.Run)
+	conn, err := grpc.NewClient(cfg.GRPC.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = conn.Close() })
+	w.await("room "+string(in)+" is ready", func() bool { return s.Ready() == nil })
+	return marchv1.NewIDServiceClient(conn), stop
+}
+
+// run runs a server until stop or the end of the test.
+func (w *world) run(server func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				w.Errorf("run: %v", err)
+			}
+		case <-time.After(patience):
+			w.Error("a server did not stop")
+		}
+	})
+	w.Cleanup(stop)
+	return stop
+}
+
+func (w *world) listen(at string) net.Listener {
+	w.Helper()
+	if at == "" {
+		at = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func (w *world) tag(names ...string) {
+	w.Helper()
+	for _, name := range names {
+		if _, err := w.admin.CreateTag(w.Context(), allocator.Tag(name), ledger.DefaultTag(), "ann"); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// load asks for IDs all the time, n at a time, until the test ends. Every error
+// but the end fails the test.
+func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n}); err != nil && ctx.Err() == nil {
+				w.Errorf("load on %s: %v", tag, err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	w.Cleanup(func() {
+		cancel()
+		work.Wait()
+	})
+}
+
+// await polls until done, or fails the test.
+func (w *world) await(what string, done func() bool) {
+	w.Helper()
+	await(w, what, done)
+}
+
+func await(tb testing.TB, what string, done func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(patience); !done(); {
+		if time.Now().After(deadline) {
+			tb.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// browser is a Chromium without a window.
+type browser struct{ ctx context.Context }
+
+// startBrowser starts one. That there is none fails the test.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	path := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
+		if found, err := exec.LookPath(name); err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" {
+		t.Fatal("these tests need Chromium, and there is none: on Debian or Ubuntu, apt-get install chromium")
+	}
+	ctx, cancel := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true), chromedp.Flag("mute-audio", true),
+		chromedp.Flag("disable-extensions", true), chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("font-render-hinting", "none"),
+		chromedp.Flag("disable-background-timer-throttling", true), chromedp.Flag("disable-backgrounding-occluded-windows", true), chromedp.Flag("disable-renderer-backgrounding", true),
+		chromedp.WSURLReadTimeout(patience))
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("start %s: %v", path, err)
+	}
+	return &browser{ctx: ctx}
+}
+
+// tab is a page that is open, in a profile of its own.
+type tab struct {
+	testing.TB
+	ctx   context.Context
+	base  string
+	mu    sync.Mutex
+	wrong []string // what the browser complained of
+}
+
+// open opens a tab on a console. What the browser complains of (errors of
+// scripts, of the policy) fails the test.
+func (b *browser) open(tb testing.TB, base string) *tab {
+	tb.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
+	p := &tab{TB: tb, ctx: ctx, base: base}
+	if err := chromedp.Listen(ctx, func(event any) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			p.wrong = append(p.wrong, fmt.Sprintf("%s %+v", e.ExceptionDetails.Text, e.ExceptionDetails.Exception))
+		case *clog.EventEntryAdded:
+			if e.Entry.Level == clog.EntryLevelError && e.Entry.Source != clog.EntrySourceNetwork {
+				p.wrong = append(p.wrong, e.Entry.Text)
+			}
+		}
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		cancel()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, text := range p.wrong {
+			tb.Errorf("the browser complains: %s", text)
+		}
+	})
+	p.size(1280, 900)
+	return p
+}
+
+func (p *tab) size(width, height int64) {
+	p.Helper()
+	p.do(chromedp.EmulateViewport(width, height))
+}
+
+func (p *tab) dark(on bool) {
+	p.Helper()
+	scheme := "light"
+	if on {
+		scheme = "dark"
+	}
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+// do does something within the time that a test has.
+func (p *tab) do(what chromedp.Action[chromedp.Void]) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, what); err != nil {
+		p.Fatalf("%v\n%s", err, p.text())
+	}
+}
+
+// eval returns what an expression is in a page.
+func eval[T any](p *tab, expression string) T {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		p.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// text returns what the page shows, for messages.
+func (p *tab) text() string {
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText.slice(0, 3000)`))
+	return text
+}
+
+// visit goes to an address of the console and waits until its stream has begun.
+func (p *tab) visit(path string) {
+	p.Helper()
+	p.do(chromedp.Navigate(p.base + path))
+	p.until("the page is live", `["live", "trouble"].includes(document.querySelector("#link").className)`)
+}
+
+// until waits for a condition in the page.
+func (p *tab) until(what, condition string) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	for {
+		// While a page gives way to the next an expression has nowhere to run.
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+condition+")"))
+		if ok && err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			p.Fatalf("not in time: %s (%s, %v)\n%s", what, condition, err, p.text())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// says waits until the page shows a text.
+func (p *tab) says(text string) {
+	p.Helper()
+	p.until("the page says "+text, fmt.Sprintf(`document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
+}
+
+// place returns where the middle of an element is, scrolled to.
+func (p *tab) place(element string) (x, y float64) {
+	p.Helper()
+	p.until("there is "+element, element)
+	at := eval[[]float64](p, `(() => { const e = `+element+`; e.scrollIntoView({block: "center", behavior: "instant"}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()`)
+	return at[0], at[1]
+}
+
+// css is an element by a selector, button one by the beginning of its text.
+func css(selector string) string { return fmt.Sprintf("document.querySelector(%q)", selector) }
+
+func button(text string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll("button, a, summary")].find((e) => e.innerText.trim().startsWith(%q))`, text)
+}
+
+// click clicks with the mouse.
+func (p *tab) click(element string) {
+	p.Helper()
+	x, y := p.place(element)
+	p.do(chromedp.MouseClickXY(x, y))
+}
+
+// fill types into a field, in place of what it holds.
+func (p *tab) fill(selector, text string) {
+	p.Helper()
+	p.until("there is "+selector, css(selector))
+	eval[bool](p, fmt.Sprintf("(() => { const e = %s; e.focus(); e.select(); return true })()", css(selector)))
+	p.keys(text)
+}
+
+func (p *tab) keys(text string) {
+	p.Helper()
+	p.do(chromedp.KeyEvent(text))
+}
+
+// picture returns the whole page as a PNG.
+func (p *tab) picture() []byte {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+	if err != nil {
+		p.Fatal(err)
+	}
+	return png
+}

@@ -1,0 +1,103 @@
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+const (
+	// maxStreams bounds the pages that are looked at at once: each reads etcd
+	// every second or so.
+	maxStreams = 200
+	// heartbeat is how often a stream says something, so that proxies do not take
+	// it for dead.
+	heartbeat = 15 * time.Second
+	// sendWithin bounds one write to a stream: a browser that takes nothing is
+	// gone.
+	sendWithin = 30 * time.Second
+	// retryAfter is how soon a browser comes back after a stream ended, in
+	// milliseconds.
+	retryAfter = 500
+)
+
+// live streams a page's live part whenever it changed, until the browser goes
+// or the server stops.
+func (h *Handler) live(w http.ResponseWriter, r *http.Request, p *page) {
+	if h.streams.Add(1) > maxStreams {
+		h.streams.Add(-1)
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, fmt.Sprintf("%d pages are looked at already", maxStreams), http.StatusServiceUnavailable)
+		return
+	}
+	defer h.streams.Add(-1)
+	w.Header().Set("Content-Type", "text/event-stream")
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // the server's would end the request's context
+	send := func(format string, args ...any) error {
+		if err := control.SetWriteDeadline(time.Now().Add(sendWithin)); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, format, args...); err != nil {
+			return err
+		}
+		return control.Flush()
+	}
+	sent, last := r.Header.Get("Last-Event-ID"), time.Now()
+	if send("retry: %d\n\n", retryAfter) != nil {
+		return
+	}
+	ticker := time.NewTicker(p.every)
+	defer ticker.Stop()
+	for {
+		event, id := h.event(p, r)
+		var err error
+		switch {
+		case id != sent:
+			err, last = send("id: %s\n%s\n", id, event), time.Now()
+			sent = id
+		case time.Since(last) >= heartbeat:
+			err, last = send(": still here\n\n"), time.Now()
+		}
+		if err != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-h.stopping:
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// event returns what a page's stream has to say now, and its id. That a page
+// could not be made is an event called trouble: the page keeps what it shows.
+func (h *Handler) event(p *page, r *http.Request) (event, id string) {
+	name := ""
+	var text bytes.Buffer
+	f, err := h.frame(p, &call{Request: r})
+	if err == nil {
+		err = p.text.ExecuteTemplate(&text, "live", f.Body)
+	}
+	if err != nil {
+		name = "event: trouble\n"
+		text.Reset()
+		text.WriteString(err.Error())
+	}
+	sum := sha256.Sum256(append([]byte(name), text.Bytes()...))
+	var out bytes.Buffer
+	out.WriteString(name)
+	for line := range bytes.Lines(text.Bytes()) {
+		if line = bytes.TrimSpace(line); len(line) > 0 { // between tags and words one space is as good as many
+			out.WriteString("data: ")
+			out.Write(line)
+			out.WriteByte('\n')
+		}
+	}
+	return out.String(), hex.EncodeToString(sum[:8])
+}

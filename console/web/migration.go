@@ -1,0 +1,253 @@
+package web
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// migrationView is a migration with its progress.
+type migrationView struct {
+	*marchv1.Migration
+	From, Target *bar
+	Steps        []step
+	Says         string // what it does now
+	Ended        bool
+	Percent      string   // of the moves and waits, how many are behind it
+	Do           string   // what is to be confirmed
+	Leave        []string // who is to be gone on without, to be confirmed
+	Problem      *problem
+}
+
+// step is a move of a migration or a plan.
+type step struct {
+	*marchv1.Move
+	Number    int
+	State     string // made, next, later
+	Before    *bar
+	After     *bar
+	Numbers   []change
+	Reports   []report // of the instances that must report it
+	Reported  int
+	WaitsFor  bool
+	LastOfAll bool
+}
+
+// change is what a move does to a room.
+type change struct {
+	Room       string
+	Colour     int
+	Was, Is    string
+	Gains, Los int64 // residues; only under one boundary
+	Kind       string
+}
+
+// report is whether an instance reported a move.
+type report struct {
+	Instance, Room string
+	Colour         int
+	State          string // reported, waiting, silent, without, later
+	Version        int64
+	Since, Until   *timestamppb.Timestamp // of one that is silent, and waited for
+}
+
+// changes lists what differs between two layouts, room by room.
+func changes(before, after *marchv1.Layout, colour map[string]int) []change {
+	var list []change
+	rooms := append(roomsOf(before), roomsOf(after)...)
+	slices.Sort(rooms)
+	for _, room := range slices.Compact(rooms) {
+		was, is := before.GetRooms()[room], after.GetRooms()[room]
+		if was != nil && is != nil && was.GetLower() == is.GetLower() && was.GetUpper() == is.GetUpper() && before.GetBoundary() == after.GetBoundary() {
+			continue
+		}
+		c := change{Room: room, Colour: colour[room], Was: interval(was), Is: interval(is)}
+		if before.GetBoundary() == after.GetBoundary() {
+			both := max(0, min(was.GetUpper(), is.GetUpper())-max(was.GetLower(), is.GetLower()))
+			c.Los, c.Gains = was.GetUpper()-was.GetLower()-both, is.GetUpper()-is.GetLower()-both
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// steps draws moves from a layout on.
+func steps(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]int) []step {
+	var list []step
+	before := from
+	for i, m := range moves {
+		list = append(list, step{
+			Move: m, Number: i + 1, State: "later", Before: newBar(before, colour), After: newBar(m.GetLayout(), colour),
+			Numbers: changes(before, m.GetLayout(), colour), LastOfAll: i == len(moves)-1,
+		})
+		before = m.GetLayout()
+	}
+	return list
+}
+
+// roomNames returns all rooms that a way through layouts names.
+func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []string {
+	names = append(slices.Clone(names), roomsOf(from)...)
+	for _, m := range moves {
+		names = append(names, roomsOf(m.GetLayout())...)
+	}
+	return names
+}
+
+// view draws a migration; colour may be nil.
+func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*migrationView, error) {
+	if colour == nil {
+		l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+		if err != nil {
+			return nil, err
+		}
+		colour = colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
+	}
+	v := &migrationView{
+		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Steps: steps(m.GetFrom(), m.GetMoves(), colour),
+		Ended: m.GetState() == "done" || m.GetState() == "aborted",
+	}
+	var instances []*marchv1.Instance
+	if !v.Ended {
+		list, err := h.console.ListInstances(c.Context(), &marchv1.ListInstancesRequest{})
+		if err != nil {
+			return nil, err
+		}
+		instances = list.GetInstances()
+	}
+	done, all := 0, 0
+	for i := range v.Steps {
+		s := &v.Steps[i]
+		made := i < int(m.GetReached())
+		all++
+		switch {
+		case made:
+			s.State = "made"
+			done++
+		case i == int(m.GetReached()) && len(m.GetWaiting()) == 0:
+			s.State = "next"
+		}
+		for _, instance := range instances {
+			if r, ok := newReport(m, s, instance, made, colour); ok {
+				s.Reports = append(s.Reports, r)
+				all++
+				if r.State == "reported" || r.State == "without" {
+					s.Reported++
+					done++
+				}
+			}
+		}
+		s.WaitsFor = made && slices.ContainsFunc(s.Reports, func(r report) bool {
+			return slices.ContainsFunc(m.GetWaiting(), func(w *marchv1.Waiting) bool { return w.GetInstance() == r.Instance })
+		})
+	}
+	v.Percent = "100%"
+	if all > 0 && !v.Ended {
+		v.Percent = pct(100 * float64(done) / float64(all))
+	}
+	v.Says = says(v)
+	return v, nil
+}
+
+// newReport tells whether an instance reported a move, and false where it need
+// not.
+func newReport(m *marchv1.Migration, s *step, i *marchv1.Instance, made bool, colour map[string]int) (report, bool) {
+	if !slices.Contains(s.GetLoses(), i.GetRoom()) {
+		return report{}, false
+	}
+	id := i.GetRoom() + "/" + i.GetName()
+	r := report{Instance: id, Room: i.GetRoom(), Colour: colour[i.GetRoom()], Version: i.GetVersion(), State: "later"}
+	switch {
+	case !made:
+	case i.GetVersion() >= s.GetLayout().GetVersion():
+		r.State = "reported"
+	case slices.Contains(m.GetWithout(), id):
+		r.State = "without"
+	case !i.GetAlive():
+		r.State = "silent"
+		for _, w := range m.GetWaiting() {
+			if w.GetInstance() == id {
+				r.Since, r.Until = w.GetSilentSince(), w.GetUntil()
+			}
+		}
+	default:
+		r.State = "waiting"
+	}
+	return r, true
+}
+
+// says tells in a sentence what a migration does now.
+func says(v *migrationView) string {
+	var waiting []string
+	for _, w := range v.GetWaiting() {
+		waiting = append(waiting, w.GetInstance())
+	}
+	back := ""
+	if v.GetAbort() {
+		back = "Going back. "
+	}
+	switch {
+	case v.GetState() == "done":
+		return "Done: all moves were made and reported."
+	case v.GetState() == "aborted":
+		return "Aborted: the layout is as it was."
+	case v.GetState() == "paused":
+		return back + "Paused before the next move."
+	case len(waiting) > 0:
+		return back + "Waiting until " + strings.Join(waiting, ", ") + " reports."
+	case int(v.GetReached()) < len(v.GetMoves()):
+		return back + "Making the next move."
+	}
+	return back + "Finishing."
+}
+
+func (h *Handler) migration(c *call) (string, any, error) {
+	m, err := h.console.GetMigration(c.Context(), &marchv1.GetMigrationRequest{Id: c.PathValue("id")})
+	if err != nil {
+		return "", nil, err
+	}
+	v, err := h.view(c, m.GetMigration(), nil)
+	if err != nil {
+		return "", nil, err
+	}
+	v.Problem = c.problemOf("steer")
+	if do := c.URL.Query().Get("do"); c.Method == http.MethodGet && !v.Ended {
+		v.Leave = c.URL.Query()["without"]
+		if do == "abort" || do == "continue" && len(v.Leave) > 0 {
+			v.Do = do
+		}
+	}
+	return "Migration", v, nil
+}
+
+func (h *Handler) pauseMigration(c *call) (string, error) {
+	id := c.PathValue("id")
+	_, err := h.console.PauseMigration(c.Context(), &marchv1.PauseMigrationRequest{Id: id})
+	return "/migrations/" + escape(id) + "?done=paused", err
+}
+
+func (h *Handler) resumeMigration(c *call) (string, error) {
+	id := c.PathValue("id")
+	_, err := h.console.ResumeMigration(c.Context(), &marchv1.ResumeMigrationRequest{Id: id})
+	return "/migrations/" + escape(id) + "?done=resumed", err
+}
+
+func (h *Handler) abortMigration(c *call) (string, error) {
+	id := c.PathValue("id")
+	_, err := h.console.AbortMigration(c.Context(), &marchv1.AbortMigrationRequest{Id: id})
+	return "/migrations/" + escape(id) + "?done=aborted", err
+}
+
+func (h *Handler) continueMigration(c *call) (string, error) {
+	id := c.PathValue("id")
+	if len(c.Form["without"]) == 0 {
+		return "", allocator.Errorf(allocator.Invalid, "without: no instance is chosen; allowed: one or more of those that are waited for")
+	}
+	_, err := h.console.ContinueMigration(c.Context(), &marchv1.ContinueMigrationRequest{Id: id, Without: c.Form["without"]})
+	return "/migrations/" + escape(id) + "?done=continued", err
+}

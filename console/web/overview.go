@@ -1,0 +1,76 @@
+package web
+
+import (
+	"slices"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// sparkSlots is how many seconds a sparkline shows.
+const sparkSlots = 120
+
+type overviewView struct {
+	*marchv1.GetOverviewResponse
+	Bar       *bar
+	Cards     []roomCard
+	Migration *migrationView // nil without one
+	Total     float64        // IDs per second; -1 for unknown
+	Up, Known int32
+	Trouble   int // rooms that need somebody to look
+}
+
+type roomCard struct {
+	*marchv1.RoomStatus
+	Colour int
+	Share  float64 // of the boundary
+	Width  int64
+	Now    float64 // IDs per second; -1 for unknown
+	Spark  spark
+	Behind bool // it serves an older layout than the current
+	Down   bool // nobody can issue its IDs
+	Low    bool // little is left should etcd go away
+}
+
+// lowReserve is below how many seconds a reserve is pointed out.
+const lowReserve = 30
+
+func (h *Handler) overview(c *call) (string, any, error) {
+	o, err := h.console.GetOverview(c.Context(), &marchv1.GetOverviewRequest{})
+	if err != nil {
+		return "", nil, err
+	}
+	names := slices.Clone(o.GetEver())
+	for _, r := range o.GetRooms() {
+		names = append(names, r.GetName())
+	}
+	colour := colours(names...)
+	v := &overviewView{GetOverviewResponse: o, Bar: newBar(o.GetLayout().GetLayout(), colour)}
+	if m := o.GetMigration(); m != nil {
+		if v.Migration, err = h.view(c, m, colour); err != nil {
+			return "", nil, err
+		}
+	}
+	for _, r := range o.GetRooms() {
+		card := roomCard{RoomStatus: r, Colour: colour[r.GetName()], Now: -1, Spark: newSpark(r.GetRates(), sparkSlots)}
+		if r.Rate != nil {
+			card.Now = r.GetRate()
+			v.Total += card.Now
+		}
+		if r.GetRange() != nil {
+			card.Width = r.GetRange().GetUpper() - r.GetRange().GetLower()
+			card.Share = float64(card.Width) / float64(o.GetLayout().GetLayout().GetBoundary())
+		}
+		card.Behind = r.GetVersion() > 0 && r.GetVersion() < o.GetLayout().GetLayout().GetVersion()
+		card.Down = r.GetRange() != nil && (r.GetAlive() == 0 || o.GetAsOf() != nil && r.GetReady() == 0)
+		card.Low = r.GetReserve() != nil && r.GetReserve().AsDuration().Seconds() < lowReserve
+		if card.Down || len(r.GetProblems()) > 0 || r.GetAlive() < r.GetInstances() || r.GetEtcdAwaySince() != nil {
+			v.Trouble++
+		}
+		v.Up, v.Known = v.Up+r.GetAlive(), v.Known+r.GetInstances()
+		v.Cards = append(v.Cards, card)
+	}
+	if o.GetAsOf() == nil {
+		v.Total = -1
+	}
+	return "Overview", v, nil
+}

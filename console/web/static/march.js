@@ -1,0 +1,114 @@
+// What pages do beyond links and forms: say whether they are live, and drag
+// edges in the planner. Everything else is HTML and htmx.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("js");
+
+  // Live or not.
+  const link = document.getElementById("link");
+  if (!link) return; // a page that does not exist
+  const since = () => new Date().toISOString().slice(11, 19);
+  let state = null, stood = since();
+  const say = (next, text) => {
+    if (next === state && next !== "trouble") return;
+    if (next !== "live" && state === "live") stood = since();
+    state = next;
+    link.className = next;
+    link.firstElementChild.textContent = text;
+  };
+  const failed = () => document.querySelector("#live[data-failed]");
+  const away = () => say("away", `No answer from this console. This is how it stood at ${stood} UTC; the page goes on by itself.`);
+  say("", "Connecting");
+  document.addEventListener("htmx:sse:after:connection", () => say("live", "Live"));
+  document.addEventListener("htmx:sse:before:connection", (e) => { if (e.detail.connection.attempt > 0) away(); });
+  document.addEventListener("htmx:sse:error", away);
+  document.addEventListener("htmx:sse:before:message", (e) => {
+    if (e.detail.message.event) return;
+    if (failed()) location.reload();
+    say("live", "Live");
+  });
+  document.addEventListener("trouble", (e) => {
+    if (failed()) say("trouble", "Trying again");
+    else say("trouble", `${e.detail.data} — this is how it stood at ${stood} UTC.`);
+  });
+  document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
+
+  // An answer to what the planner's form held before is dropped: what was typed
+  // or dragged since stays, and is asked for next.
+  const sorted = (query) => { query.delete("scale"); query.sort(); return String(query); };
+  document.addEventListener("htmx:after:request", (e) => {
+    const form = e.target;
+    if (form.id !== "planform") return;
+    const asked = new URL(e.detail.ctx.request.action, location.href).searchParams;
+    if (sorted(asked) !== sorted(new URLSearchParams(new FormData(form)))) e.preventDefault();
+  });
+
+  // The planner's edges. Residues have up to 63 bits: BigInt.
+  const number = (text) => BigInt(text || 0);
+  const clamp = (v, least, most) => (v < least ? least : v > most ? most : v);
+  const field = (room, name) => [...document.querySelectorAll(`#planform input[name=${name}]`)].find((i) => i.dataset.room === room);
+  const boundary = () => { try { return number(document.getElementById("boundary").value); } catch { return 0n; } };
+  const percent = (v, whole) => `${Number(v * 1000000n / whole) / 10000}%`;
+
+  const put = (handle, at) => {
+    const { below, above } = handle.dataset, whole = boundary();
+    const value = clamp(at, number(handle.getAttribute("aria-valuemin")), number(handle.getAttribute("aria-valuemax")));
+    if (whole < 1n || String(value) === handle.getAttribute("aria-valuenow")) return;
+    handle.setAttribute("aria-valuenow", value);
+    handle.setAttribute("x", percent(value, whole));
+    if (below) field(below, "upper").value = value;
+    if (above) field(above, "lower").value = value;
+    for (const room of [below, above]) {
+      const drawn = [...handle.parentElement.querySelectorAll(".stretch")].find((s) => s.dataset.room === room);
+      if (!room || !drawn) continue;
+      const lower = number(field(room, "lower").value), upper = number(field(room, "upper").value);
+      drawn.setAttribute("x", percent(lower, whole));
+      drawn.setAttribute("width", percent(upper - lower, whole));
+    }
+  };
+  const changed = () => document.getElementById("planform").dispatchEvent(new Event("change", { bubbles: true }));
+
+  // Sizes that people like: a thousandth of the boundary, rounded down to 1, 2 or
+  // 5 times a power of ten.
+  const grain = () => {
+    let g = 1n;
+    const want = boundary() / 400n;
+    for (let k = 0; g * (k % 3 === 1 ? 25n : 20n) / 10n <= want; k++) g = k % 3 === 1 ? g * 25n / 10n : g * 2n;
+    return g;
+  };
+
+  let held = null;
+  document.addEventListener("pointerdown", (e) => {
+    const handle = e.target.closest?.(".handle");
+    if (!handle || e.button !== 0) return;
+    held = { handle, id: e.pointerId, box: handle.parentElement.getBoundingClientRect(), moved: false };
+    handle.focus();
+    e.preventDefault();
+  });
+  document.addEventListener("pointermove", (e) => {
+    if (!held || e.pointerId !== held.id) return;
+    const share = clamp((e.clientX - held.box.left) / held.box.width, 0, 1), g = grain();
+    put(held.handle, (boundary() * BigInt(Math.round(share * 1e6)) / 1000000n + g / 2n) / g * g);
+    held.moved = true;
+  });
+  const drop = () => {
+    if (held?.moved) changed();
+    held = null;
+  };
+  document.addEventListener("pointerup", drop);
+  document.addEventListener("pointercancel", drop);
+  document.addEventListener("keydown", (e) => {
+    const handle = e.target.closest?.(".handle");
+    if (!handle) return;
+    const now = number(handle.getAttribute("aria-valuenow")), page = boundary() / 20n || 1n, g = grain();
+    const to = {
+      ArrowLeft: now - g, ArrowDown: now - g, ArrowRight: now + g, ArrowUp: now + g, PageDown: now - page, PageUp: now + page,
+      Home: number(handle.getAttribute("aria-valuemin")), End: number(handle.getAttribute("aria-valuemax")),
+    }[e.key];
+    if (to === undefined) return;
+    e.preventDefault();
+    put(handle, to);
+    changed();
+  });
+})();

@@ -1,0 +1,246 @@
+package web
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+type tagView struct {
+	*marchv1.GetTagResponse
+	Marks    []markView
+	Chains   []chainView
+	Rate     float64
+	Used     float64
+	UsedBar  string
+	Next     int64
+	Settings tagForm
+	Skip     skipView
+	Prescale prescaleView
+	Boundary int64
+}
+
+// markView is a room's mark, drawn against the others.
+type markView struct {
+	*marchv1.Mark
+	Colour int
+	X      string // where it is between the least and the largest
+	Behind int64  // the largest
+	Skip   int64  // the least ID it may lease; 0 for no bound
+}
+
+type chainView struct {
+	*marchv1.Chain
+	Colour int
+	Low    bool
+}
+
+// newMarks draws marks.
+func newMarks(marks []*marchv1.Mark, colour map[string]int, start int64) []markView {
+	least, most := int64(allocator.MaxID), start
+	for _, m := range marks {
+		least, most = min(least, m.GetNext()), max(most, m.GetNext())
+	}
+	var list []markView
+	for _, m := range marks {
+		x := 96.0 // room for the dot
+		if span := most - least; span > 0 {
+			x = 4 + 92*float64(m.GetNext()-least)/float64(span)
+		}
+		list = append(list, markView{Mark: m, Colour: colour[m.GetRoom()], X: pct(x), Behind: most - m.GetNext()})
+	}
+	return list
+}
+
+func (h *Handler) tag(c *call) (string, any, error) {
+	t, err := h.console.GetTag(c.Context(), &marchv1.GetTagRequest{Name: c.PathValue("tag")})
+	if err != nil {
+		return "", nil, err
+	}
+	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	if err != nil {
+		return "", nil, err
+	}
+	colour, s := colours(l.GetEver()...), t.GetTag()
+	v := &tagView{
+		GetTagResponse: t, Marks: newMarks(t.GetMarks(), colour, s.GetStart()), Next: s.GetStart(),
+		Settings: newTagForm(c, "settings", s), Boundary: l.GetLayout().GetLayout().GetBoundary(),
+	}
+	for i := range v.Marks {
+		v.Next = max(v.Next, v.Marks[i].GetNext())
+		if to := s.GetSkips()[v.Marks[i].GetRoom()]; to > v.Marks[i].GetNext() {
+			v.Marks[i].Skip = to
+		}
+	}
+	v.Used = float64(v.Next-s.GetStart()) / float64(s.GetLimit()-s.GetStart())
+	v.UsedBar = used(v.Used)
+	for _, chain := range t.GetChains() {
+		v.Rate += chain.GetPeak()
+		v.Chains = append(v.Chains, chainView{Chain: chain, Colour: colour[chain.GetRoom()],
+			Low: chain.GetPeak() > 0 && chain.GetReserve().AsDuration() < lowReserve*time.Second})
+	}
+	v.Skip = newSkip(c, t, l.GetLayout().GetLayout())
+	v.Prescale = newPrescale(c, t)
+	return "Tag " + s.GetName(), v, nil
+}
+
+func (h *Handler) updateTag(c *call) (string, error) {
+	t, err := tagForm{}.tag(c, false)
+	if err != nil {
+		return "", err
+	}
+	t.Name = c.PathValue("tag")
+	if _, err := h.console.UpdateTag(c.Context(), &marchv1.UpdateTagRequest{Tag: t}); err != nil {
+		return "", err
+	}
+	return "/tags/" + escape(t.GetName()) + "?done=saved", nil
+}
+
+// skipView is the form of a skip and, once that was filled in, what it will do.
+type skipView struct {
+	To      string
+	Rooms   []choice
+	Force   bool
+	Confirm bool
+	What    []skipRoom
+	Problem *problem
+}
+
+type choice struct {
+	Name    string
+	Checked bool
+}
+
+// skipRoom is what a skip does to one room.
+type skipRoom struct {
+	Room     string
+	From, To int64
+	Lost     int64 // IDs of the room's range that are never issued
+}
+
+func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
+	asked := c.failed == "skip" || c.Method == http.MethodGet && c.URL.Query().Get("do") == "skip"
+	v := skipView{Problem: c.problemOf("skip", "to", "rooms")}
+	if !asked {
+		for _, room := range roomsOf(l) {
+			v.Rooms = append(v.Rooms, choice{Name: room, Checked: true})
+		}
+		return v
+	}
+	_ = c.ParseForm()
+	v.To, v.Force = c.FormValue("to"), c.FormValue("force") != ""
+	for _, room := range roomsOf(l) {
+		v.Rooms = append(v.Rooms, choice{Name: room, Checked: slices.Contains(c.Form["room"], room)})
+	}
+	to, err := number(c, "to")
+	layout, layoutErr := api.LayoutFromProto(l)
+	switch {
+	case v.Problem != nil:
+		return v
+	case err == nil && to < 1:
+		err = allocator.Errorf(allocator.Invalid, "to: %d; allowed: 1 or more", to)
+	case err == nil && len(c.Form["room"]) == 0:
+		err = allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
+	}
+	if err = cmp.Or(err, layoutErr); err != nil {
+		c.failed, c.err = "skip", err
+		v.Problem = c.problemOf("skip", "to", "rooms")
+		return v
+	}
+	for _, room := range v.Rooms {
+		if !room.Checked {
+			continue
+		}
+		from := t.GetTag().GetStart()
+		for _, m := range t.GetMarks() {
+			if m.GetRoom() == room.Name {
+				from = max(from, m.GetNext())
+			}
+		}
+		s := skipRoom{Room: room.Name, From: from, To: max(to, from)}
+		s.Lost = layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], s.From, s.To)
+		v.What = append(v.What, s)
+	}
+	if v.Confirm = slices.ContainsFunc(v.What, func(s skipRoom) bool { return s.To > s.From }); !v.Confirm {
+		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid, "to: %d; allowed: above the mark of a room that is chosen, else nothing changes", to)
+		v.Problem = c.problemOf("skip", "to", "rooms")
+	}
+	return v
+}
+
+func (h *Handler) skipTag(c *call) (string, error) {
+	to, err := number(c, "to")
+	if err != nil {
+		return "", err
+	}
+	if len(c.Form["room"]) == 0 {
+		return "", allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
+	}
+	name := c.PathValue("tag")
+	if _, err := h.console.SkipTag(c.Context(), &marchv1.SkipTagRequest{Name: name, To: to, Rooms: c.Form["room"], Force: c.FormValue("force") != ""}); err != nil {
+		return "", err
+	}
+	return "/tags/" + escape(name) + "?done=skipped", nil
+}
+
+// prescaleView is the form of a prescale and what it will do.
+type prescaleView struct {
+	Step, For string
+	Confirm   bool
+	Instances int
+	Each, All int64
+	Problem   *problem
+}
+
+func newPrescale(c *call, t *marchv1.GetTagResponse) prescaleView {
+	v := prescaleView{For: "1h", Problem: c.problemOf("prescale", "prescale", "step", "duration"), Instances: len(t.GetChains())}
+	if p := t.GetTag().GetPrescale(); p > 0 {
+		v.Step = strconv.FormatInt(p, 10)
+	}
+	if c.failed != "prescale" && (c.Method != http.MethodGet || c.URL.Query().Get("do") != "prescale") {
+		return v
+	}
+	v.Step, v.For = c.FormValue("step"), c.FormValue("duration")
+	step, err := number(c, "step")
+	_, forErr := period(c, "duration")
+	if v.Problem != nil {
+		return v
+	}
+	if err == nil && step > t.GetTag().GetMaxStep() {
+		err = allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", step, t.GetTag().GetMaxStep())
+	}
+	if err = cmp.Or(err, forErr); err != nil {
+		c.failed, c.err = "prescale", err
+		v.Problem = c.problemOf("prescale", "step", "duration")
+		return v
+	}
+	for _, chain := range t.GetChains() {
+		v.All += max(step-chain.GetHeld(), 0)
+	}
+	v.Confirm, v.Each = true, step
+	return v
+}
+
+func (h *Handler) prescaleTag(c *call) (string, error) {
+	step, err := number(c, "step")
+	if err != nil {
+		return "", err
+	}
+	d, err := period(c, "duration")
+	if err != nil {
+		return "", err
+	}
+	name := c.PathValue("tag")
+	if _, err := h.console.PrescaleTag(c.Context(), &marchv1.PrescaleTagRequest{Name: name, Step: step, Duration: durationpb.New(d)}); err != nil {
+		return "", err
+	}
+	return "/tags/" + escape(name) + "?done=prescaled", nil
+}

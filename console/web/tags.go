@@ -1,0 +1,200 @@
+package web
+
+import (
+	"cmp"
+	"math"
+	"net/http"
+	"strconv"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// tagsPage is how many tags a page shows.
+const tagsPage = 50
+
+type tagsView struct {
+	*marchv1.SearchTagsResponse
+	Search      string
+	Columns     []column
+	Rows        []tagRow
+	First, Last int
+	Prev, Next  string // addresses
+	New         tagForm
+}
+
+// column is a column by which tags can be sorted.
+type column struct{ Name, Label, Class, Address, Sorted string }
+
+type tagRow struct {
+	*marchv1.TagSummary
+	Marks []markView
+	More  int // rooms that are left out
+	Used  string
+}
+
+// shownMarks is how many rooms' marks a row has; the tag's page has all.
+const shownMarks = 3
+
+func (h *Handler) tags(c *call) (string, any, error) {
+	q := c.URL.Query()
+	if c.Method == http.MethodPost {
+		q = nil
+	}
+	page, err := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
+	if err != nil || page < 1 || page > math.MaxInt32/tagsPage {
+		return "", nil, allocator.Errorf(allocator.Invalid, "page: %q; allowed: 1 to %d", q.Get("page"), math.MaxInt32/tagsPage)
+	}
+	by, down := cmp.Or(q.Get("sort"), "name"), q.Get("order") == "down"
+	found, err := h.console.SearchTags(c.Context(), &marchv1.SearchTagsRequest{
+		Search: q.Get("search"), Sort: by, Descending: down, PageSize: tagsPage, Offset: int32((page - 1) * tagsPage), //nolint:gosec // bounded above
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	colour, err := h.colours(c)
+	if err != nil {
+		return "", nil, err
+	}
+	v := &tagsView{SearchTagsResponse: found, Search: q.Get("search"), New: newTagForm(c, "create", nil)}
+	v.New.Name = c.or("create", "name", "")
+	for _, col := range []column{
+		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
+		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"}, {Name: "created", Label: "Created"},
+	} {
+		order := ""
+		if by == col.Name {
+			if col.Sorted = "ascending"; down {
+				col.Sorted = "descending"
+			} else {
+				order = "down"
+			}
+		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" { // the largest are asked for
+			order = "down"
+		}
+		col.Address = with(q, "sort", col.Name, "order", order, "page", "")
+		v.Columns = append(v.Columns, col)
+	}
+	for _, t := range found.GetTags() {
+		row := tagRow{TagSummary: t, Used: used(t.GetUsed())}
+		row.Marks = newMarks(t.GetMarks(), colour, t.GetTag().GetStart())
+		if n := len(row.Marks); n > shownMarks+1 {
+			row.Marks, row.More = row.Marks[:shownMarks], n-shownMarks
+		}
+		v.Rows = append(v.Rows, row)
+	}
+	v.First, v.Last = (page-1)*tagsPage+1, (page-1)*tagsPage+len(v.Rows)
+	if page > 1 {
+		v.Prev = with(q, "page", previous(page))
+	}
+	if int64(v.Last) < found.GetFound() && len(v.Rows) > 0 {
+		v.Next = with(q, "page", strconv.Itoa(page+1))
+	}
+	return "Tags", v, nil
+}
+
+func previous(page int) string {
+	if page == 2 {
+		return ""
+	}
+	return strconv.Itoa(page - 1)
+}
+
+// used is a width for the share used; what is not nothing is seen.
+func used(share float64) string {
+	if share > 0 {
+		share = max(share, 0.01)
+	}
+	return pct(100 * share)
+}
+
+// colours returns the rooms' colours.
+func (h *Handler) colours(c *call) (map[string]int, error) {
+	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return colours(l.GetEver()...), nil
+}
+
+// createTag is a form.
+func (h *Handler) createTag(c *call) (string, error) {
+	t, err := newTagForm(c, "create", nil).tag(c, true)
+	if err != nil {
+		return "", err
+	}
+	t.Name = c.FormValue("name")
+	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t}); err != nil {
+		return "", err
+	}
+	return "/tags/" + escape(t.GetName()) + "?done=created", nil
+}
+
+// tagForm is a tag's settings as a form has them.
+type tagForm struct {
+	Name, Start, Limit, MinStep, MaxStep, Reserve, MaxJump, MaxSkew string
+	Strict                                                          bool
+
+	Problem *problem
+}
+
+func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
+	value := func(field string, n *int64) string {
+		if n == nil {
+			return c.or(form, field, "")
+		}
+		return c.or(form, field, strconv.FormatInt(*n, 10))
+	}
+	if t == nil {
+		t = &marchv1.Tag{}
+	}
+	reserve := ""
+	if t.GetReserve() != nil {
+		reserve = shortest(t.GetReserve().AsDuration())
+	}
+	strict := t.GetStrictRetract()
+	if c.failed == form && c.err != nil {
+		strict = c.FormValue("strict_retract") != "" // a box that is not ticked is not sent
+	}
+	return tagForm{
+		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
+		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
+		Problem: c.problemOf(form, "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew"),
+	}
+}
+
+// tag reads the form. What is left empty is not set, but for the box.
+func (tagForm) tag(c *call, fresh bool) (*marchv1.Tag, error) {
+	strict := c.FormValue("strict_retract") != ""
+	t := &marchv1.Tag{StrictRetract: &strict}
+	fields := []struct {
+		name string
+		to   **int64
+	}{{"limit", &t.Limit}, {"min_step", &t.MinStep}, {"max_step", &t.MaxStep}, {"max_jump", &t.MaxJump}, {"max_skew", &t.MaxSkew}}
+	if fresh {
+		fields = append(fields, struct {
+			name string
+			to   **int64
+		}{"start", &t.Start})
+	}
+	for _, f := range fields {
+		if c.FormValue(f.name) == "" {
+			continue
+		}
+		n, err := number(c, f.name)
+		if err != nil {
+			return nil, err
+		}
+		*f.to = &n
+	}
+	if c.FormValue("reserve") != "" {
+		d, err := period(c, "reserve")
+		if err != nil {
+			return nil, err
+		}
+		t.Reserve = durationpb.New(d)
+	}
+	return t, nil
+}

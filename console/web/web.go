@@ -1,0 +1,361 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"html/template"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+//go:embed templates
+var templates embed.FS
+
+// Config says what the pages show.
+type Config struct {
+	// Console is what all goes through.
+	Console marchv1.ConsoleServiceServer
+	// Stopping is closed when the server begins to stop: it ends the streams.
+	Stopping <-chan struct{}
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// Handler serves the pages.
+type Handler struct {
+	console  marchv1.ConsoleServiceServer
+	stopping <-chan struct{}
+	log      hclog.Logger
+	assets   *assets
+	pages    map[string]*page // by name
+	streams  atomic.Int64     // open now
+}
+
+const (
+	// buildWithin bounds what it takes to gather what a page shows.
+	buildWithin = 5 * time.Second
+	// maxForm bounds a form, in bytes: a plan of 64 rooms has some 100 KiB.
+	maxForm = 1 << 20
+)
+
+// New returns a handler. Its error is of the files in this package.
+func New(cfg Config) (*Handler, error) {
+	a, err := newAssets()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a, pages: make(map[string]*page)}
+	for _, p := range []*page{
+		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
+		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
+		{name: "tag", nav: "tags", path: "/tags/{tag}", every: time.Second, build: (*Handler).tag},
+		{name: "migrations", nav: "migrations", path: "/migrations", every: time.Second, build: (*Handler).migrations},
+		{name: "migration", nav: "migrations", path: "/migrations/{id}", every: 500 * time.Millisecond, build: (*Handler).migration},
+		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
+		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, build: (*Handler).decode},
+		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, build: (*Handler).audit},
+		{name: "none", build: (*Handler).none},
+	} {
+		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html", "templates/parts.html", "templates/"+p.name+".html")
+		if err != nil {
+			return nil, err
+		}
+		h.pages[p.name] = p
+	}
+	return h, nil
+}
+
+// page is one of the pages.
+type page struct {
+	name  string        // of its template
+	nav   string        // the entry of the menu that it belongs to
+	path  string        // empty for the page of all others
+	every time.Duration // how often its stream looks whether it changed
+	build func(*Handler, *call) (title string, body any, err error)
+	text  *template.Template
+}
+
+// call is a request as a page or a form sees it.
+type call struct {
+	*http.Request
+	failed string // the form that was refused, and why
+	err    error
+}
+
+// Routes adds the pages to a mux.
+func (h *Handler) Routes(mux *http.ServeMux) {
+	guard := http.NewCrossOriginProtection()
+	handle := func(pattern string, serve http.HandlerFunc) {
+		mux.Handle(pattern, guard.Handler(headers(serve)))
+	}
+	for _, p := range h.pages {
+		if p.path == "" {
+			continue
+		}
+		handle("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { h.show(w, p, &call{Request: r}) })
+		handle("GET /live"+p.path, func(w http.ResponseWriter, r *http.Request) { h.live(w, r, p) })
+	}
+	for _, f := range []struct {
+		pattern, form, page string
+		change              func(*Handler, *call) (to string, err error)
+	}{
+		{"POST /tags", "create", "tags", (*Handler).createTag},
+		{"POST /tags/{tag}/settings", "settings", "tag", (*Handler).updateTag},
+		{"POST /tags/{tag}/skip", "skip", "tag", (*Handler).skipTag},
+		{"POST /tags/{tag}/prescale", "prescale", "tag", (*Handler).prescaleTag},
+		{"POST /migrations", "apply", "migrations", (*Handler).applyMigration},
+		{"POST /migrations/{id}/pause", "steer", "migration", (*Handler).pauseMigration},
+		{"POST /migrations/{id}/resume", "steer", "migration", (*Handler).resumeMigration},
+		{"POST /migrations/{id}/abort", "steer", "migration", (*Handler).abortMigration},
+		{"POST /migrations/{id}/continue", "steer", "migration", (*Handler).continueMigration},
+		{"POST /instances/forget", "forget", "instances", (*Handler).forgetInstance},
+	} {
+		handle(f.pattern, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+			c := &call{Request: r, failed: f.form}
+			if c.err = r.ParseForm(); c.err != nil {
+				c.err = allocator.Errorf(allocator.Invalid, "form: %w", c.err)
+			} else {
+				ctx, cancel := context.WithTimeout(actor(r), buildWithin)
+				defer cancel()
+				c.Request = r.WithContext(ctx)
+				var to string
+				if to, c.err = f.change(h, c); c.err == nil {
+					http.Redirect(w, r, to, http.StatusSeeOther)
+					return
+				}
+			}
+			h.show(w, h.pages[f.page], c)
+		})
+	}
+	handle("GET /static/{file}", h.assets.serve)
+	handle("/", func(w http.ResponseWriter, r *http.Request) { h.show(w, h.pages["none"], &call{Request: r}) })
+}
+
+// none is the page of addresses that lead nowhere.
+func (*Handler) none(c *call) (string, any, error) {
+	return "", nil, allocator.Errorf(allocator.NotFound, "%s %s leads nowhere here", c.Method, c.URL.Path)
+}
+
+// actor returns a context in which whoever asks is the actor of changes, for
+// the audit. Behind a proxy it names whom the proxy speaks for, as the proxy says.
+func actor(r *http.Request) context.Context {
+	who := "web"
+	if user := r.Header.Get("X-Forwarded-User"); user != "" {
+		who = user + " by web"
+	}
+	if client, _, _ := strings.Cut(r.Header.Get("X-Forwarded-For"), ","); client != "" {
+		who += " for " + strings.TrimSpace(client)
+	}
+	who = strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, who)
+	ctx := metadata.NewIncomingContext(r.Context(), metadata.Pairs(api.ActorHeader, who))
+	if address, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {
+		ctx = peer.NewContext(ctx, &peer.Peer{Addr: address})
+	}
+	return ctx
+}
+
+// headers sets what every answer carries.
+func headers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
+			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "same-origin")
+		head.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// frame is what a page's template is given.
+type frame struct {
+	Title, Nav string
+	Live       string // the address of its stream
+	Body       any
+	Err        error // why there is no Body
+	Missing    bool  // as there is no such thing
+	Notice     string
+}
+
+// notices are what a page says after a change, by the parameter done.
+var notices = map[string]string{
+	"created": "The tag was created.", "saved": "The settings were saved; rooms take them up at once.",
+	"skipped": "Done: rooms lease only IDs from there on.", "prescaled": "Done: instances fill up now.",
+	"paused": "The migration stops before its next move.", "resumed": "The migration goes on.", "aborted": "The migration goes back.",
+	"continued": "The migration goes on without them.", "forgotten": "The instance was forgotten.", "started": "The migration has begun.",
+}
+
+// show answers with a page.
+func (h *Handler) show(w http.ResponseWriter, p *page, c *call) {
+	text, status := h.render(p, c)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+// render returns a page and its status.
+func (h *Handler) render(p *page, c *call) ([]byte, int) {
+	f, err := h.frame(p, c)
+	status := http.StatusOK
+	if err = cmp.Or(err, c.err); err != nil {
+		status = statusOf(err)
+	}
+	var text bytes.Buffer
+	if err := p.text.ExecuteTemplate(&text, "frame", f); err != nil {
+		h.log.Error("page not rendered", "page", p.name, "error", err)
+		return []byte("this page could not be drawn: " + err.Error()), http.StatusInternalServerError
+	}
+	return text.Bytes(), status
+}
+
+// frame gathers what a page shows. Its error is in the frame too.
+func (h *Handler) frame(p *page, c *call) (*frame, error) {
+	ctx, cancel := context.WithTimeout(c.Context(), buildWithin)
+	defer cancel()
+	address := *c.URL
+	if c.Method == http.MethodPost { // a refused form: its page is
+		address = url.URL{Path: pathOf(p, c)}
+	}
+	f := &frame{Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	if p.path == "" {
+		f.Live = ""
+	}
+	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), failed: c.failed, err: c.err})
+	if err != nil {
+		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
+		f.Err, f.Missing = err, ofOne && allocator.KindOf(err) == allocator.NotFound
+		return f, err
+	}
+	f.Title, f.Body = title, body
+	return f, nil
+}
+
+// labelOf returns how the menu calls a page.
+func labelOf(nav string) string {
+	for _, e := range menu {
+		if e.Name == nav {
+			return e.Label
+		}
+	}
+	return "Not found"
+}
+
+// pathOf returns the path of a page with the request's values in it.
+func pathOf(p *page, c *call) string {
+	path := strings.TrimSuffix(p.path, "{$}")
+	for _, name := range []string{"tag", "id"} {
+		path = strings.ReplaceAll(path, "{"+name+"}", c.PathValue(name))
+	}
+	return path
+}
+
+// statusOf returns the HTTP status of a page that tells of an error.
+func statusOf(err error) int {
+	switch allocator.KindOf(err) {
+	case allocator.Invalid:
+		return http.StatusUnprocessableEntity
+	case allocator.NotFound:
+		return http.StatusNotFound
+	case allocator.Exists, allocator.Conflict, allocator.Refused, allocator.NoRange, allocator.WentBack, allocator.Exhausted:
+		return http.StatusConflict
+	case allocator.Denied, allocator.Unauthenticated:
+		return http.StatusForbidden
+	case allocator.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// problem is why a form was refused, for its template.
+type problem struct {
+	Field string // "" for the form as a whole
+	Text  string
+}
+
+// problemOf returns why a form was refused, nil if it was not. Messages begin
+// with the field they are about; where it is one of the form's, they are shown
+// at it, and else above the form.
+func (c *call) problemOf(form string, fields ...string) *problem {
+	if c.failed != form || c.err == nil {
+		return nil
+	}
+	text := c.err.Error()
+	for _, field := range fields {
+		if strings.HasPrefix(text, field+":") {
+			return &problem{Field: field, Text: text}
+		}
+	}
+	return &problem{Text: text}
+}
+
+// or returns what was filled in where the form was refused, else value.
+func (c *call) or(form, field, value string) string {
+	if c.failed == form && c.err != nil && c.Form.Has(field) {
+		return c.FormValue(field)
+	}
+	return value
+}
+
+// with returns a query with values set; "" takes a name out.
+func with(q url.Values, pairs ...string) string {
+	next := url.Values{}
+	for name, values := range q {
+		if name != "done" {
+			next[name] = values
+		}
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		if next.Del(pairs[i]); pairs[i+1] != "" {
+			next.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return "?" + next.Encode()
+}
+
+// number parses a form's number. Its error is Invalid.
+func number(c *call, field string) (int64, error) {
+	text := strings.NewReplacer(",", "", " ", "", "_", "", "\u202f", "").Replace(c.FormValue(field))
+	n, err := parseInt(text)
+	if err != nil {
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a whole number, 0 to %d", field, c.FormValue(field), int64(allocator.MaxID))
+	}
+	return n, nil
+}
+
+// period parses a form's duration. Its error is Invalid.
+func period(c *call, field string) (time.Duration, error) {
+	d, err := time.ParseDuration(strings.ReplaceAll(c.FormValue(field), " ", ""))
+	if err != nil {
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time with its unit, like 30s, 10m or 1h30m", field, c.FormValue(field))
+	}
+	return d, nil
+}
+
+func escape(s string) string { return url.PathEscape(s) }

@@ -1,0 +1,230 @@
+package web_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// vendored are the files that are somebody else's, as the npm registry has them:
+// htmx.org 4.0.1 (dist/) and axe-core 4.10.3.
+var vendored = map[string]string{
+	"static/htmx.min.js":   "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
+	"static/hx-sse.min.js": "18ef2761356ec1fe0bb6d92612315b37517a7c1e9856b661c5ae81fef239d103",
+	"testdata/axe.min.js":  "880970c081707360e64f34cea25ff91892f5bc95675b0776925b9709dd8a68bb",
+}
+
+func TestVendored(t *testing.T) {
+	for name, want := range vendored {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != want {
+			t.Errorf("%s is not the file that was vendored: its SHA-256 is %x", name, sum)
+		}
+	}
+}
+
+// client keeps no connection that a test would leak.
+var client = http.Client{
+	Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// head is an answer but for its body.
+type head struct {
+	Status     string
+	StatusCode int
+	Header     http.Header
+}
+
+func fetch(t testing.TB, r *http.Request) (head, string) {
+	t.Helper()
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return head{answer.Status, answer.StatusCode, answer.Header}, string(body)
+}
+
+func get(t testing.TB, address string) (head, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fetch(t, r)
+}
+
+// TestFirstPage: the first page with all that it loads is small, and comes from
+// this console alone.
+func TestFirstPage(t *testing.T) {
+	rooms := make([]allocator.Room, 12)
+	for i := range rooms {
+		rooms[i] = allocator.Room("room-" + string(rune('a'+i)))
+	}
+	w := newWorld(t, 1200, rooms...)
+	at, _ := w.console("")
+	began := time.Now()
+	answer, page := get(t, at+"/")
+	t.Logf("the page took %v", time.Since(began))
+	if answer.StatusCode != http.StatusOK || strings.Contains(page, "http://") || strings.Contains(page, "https://") {
+		t.Errorf("%s, or an address outside:\n%s", answer.Status, page)
+	}
+	size := len(page)
+	loaded := regexp.MustCompile(`(?:src|href)="(/static/[^"]+)"`).FindAllStringSubmatch(page, -1)
+	for _, m := range loaded {
+		answer, body := get(t, at+strings.ReplaceAll(m[1], "&amp;", "&"))
+		if answer.StatusCode != http.StatusOK || !strings.Contains(answer.Header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: %s, %q", m[1], answer.Status, answer.Header.Get("Cache-Control"))
+		}
+		size += len(body)
+	}
+	t.Logf("%d bytes, %d of them the page itself", size, len(page))
+	if len(loaded) != 5 || size > 100<<10 {
+		t.Errorf("%d files and the page have %d bytes, want 5 and at most 100 KiB", len(loaded), size)
+	}
+	for name, want := range map[string]string{
+		"Content-Security-Policy": "script-src 'self'; style-src 'self'", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
+	} {
+		if got := answer.Header.Get(name); !strings.Contains(got, want) || strings.Contains(got, "unsafe") {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+}
+
+// TestForms: what is changed from here is changed by the page, with who did it;
+// another site's page can change nothing.
+func TestForms(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	post := func(tag string, headers map[string]string) (head, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/tags", strings.NewReader(url.Values{"name": {tag}}.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		for name, value := range headers {
+			r.Header.Set(name, value)
+		}
+		return fetch(t, r)
+	}
+	for name, headers := range map[string]map[string]string{
+		"another site": {"Sec-Fetch-Site": "cross-site"},
+		"its origin":   {"Origin": "http://evil.example"},
+	} {
+		if answer, _ := post("stolen", headers); answer.StatusCode != http.StatusForbidden {
+			t.Errorf("%s: %s", name, answer.Status)
+		}
+	}
+	if answer, _ := post("plain", map[string]string{"Sec-Fetch-Site": "same-origin"}); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "/tags/plain?done=created" {
+		t.Errorf("%s to %q", answer.Status, answer.Header.Get("Location"))
+	}
+	if answer, page := post("plain", nil); answer.StatusCode != http.StatusConflict || !strings.Contains(page, "tag plain exists already") || !strings.Contains(page, `value="plain"`) {
+		t.Errorf("%s\n%s", answer.Status, page)
+	}
+	post("proxied", map[string]string{"X-Forwarded-User": "anné", "X-Forwarded-For": "192.0.2.7, 10.0.0.1"})
+	if answer, _ := post(strings.Repeat("x", 2<<20), nil); answer.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("a form of 2 MiB: %s", answer.Status)
+	}
+	entries, err := w.admin.Audits(t.Context(), "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var who []string
+	for _, e := range entries {
+		who = append(who, e.Object+" by "+e.Actor)
+	}
+	if got, want := strings.Join(who, "\n"), "tags/proxied by ann? by web for 192.0.2.7 from 127.0.0.1\ntags/plain by web from 127.0.0.1\nlayout by ann"; got != want {
+		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestStream: a stream sends what changed, nothing that a browser has, and ends
+// first when the console stops.
+func TestStream(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, stop := w.console("")
+	w.tag("order")
+	// follow reads a stream's events until one has a text; it returns that one's id.
+	follow := func(last, text string) (id string, rest *bufio.Reader, end context.CancelFunc) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/live/audit", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Last-Event-ID", last)
+		answer, err := client.Do(r) //nolint:bodyclose // end does, also at the end of the test
+		if err != nil {
+			t.Fatal(err)
+		}
+		end = func() { cancel(); answer.Body.Close() }
+		t.Cleanup(end)
+		rest = bufio.NewReader(answer.Body)
+		for {
+			line, err := rest.ReadString('\n')
+			if err != nil {
+				t.Fatalf("the stream ended: %v", err)
+			}
+			if v, ok := strings.CutPrefix(line, "id: "); ok {
+				id = strings.TrimSpace(v)
+			}
+			if strings.Contains(line, text) {
+				return id, rest, end
+			}
+		}
+	}
+	id, _, end := follow("", "tags/order")
+	end()
+	if len(id) != 16 {
+		t.Errorf("the event's id is %q", id)
+	}
+	w.tag("invoice")
+	next, _, end := follow(id, "tags/invoice")
+	end()
+	if next == id {
+		t.Errorf("two events have the id %q", id)
+	}
+	// What the browser has does not come again: the first event is the next change.
+	changed := make(chan struct{})
+	go func() {
+		defer close(changed)
+		time.Sleep(50 * time.Millisecond)
+		w.tag("later")
+	}()
+	_, rest, _ := follow(next, "id: ")
+	<-changed
+	found := false
+	for !found {
+		line, err := rest.ReadString('\n')
+		if err != nil || line == "\n" {
+			t.Fatalf("the first event of a stream that goes on does not have the change: %q, %v", line, err)
+		}
+		found = strings.Contains(line, "tags/later")
+	}
+	began := time.Now()
+	stop() // waits
+	if _, err := io.Copy(io.Discard, rest); err != nil && !strings.Contains(err.Error(), "EOF") {
+		t.Errorf("the stream broke off: %v", err)
+	}
+	t.Logf("the console stopped in %v with a stream open", time.Since(began))
+}

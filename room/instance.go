@@ -1,0 +1,56 @@
+package room
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// GetInstance implements RoomService.
+func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
+	total, contact := s.chains.total(), s.ledger.Contact()
+	p := &marchv1.InstanceStatus{
+		Room: string(s.cfg.Room), Instance: string(s.cfg.Name), Build: s.cfg.Build, Started: timestamppb.New(s.started),
+		Version: s.instance.Version(), Issued: total.issued, Held: total.held, Tags: total.tags, ReserveTag: string(total.scarce),
+	}
+	if total.scarce != "" {
+		p.Reserve = durationpb.New(total.reserve)
+	}
+	if !contact.Last.IsZero() {
+		p.EtcdLatency, p.EtcdLastContact = durationpb.New(contact.Latency), timestamppb.New(contact.Last)
+	}
+	if !contact.Away.IsZero() {
+		p.EtcdAwaySince = timestamppb.New(contact.Away)
+	}
+	if err := s.Ready(); err != nil {
+		p.NotReady = err.Error()
+	}
+	return &marchv1.GetInstanceResponse{Status: p, Rates: s.rates.get()}, nil
+}
+
+// total is what all chains of an instance are together.
+type total struct {
+	issued, held, tags int64
+	reserve            time.Duration // the least of the chains in use
+	scarce             allocator.Tag // whose that is; empty when none is in use
+}
+
+func (c *chains) total() total {
+	c.mu.RLock()
+	defer c.mu.RUnlock() // all along, so that no chain is counted twice, or not at all, as it is removed
+	t := total{issued: c.mu.gone.issued, tags: int64(len(c.mu.chains))}
+	for tag, chain := range c.mu.chains {
+		s := chain.Status()
+		t.issued += s.Issued
+		t.held += s.Held
+		if s.Peak > 0 && (t.scarce == "" || s.Lasts < t.reserve) {
+			t.reserve, t.scarce = s.Lasts, tag
+		}
+	}
+	return t
+}

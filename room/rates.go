@@ -1,0 +1,70 @@
+package room
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// rateEvery is how often the rate of all chains together is measured, and
+	// maxRates is how many of these rates are remembered: so that whoever comes to
+	// look sees what was, and all see the same.
+	rateEvery = time.Second
+	maxRates  = 120
+)
+
+// rates remembers how many IDs were issued per second of late.
+type rates struct {
+	mu struct {
+		sync.Mutex
+		list   []float64 // the oldest first
+		issued int64     // in all, at the last note
+		at     time.Time // when that was
+	}
+}
+
+// start begins at a time before which nothing was issued.
+func (r *rates) start(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.at = now
+}
+
+// note takes note of how many IDs were issued in all until now. A time that
+// was late counts for all the seconds that it took.
+func (r *rates) note(now time.Time, issued int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	passed := now.Sub(r.mu.at)
+	if passed <= 0 {
+		return
+	}
+	rate := float64(issued-r.mu.issued) / passed.Seconds()
+	seconds := min(max(int((passed+rateEvery/2)/rateEvery), 1), maxRates)
+	r.mu.list = append(r.mu.list, slices.Repeat([]float64{rate}, seconds)...)
+	r.mu.list = slices.Delete(r.mu.list, 0, max(len(r.mu.list)-maxRates, 0))
+	r.mu.issued, r.mu.at = issued, now
+}
+
+// get returns the rates, the oldest first.
+func (r *rates) get() []float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.mu.list)
+}
+
+// measure measures the rate until ctx ends.
+func (s *Server) measure(ctx context.Context) error {
+	ticker := time.NewTicker(rateEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			s.rates.note(time.Now(), s.chains.issued())
+		}
+	}
+}
