@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/report"
 )
 
-func newCheck(stdout io.Writer) *cobra.Command {
+func newCheck(cfg *config) *cobra.Command {
 	return &cobra.Command{
 		Use: "check DIR", Short: "Check a run again, from its directory",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -20,17 +20,42 @@ func newCheck(stdout io.Writer) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return check(cmd.Context(), args[0], stdout) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cfg.validateOutput(); err != nil {
+				return err
+			}
+			return cfg.check(cmd.Context(), args[0])
+		},
 	}
 }
 
+// What a report is printed as.
+const (
+	outputText = "text"
+	outputJSON = "json"
+)
+
+func (c *config) validateOutput() error {
+	if c.output != outputText && c.output != outputJSON {
+		return allocator.Errorf(allocator.Invalid, "output: %q; allowed: text, json", c.output)
+	}
+	return nil
+}
+
 // check holds the run in dir to everything, and prints what it was.
-func check(ctx context.Context, dir string, stdout io.Writer) error {
+func (c *config) check(ctx context.Context, dir string) error {
 	r, err := report.Check(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if err := r.Print(stdout); err != nil {
+	if c.output == outputJSON {
+		encoder := json.NewEncoder(c.stdout)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(r)
+	} else {
+		err = r.Print(c.stdout)
+	}
+	if err != nil {
 		return err
 	}
 	switch {

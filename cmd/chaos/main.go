@@ -96,8 +96,9 @@ wrong usage.`,
 	shared.StringVar(&cfg.dir, "dir", "", "the run's directory, which must be empty or new (default a temporary one, which is kept where the run failed)")
 	shared.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
 	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is built for the run)")
+	shared.StringVarP(&cfg.output, "output", "o", outputText, "how to print what became of a run: text or json")
 	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas (see `chaos faults`)")
-	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(stdout), newMatrix(&cfg))
+	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(&cfg), newMatrix(&cfg))
 	cmd.InitDefaultCompletionCmd()
 	return cmd
 }
@@ -171,6 +172,7 @@ type config struct {
 	dir, march     string
 	rate           int
 	only           []string
+	output         string
 	cell           *cell // the only thing that a run of the matrix does
 	stdout, stderr io.Writer
 }
@@ -181,6 +183,9 @@ func (c *config) validate() error {
 		return allocator.Errorf(allocator.Invalid, "time: %v; allowed: 10s to 24h", c.time)
 	case c.rate < 1_000 || c.rate > 10_000_000:
 		return allocator.Errorf(allocator.Invalid, "rate: %d; allowed: 1000 to 10000000", c.rate)
+	}
+	if err := c.validateOutput(); err != nil {
+		return err
 	}
 	_, err := deck(c.only)
 	return err

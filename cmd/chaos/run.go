@@ -41,7 +41,7 @@ func (c *config) torture(ctx context.Context) (err error) {
 	if err := c.produce(ctx); err != nil {
 		return err
 	}
-	return check(ctx, c.dir, c.stdout)
+	return c.check(ctx, c.dir)
 }
 
 // produce makes a run.

@@ -34,6 +34,7 @@ type line struct {
 	ClusterID uint64    `json:"cluster_id,string,omitempty"`
 	Revision  int64     `json:"revision,string,omitempty"` // of the snapshot; of a check, up to which all is recorded
 	Shown     int64     `json:"shown,string,omitempty"`    // of a check: etcd's revision then
+	Index     uint64    `json:"raft_index,string,omitempty"`
 	KVs       []kv      `json:"kvs,omitempty"`
 }
 
@@ -114,7 +115,10 @@ type log struct {
 	keys map[string]kv // as they are now
 	seen int64         // the highest revision of all that was recorded
 	live bool          // a life was begun,
-	id   uint64        // in this etcd cluster
+	id   uint64        // in this etcd cluster,
+	// which showed these at least, though it may not be recorded yet what was written
+	shown int64
+	index uint64
 }
 
 // openLog opens the history in dir, or makes one.
@@ -144,9 +148,14 @@ func openLog(dir string) (*log, error) {
 
 // take notes what a line says.
 func (l *log) take(line line) {
-	if line.What == whatLife || line.What == whatGap {
-		l.keys, l.seen, l.live, l.id = make(map[string]kv, len(line.KVs)), line.Revision, true, line.ClusterID
+	switch line.What {
+	case whatLife:
+		l.live, l.id, l.shown, l.index = true, line.ClusterID, 0, 0
+		fallthrough
+	case whatGap:
+		l.keys, l.seen = make(map[string]kv, len(line.KVs)), line.Revision
 	}
+	l.shown, l.index = max(l.shown, line.Revision, line.Shown), max(l.index, line.Index)
 	l.seen = max(l.seen, line.Revision)
 	for _, kv := range line.KVs {
 		if kv.Revision == 0 {

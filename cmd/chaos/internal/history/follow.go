@@ -87,6 +87,8 @@ type follower struct {
 	log    hclog.Logger
 	file   *log
 
+	looked int64 // what was recorded when it was checked last
+
 	// missing is a key that is there by what was recorded, and was not at a
 	// revision of etcd's: its deletion is still to come, or this is another life.
 	missing struct {
@@ -106,6 +108,7 @@ func (f *follower) add(l line) error {
 type snapshot struct {
 	clusterID uint64
 	revision  int64
+	index     uint64 // of raft, 0 where it is not known
 	values    bool
 	kvs       []kv
 }
@@ -120,6 +123,10 @@ func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) 
 		return snapshot{}, err
 	}
 	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision, values: values}
+	// The member that answered has the log up to there; another one may lag.
+	if status, err := f.store.Status(ctx); err == nil && status.Sender == answer.Sender {
+		s.index = status.RaftIndex
+	}
 	for _, found := range answer.Got[0] {
 		if f.reader.Lasting(found.Key) {
 			s.kvs = append(s.kvs, kv{found.Key, string(found.Value), found.ModRevision})
@@ -179,12 +186,16 @@ func (f *follower) resume(now snapshot) error {
 	if why != "" {
 		return f.begin(whatLife, why, now)
 	}
-	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision})
+	return f.checked(now)
+}
+
+func (f *follower) checked(now snapshot) error {
+	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision, Index: now.index})
 }
 
 func (f *follower) begin(what, why string, now snapshot) error {
 	f.log.Info("history: a "+what+" begins", "why", why, "revision", now.revision, "last_revision", f.file.seen)
-	return f.add(line{What: what, Why: why, ClusterID: now.clusterID, Revision: now.revision, KVs: now.kvs})
+	return f.add(line{What: what, Why: why, ClusterID: now.clusterID, Revision: now.revision, Index: now.index, KVs: now.kvs})
 }
 
 // gap records what is there now, where the changes until then are compacted.
@@ -229,7 +240,12 @@ func (f *follower) check(ctx context.Context) error {
 	if why := f.otherLife(now); why != "" {
 		return errors.New(why) // the next session looks again, and begins it
 	}
-	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision})
+	behind := f.file.shown > f.file.seen && f.file.seen == f.looked
+	f.looked = f.file.seen
+	if err := f.checked(now); err != nil || !behind {
+		return err
+	}
+	return fmt.Errorf("the watch stands at revision %d, etcd is at %d", f.file.seen, now.revision)
 }
 
 // otherLife returns why etcd, as it is now, cannot have come from what was
@@ -239,8 +255,10 @@ func (f *follower) otherLife(now snapshot) string {
 	switch was := f.file; {
 	case now.clusterID != was.id:
 		return fmt.Sprintf("etcd cluster %x answers, it was %x", now.clusterID, was.id)
-	case now.revision < was.seen:
-		return fmt.Sprintf("etcd is at revision %d, it was at %d", now.revision, was.seen)
+	case now.revision < max(was.seen, was.shown):
+		return fmt.Sprintf("etcd is at revision %d, it was at %d", now.revision, max(was.seen, was.shown))
+	case now.index != 0 && now.index < was.index:
+		return fmt.Sprintf("etcd's raft index is %d, it was %d", now.index, was.index)
 	}
 	there := make(map[string]bool, len(now.kvs))
 	for _, k := range now.kvs {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,36 @@ type recorded struct {
 	dir   string
 	admin *ledger.Ledger
 	stop  func()
+
+	stalled atomic.Bool // the recorder's watches bring nothing
+}
+
+// stalling is a store whose watches may bring nothing, as those of a member that
+// hangs.
+type stalling struct {
+	*ledgertest.Conn
+	stalled *atomic.Bool
+}
+
+func (s *stalling) Watch(ctx context.Context, intervals []ledger.Interval, from int64) <-chan ledger.Change {
+	out := make(chan ledger.Change)
+	go func() {
+		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		for change := range s.Conn.Watch(ctx, intervals, from) {
+			if s.stalled.Load() {
+				<-ctx.Done()
+				return
+			}
+			select {
+			case out <- change:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
 }
 
 // record records the history of a new store in dir.
@@ -50,7 +81,7 @@ func (r *recorded) follow() {
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
 	done.Go(func() {
-		conn := r.store.Open()
+		conn := &stalling{Conn: r.store.Open(), stalled: &r.stalled}
 		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.dir, Store: conn, CheckEvery: 10 * time.Millisecond}); err != nil {
 			r.tb.Errorf("follow: %v", err)
 		}

@@ -3,6 +3,9 @@ package history_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,5 +99,55 @@ func TestRestore(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A restore is noticed though the watch had not brought what is gone by it, and
+// nothing that it had brought is: by the revision that etcd had shown, or by the
+// raft index where revisions have grown past that.
+func TestRestoreOfWhatWasNotSeen(t *testing.T) {
+	for _, meanwhile := range []int{0, 12} {
+		r := record(t, t.TempDir())
+		r.init("100 a=0-50 b=50-100")
+		r.tag("t")
+		a := r.join("a", "one", "t")
+		r.lease(a, 20)
+		_ = r.read()
+		backup := r.store.Revision()
+		r.stalled.Store(true)
+		for range 10 {
+			r.lease(a, 10)
+		}
+		r.shown(r.store.Revision())
+		if meanwhile > 0 {
+			r.stop()
+		}
+		r.store.Restore(backup, 0, ledgertest.ClusterID)
+		for i := range meanwhile {
+			r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: fmt.Append(nil, i)}})
+		}
+		r.stalled.Store(false)
+		if meanwhile > 0 {
+			r.follow()
+		}
+		h := r.read()
+		if len(h.Lives) != 2 || len(h.Problems) > 0 {
+			t.Errorf("after %d transactions: %d lives %+v, problems %v", meanwhile, len(h.Lives), h.Lives, h.Problems)
+		}
+		r.stop()
+	}
+}
+
+// shown waits until a check has shown a revision.
+func (r *recorded) shown(revision int64) {
+	r.tb.Helper()
+	want := fmt.Sprintf(`"shown":"%d"`, revision)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if content, err := os.ReadFile(filepath.Join(r.dir, "history.log")); err == nil && strings.Contains(string(content), want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.tb.Fatalf("no check at revision %d", revision)
+		}
 	}
 }

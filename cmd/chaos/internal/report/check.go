@@ -62,6 +62,7 @@ func (c *check) run(ctx context.Context) (err error) {
 		return err
 	}
 	c.weak()
+	c.r.Verdict = c.r.verdict()
 	return nil
 }
 

@@ -58,14 +58,7 @@ func (r *Report) Print(out io.Writer) error {
 	for _, why := range r.WeakFor {
 		fmt.Fprintf(&b, "WEAK    %s\n", why)
 	}
-	switch {
-	case len(r.Failures()) > 0:
-		b.WriteString("failed\n")
-	case len(r.WeakFor) > 0:
-		b.WriteString("weak: too little happened to show anything\n")
-	default:
-		b.WriteString("passed\n")
-	}
+	fmt.Fprintln(&b, r.Verdict)
 	_, err := io.WriteString(out, b.String())
 	return err
 }

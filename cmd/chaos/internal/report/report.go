@@ -29,6 +29,8 @@ import (
 
 // Report is what a run was, and how it ended.
 type Report struct {
+	Verdict Verdict `json:"verdict"`
+
 	Run record.Run `json:"run"`
 
 	IDs      int64 `json:"ids"` // different ones that callers were given
@@ -150,6 +152,26 @@ func (r *Report) Failures() []string {
 		}
 	}
 	return all
+}
+
+// Verdict is how a run ended.
+type Verdict string
+
+// The verdicts.
+const (
+	Passed Verdict = "passed"
+	Weak   Verdict = "weak" // nothing is wrong, and too little happened to show anything
+	Failed Verdict = "failed"
+)
+
+func (r *Report) verdict() Verdict {
+	switch {
+	case len(r.Failures()) > 0:
+		return Failed
+	case len(r.WeakFor) > 0:
+		return Weak
+	}
+	return Passed
 }
 
 // Weak returns why the run shows too little.
