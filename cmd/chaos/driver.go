@@ -47,7 +47,7 @@ type driver struct {
 		sync.Mutex
 		paused  map[*cluster.Server]bool     // by the lane of pauses: not measured
 		touched map[allocator.Room]time.Time // when a room was hurt last
-		kinds  map[string]int
+		kinds   map[string]int
 	}
 }
 
