@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/rarely"
 )
 
@@ -131,6 +132,7 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 		if err != nil {
 			return true, err
 		}
+		crash.Here(crash.AfterMove)
 		move := moved.Moves[moved.Reached-1]
 		s.metrics.underWay(moved)
 		s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", moved.Reached, len(moved.Moves)), "kind", move.Kind, "version", move.Layout.Version)
