@@ -3,6 +3,7 @@ package room
 import (
 	"cmp"
 	"context"
+	"hash/crc32"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 // chains is the chains in memory, by tag.
 type chains struct {
+	owner   allocator.Instance // whose they are
 	loading singleflight.Group // of chains being made, by tag
 	slots   chan struct{}      // one for each that is read now
 	mu      struct {
@@ -37,7 +39,8 @@ const (
 // do not storm an etcd that is slow, or just back.
 const loadAtOnce = 64
 
-func (c *chains) init() {
+func (c *chains) init(owner allocator.Instance) {
+	c.owner = owner
 	c.slots = make(chan struct{}, loadAtOnce)
 	c.mu.chains = make(map[allocator.Tag]*allocator.Chain)
 	c.mu.unknown = make(map[allocator.Tag]time.Time)
@@ -76,14 +79,23 @@ func (c *chains) anyHeld() bool {
 	return false
 }
 
-// byPeak returns the chains by their recent peak rate, the highest first.
+// byPeak returns the chains by their recent peak rate, the highest first. Those
+// that are equally busy come in an order that is the instance's own, so that the
+// instances of a room do not all want the same mark at once.
 func (c *chains) byPeak() []tagged {
 	list := c.all(false)
-	peaks := make(map[allocator.Tag]float64, len(list))
-	for _, t := range list {
-		peaks[t.tag] = t.chain.Status().Peak
+	type rank struct {
+		peak float64
+		own  uint32
 	}
-	slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(peaks[b.tag], peaks[a.tag]) })
+	ranks := make(map[allocator.Tag]rank, len(list))
+	for _, t := range list {
+		ranks[t.tag] = rank{t.chain.Status().Peak, crc32.ChecksumIEEE([]byte(string(c.owner) + "/" + string(t.tag)))}
+	}
+	slices.SortFunc(list, func(a, b tagged) int {
+		x, y := ranks[a.tag], ranks[b.tag]
+		return cmp.Or(cmp.Compare(y.peak, x.peak), cmp.Compare(x.own, y.own), cmp.Compare(a.tag, b.tag))
+	})
 	return list
 }
 

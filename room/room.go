@@ -53,13 +53,16 @@ type Config struct {
 	StrictRetract bool
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
+	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
+	// Default math/rand's.
+	Rand func() float64
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
 
 // DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
 func DefaultConfig() Config {
-	return Config{IdleAfter: 30 * time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second}
+	return Config{IdleAfter: 30 * time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second, Rand: rand.Float64}
 }
 
 // Server is one instance of a room.
@@ -112,7 +115,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(time.Now, rand.Float64))
+	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(time.Now, cfg.Rand))
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +124,7 @@ func New(cfg Config) (*Server, error) {
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1), metrics: prometheus.NewRegistry(),
 	}
-	s.chains.init()
+	s.chains.init(cfg.Name)
 	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
 	s.status.init()
 	s.reportHealth()

@@ -82,6 +82,11 @@ func (s *Server) confirm(ctx context.Context) error {
 		case <-ticker.C:
 		case <-s.unconfirmed:
 		}
+		select { // one read serves both reasons
+		case <-ticker.C:
+		case <-s.unconfirmed:
+		default:
+		}
 		_, _ = s.ledger.Refresh(ctx) // the ledger says when etcd is away, and when a layout is refused
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,160 @@
+package sim_test
+
+import (
+	"context"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// answered is a call that was given IDs.
+type answered struct {
+	at   time.Time
+	by   *process
+	tag  allocator.Tag
+	runs []allocator.Run
+	seg  allocator.Segment // of a client's lease
+	ttl  time.Duration     // for how long the client may use it
+	bad  error             // why it is none
+}
+
+// lease takes up a client's lease.
+func (a *answered) lease(r *marchv1.LeaseResponse) {
+	if a.seg, a.bad = api.SegmentFromProto(r.GetSegment()); a.bad == nil {
+		a.ttl = r.GetTtl().AsDuration()
+		for run := range a.seg.Runs() {
+			a.runs = append(a.runs, run)
+		}
+	}
+}
+
+// note takes up what a call was given, and checks what can be said at once.
+func (w *world) note(a answered) {
+	if a.bad != nil {
+		w.Errorf("%s, tag %s: %v", a.by.id, a.tag, a.bad)
+		return
+	}
+	w.log("%-12s %s: %v", a.by.id, a.tag, a.runs)
+	w.mu.Lock()
+	changes := w.mu.changes
+	n := len(w.mu.calls)
+	w.mu.calls = append(w.mu.calls, a)
+	w.mu.latest[string(a.tag)+" "+string(a.by.name)] = a.at
+	type double struct {
+		id    int64
+		other answered
+	}
+	var doubles []double
+	for _, run := range a.runs {
+		for k := range run.Count {
+			id := run.First + k
+			if other, twice := w.mu.issued[a.tag][id]; twice {
+				doubles = append(doubles, double{id, w.mu.calls[other]})
+			}
+			w.mu.issued[a.tag][id] = n
+		}
+		w.mu.counts["IDs"] += int(run.Count)
+	}
+	w.mu.Unlock()
+	for _, d := range doubles {
+		w.Errorf("DUPLICATE: tag %s: ID %d was issued by %s, and %v earlier by %s", a.tag, d.id, a.by.id, a.at.Sub(d.other.at), d.other.by.id)
+	}
+	for _, run := range a.runs {
+		if !everIn(changes, a.by.in, run) {
+			w.Errorf("%s, tag %s: IDs %v lie in no range that the room ever had", a.by.id, a.tag, run)
+		}
+	}
+}
+
+// everIn reports whether a run lies in a range that a room had.
+func everIn(changes []change, room allocator.Room, run allocator.Run) bool {
+	for _, c := range changes {
+		if inRange(c.layout, room, run) {
+			return true
+		}
+	}
+	return false
+}
+
+// inRange reports whether all of a run lies in a room's range.
+func inRange(l allocator.Layout, room allocator.Room, run allocator.Run) bool {
+	r := l.Ranges[room]
+	if r.Width() == l.Boundary {
+		return true
+	}
+	lowest := l.Residue(run.First)
+	return r.Contains(lowest) && run.Count <= r.Upper-lowest
+}
+
+// checkAll checks what can be said at the end.
+func (w *world) checkAll() {
+	ctx := context.Background()
+	dump, err := w.admin.Dump(ctx)
+	if err != nil {
+		w.Errorf("dump: %v", err)
+		return
+	}
+	list, err := w.admin.Migrations(ctx, "", 10_000)
+	if err != nil {
+		w.Errorf("migrations: %v", err)
+	}
+	for _, m := range list {
+		w.count("migrations "+string(m.State), 1)
+		if !m.State.Ended() {
+			w.Errorf("migration %s is %s", m.ID, m.State)
+		}
+	}
+	issued := ledgertest.Issued{}
+	for _, a := range w.mu.calls {
+		for _, run := range a.runs {
+			w.checkRun(dump, a, run)
+		}
+		if a.seg.Count > 0 {
+			issued.Add(a.tag, a.by.in, a.seg)
+		}
+	}
+	ledgertest.CheckCluster(w, w.mem.Open(), "default", issued)
+}
+
+// checkRun finds the era of IDs, and checks that the room had their residues
+// then, and whether they were still in time.
+func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
+	era, ok := eraOf(d, a, run)
+	if !ok {
+		w.Errorf("%s, tag %s: IDs %v lie in no era of room %s", a.by.id, a.tag, run, a.by.in)
+		return
+	}
+	under := w.mu.changes[era.Version-1].layout
+	switch {
+	case !inRange(under, a.by.in, run):
+		w.Errorf("%s, tag %s: IDs %v are not of room %s in %s", a.by.id, a.tag, run, a.by.in, text(under))
+	case a.seg.Count > 0 && a.seg.Version != era.Version:
+		w.Errorf("%s, tag %s: %v lies in an era of layout version %d", a.by.id, a.tag, a.seg, era.Version)
+	}
+	if a.tag != strictTag || !w.strict || int(era.Version) >= len(w.mu.changes) {
+		return
+	}
+	until := a.at.Add(a.ttl)
+	if late := until.Sub(w.mu.changes[era.Version].at) - w.hold; late > 0 {
+		w.Errorf("%s: IDs %v of the strict tag were issued %v after hold (%v) after layout version %d was replaced", a.by.id, run, late, w.hold, era.Version)
+	}
+	w.count("IDs of strict tags checked for lateness", int(run.Count))
+}
+
+func eraOf(d *ledger.Dump, a answered, run allocator.Run) (ledger.Era, bool) {
+	last := run.First + run.Count - 1
+	in := func(e ledger.Era) bool { return e.Version > 0 && e.First <= run.First && last < e.End }
+	if e := d.Marks[a.tag][a.by.in].Era; in(e) {
+		return e, true
+	}
+	for _, e := range d.Eras[a.tag][a.by.in] {
+		if in(e) {
+			return e, true
+		}
+	}
+	return ledger.Era{}, false
+}

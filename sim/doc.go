@@ -1,0 +1,69 @@
+// Package sim is a simulation of whole clusters, in its tests: many instances
+// of many rooms and two consoles, all the real code (rooms, chains, ledger,
+// consoles), over the store in memory that has every fault by name, in the time
+// of testing/synctest. It stands above rooms and consoles, as a program does,
+// and nothing imports it.
+//
+//	go test ./sim                                     # 1,000 seeds; fewer with -short
+//	go test ./sim -run TestSimulation -seed 42 -v     # one of them again, and its schedule
+//
+// A seed decides everything: which faults there are and how often, the layouts,
+// rooms, tags and holds, who does what and when, and the fate of every
+// transaction.
+//
+// # What one run is
+//
+// For some time processes issue IDs while operators plan, pause, abort and
+// continue migrations, skip, change tags and forget instances, and while
+// transactions meet their fates, processes crash, stop, are cut off, frozen,
+// deafened and doubled, heartbeats expire, history is compacted. Then all heals,
+// and what must be true at last is checked.
+//
+// At every step:
+//
+//  1. No ID is issued twice.
+//  2. Each ID lies in a range that its room had by then.
+//  3. The store's own complaints (ledgertest): marks never fall, no lease stands
+//     below its floor or without its conditions, nothing that is kept for ever
+//     is deleted.
+//  4. No call fails for a reason that is nobody's (Internal).
+//
+// At the end, when late transactions have arrived and no more faults come:
+//
+//  5. Every migration ends, and each instance of a room that has a range issues
+//     every tag again.
+//  6. Each ID lies in an era of its room, in the range that the room had in the
+//     layout of that era.
+//  7. An ID of a strict tag was issued, or its use by a client ended, no later
+//     than hold after the commit of the layout that replaced its own. (Not where
+//     the seed has stale reads: that promise rests on linearizable ones.)
+//  8. ledgertest.CheckCluster.
+//
+// A set of seeds in which a kind of fault was never met, or no write that was
+// done although its caller was told that it failed, is weak and fails.
+//
+// # What is deterministic
+//
+// Goroutines run in any order even in a bubble. But the clock there stands still
+// until all of them sleep, so two things that happen at different times happen
+// in that order. Hence everything that the simulation does is preceded by a sleep
+// of so many nanoseconds as the seed says, of which the last digits are the
+// sleeper's own; and what it draws for a transaction is drawn from the seed, the
+// process, what the transaction reads and writes, and how often the process sent
+// the like, not from the order in which goroutines came to ask. Random bits (of
+// nonces, epochs, names) are not the seed's, and nothing depends on them.
+// TestReplay runs seeds twice and compares transcripts.
+//
+// # What is missing
+//
+//   - A process cannot be frozen alone, as all share one clock: what stands for it
+//     is a connection that carries nothing, either way, for a while, and then all
+//     of it.
+//   - Copies of a running process: two processes of one name are two that were
+//     started.
+//   - gRPC: the services' methods are called directly. The listeners given to the
+//     servers never accept.
+//   - An etcd that goes back in time, and marks deleted by hand. A restore is one
+//     more of the faults in faults_test.go, a recover one more of the actions in
+//     operator_test.go.
+package sim

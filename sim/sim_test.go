@@ -1,0 +1,140 @@
+package sim_test
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// result is what a seed came to.
+type result struct {
+	problems []string
+	counts   map[string]int
+}
+
+// simulate runs a seed.
+func simulate(t *testing.T, seed uint64, verbose func(string)) (r result) {
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(seed, verbose)
+		w.run()
+		r = result{problems: w.mu.problems, counts: w.summary()}
+	})
+	return r
+}
+
+// seeds is how many seeds a run has.
+func seeds() int {
+	switch {
+	case *allSeeds > 0:
+		return *allSeeds
+	case testing.Short():
+		return 100
+	}
+	return 1000
+}
+
+// TestSimulation runs every seed until one fails.
+func TestSimulation(t *testing.T) {
+	if *oneSeed >= 0 {
+		r := simulate(t, uint64(*oneSeed), func(line string) { t.Log(line) })
+		report(t, uint64(*oneSeed), r)
+		return
+	}
+	total := make(map[string]int)
+	var mu sync.Mutex
+	var next atomic.Uint64
+	t.Run("seeds", func(t *testing.T) {
+		for range runtime.GOMAXPROCS(0) {
+			t.Run("worker", func(t *testing.T) {
+				t.Parallel()
+				for seed := next.Add(1); seed <= uint64(seeds()); seed = next.Add(1) { //nolint:gosec // small
+					r := simulate(t, seed, nil)
+					mu.Lock()
+					for what, n := range r.counts {
+						total[what] += n
+					}
+					mu.Unlock()
+					if report(t, seed, r); t.Failed() {
+						next.Store(1 << 40) // the others end, too
+					}
+				}
+			})
+		}
+	})
+	for _, what := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%9d %s", total[what], what)
+	}
+	if !t.Failed() {
+		weak(t, total)
+	}
+}
+
+func report(t *testing.T, seed uint64, r result) {
+	t.Helper()
+	if len(r.problems) > 0 {
+		t.Errorf("seed %d:\n  %s\nagain, with its schedule: go test ./sim -run TestSimulation -seed %d -v", seed, strings.Join(r.problems, "\n  "), seed)
+	}
+}
+
+// weak fails where the seeds did not meet what they are there to meet.
+func weak(t *testing.T, total map[string]int) {
+	t.Helper()
+	want := []string{
+		failedButApplied, "IDs", "IDs of strict tags checked for lateness", "issued again", "migrations done", "migrations aborted",
+		"call: unavailable", "call: no_range", "call: exhausted",
+	}
+	for _, fate := range ledgertest.Fates() {
+		if fate != ledgertest.Done {
+			want = append(want, "fate: "+fate.String())
+		}
+	}
+	for _, k := range troubles() {
+		want = append(want, "trouble: "+k.name)
+	}
+	for _, a := range actions() {
+		want = append(want, "operator: "+a.name+": done")
+	}
+	for _, what := range want {
+		if total[what] == 0 {
+			t.Errorf("weak: in %d seeds there was none of: %s", seeds(), what)
+		}
+	}
+}
+
+// TestReplay runs seeds twice.
+func TestReplay(t *testing.T) {
+	if *oneSeed >= 0 {
+		t.Skip("-seed is for TestSimulation")
+	}
+	n := 60
+	if testing.Short() {
+		n = 5
+	}
+	for seed := range uint64(n) { //nolint:gosec // small
+		var lines [2][]string
+		for i := range lines {
+			simulate(t, seed, func(line string) { lines[i] = append(lines[i], line) })
+		}
+		if at := differ(lines[0], lines[1]); at >= 0 {
+			t.Errorf("seed %d went differently the second time:\n%s", seed, strings.Join(slices.Concat(
+				lines[0][max(at-3, 0):min(at+3, len(lines[0]))], []string{"---"}, lines[1][max(at-3, 0):min(at+3, len(lines[1]))]), "\n"))
+		}
+	}
+}
+
+// differ returns the first index at which a and b differ, -1 where they do not.
+func differ(a, b []string) int {
+	for i := range max(len(a), len(b)) {
+		if i >= min(len(a), len(b)) || a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,317 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// world is one run: everything that its seed makes.
+type world struct {
+	seed    uint64
+	dice    dice // of the beginning alone
+	verbose func(line string)
+	began   time.Time
+
+	mem   *ledgertest.Memory
+	admin *ledger.Ledger // knows no faults
+	rooms []allocator.Room
+	tags  []allocator.Tag
+
+	fates    []ledgertest.FateName // which transactions may meet
+	rate     int                   // once in so many
+	slow     int                   // one message in so many is slow; 0 none is
+	troubles []trouble             // that befall processes
+	length   time.Duration         // until all heals
+	hold     time.Duration
+	strict   bool // the hold of strict tags can be relied on
+
+	lanes    atomic.Int64
+	slots    []*slot
+	consoles []*slot
+	actors   sync.WaitGroup
+	healed   atomic.Bool   // no more faults
+	heal     chan struct{} // closed then
+	end      chan struct{} // closed when all must stop
+
+	mu struct {
+		sync.Mutex
+		lines    []string // of the transcript, of one instant
+		instant  time.Time
+		problems []string
+		counts   map[string]int
+		changes  []change // of the layout, by version
+		calls    []answered
+		issued   map[allocator.Tag]map[int64]int // by which of calls
+		latest   map[string]time.Time            // when an instance, by tag and name, last issued an ID
+	}
+}
+
+// change is a layout and when it was committed.
+type change struct {
+	layout allocator.Layout
+	at     time.Time
+}
+
+// strictTag is strict from the first to the last; the others may become so.
+const strictTag = allocator.Tag("strict")
+
+func newWorld(seed uint64, verbose func(string)) *world {
+	w := &world{
+		seed: seed, dice: newDice(seed, "world"), verbose: verbose, began: time.Now(),
+		heal: make(chan struct{}), end: make(chan struct{}),
+	}
+	w.mu.counts = make(map[string]int)
+	w.mu.latest = make(map[string]time.Time)
+	w.mu.issued = make(map[allocator.Tag]map[int64]int)
+	w.mem = ledgertest.NewMemory(w)
+	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.dice.IntN(2)]
+	w.tags = []allocator.Tag{"order", "bounded", strictTag}
+	for _, tag := range w.tags {
+		w.mu.issued[tag] = make(map[int64]int)
+	}
+	w.length = w.dice.between(15*time.Second, 50*time.Second)
+	w.hold = pick(w.dice, []time.Duration{time.Second, 4 * time.Second, 10 * time.Second})
+	w.chooseFaults()
+	return w
+}
+
+// Helper, Errorf and Fatalf make a world a ledgertest.TB.
+func (w *world) Helper() {}
+
+// Errorf notes a problem.
+func (w *world) Errorf(format string, args ...any) {
+	problem := fmt.Sprintf(format, args...)
+	w.log("PROBLEM %s", problem)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.mu.problems) < 20 {
+		w.mu.problems = append(w.mu.problems, fmt.Sprintf("at %v: %s", time.Since(w.began), problem))
+	}
+}
+
+// Fatalf is Errorf: a run is always taken to its end.
+func (w *world) Fatalf(format string, args ...any) { w.Errorf(format, args...) }
+
+func (w *world) failed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.mu.problems) > 0
+}
+
+// log adds a line to the transcript, where there is one.
+func (w *world) log(format string, args ...any) {
+	if w.verbose == nil {
+		return
+	}
+	line := fmt.Sprintf("%12.9f %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := time.Now(); now != w.mu.instant {
+		w.print()
+		w.mu.instant = now
+	}
+	w.mu.lines = append(w.mu.lines, line)
+}
+
+// print prints the lines of the last instant, in an order that does not depend on
+// that of goroutines. The caller holds the lock.
+func (w *world) print() {
+	slices.Sort(w.mu.lines)
+	for _, line := range w.mu.lines {
+		w.verbose(line)
+	}
+	w.mu.lines = nil
+}
+
+// logger returns what a process logs with.
+func (w *world) logger(name string) hclog.Logger {
+	if w.verbose == nil || !*logs {
+		return nil
+	}
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: lineWriter(w.verbose), DisableTime: true})
+}
+
+type lineWriter func(string)
+
+func (f lineWriter) Write(p []byte) (int, error) {
+	f("             " + string(p[:len(p)-1]))
+	return len(p), nil
+}
+
+func (w *world) count(what string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.counts[what] += n
+}
+
+func (w *world) lane() int { return int(w.lanes.Add(1)) }
+
+// sleep sleeps for about d, and returns false when until is closed first.
+func (w *world) sleep(until <-chan struct{}, d time.Duration, lane int) bool {
+	timer := time.NewTimer(align(d, lane))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-until:
+		return false
+	}
+}
+
+// run is the whole of a run. It must be called in a bubble.
+func (w *world) run() {
+	w.begin()
+	var busy sync.WaitGroup // those who end when all heals
+	lane := w.lane()        // before a goroutine runs, as all of them are given out in order
+	busy.Go(func() { w.trouble(lane) })
+	for _, slot := range w.consoles {
+		lane := w.lane()
+		busy.Go(func() { w.operate(slot, lane) })
+	}
+	w.sleep(nil, w.length, 0)
+	w.log("--- all heals")
+	w.healed.Store(true)
+	close(w.heal)
+	busy.Wait()
+	w.mem.Arrive()
+	w.settle()
+	close(w.end)
+	w.actors.Wait()
+	w.mem.Arrive()
+	w.checkAll()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.print()
+}
+
+// begin makes the cluster and starts everything.
+func (w *world) begin() {
+	var err error
+	cfg := ledger.DefaultConfig()
+	if w.admin, err = ledger.New(w.mem.Open(), cfg); err != nil {
+		panic(err) // the default is valid
+	}
+	ctx := context.Background()
+	first, err := w.admin.Init(ctx, w.dice.layout(w.rooms), "simulation")
+	if err != nil {
+		w.Errorf("init: %v", err)
+		return
+	}
+	w.log("--- seed %d: %s; hold %v; fates %v once in %d; %v", w.seed, text(first.Layout), w.hold, w.fates, w.rate, w.troubles)
+	w.actors.Go(w.observe)
+	for _, tag := range w.tags {
+		settings := w.settings(tag)
+		if _, err := w.admin.CreateTag(ctx, tag, settings, "simulation"); err != nil {
+			w.Errorf("create tag %s: %v", tag, err)
+		}
+	}
+	for i := range 2 {
+		w.consoles = append(w.consoles, w.keep("", fmt.Sprint("console-", i+1), w.startConsole))
+	}
+	for _, room := range w.rooms {
+		for i := range 1 + w.dice.IntN(3) {
+			name := fmt.Sprintf("%s%d", room, i+1)
+			w.slots = append(w.slots, w.keep(room, name, func(id string) *process { return w.startRoom(room, allocator.Instance(name), id) }))
+		}
+	}
+}
+
+func (w *world) settings(tag allocator.Tag) ledger.TagSettings {
+	d := w.dice
+	s := ledger.DefaultTag()
+	s.Start = pick(d, []int64{0, 1, 1, 1, 1000, allocator.MaxID - 1<<50})
+	s.Chain.MinStep = pick(d, []int64{1, 3, 10, 50})
+	s.Chain.MaxStep = s.Chain.MinStep * pick(d, []int64{1, 10, 100})
+	s.Chain.Reserve = pick(d, []time.Duration{time.Second, 5 * time.Second, time.Minute})
+	s.StrictRetract = tag == strictTag
+	if tag == "bounded" {
+		s.Limit = s.Start + pick(d, []int64{100, 2000, 100_000})
+		s.MaxSkew = pick(d, []int64{0, 1, 50})
+		s.MaxJump = pick(d, []int64{50, 10_000})
+	}
+	return s
+}
+
+// observe follows the layouts as they are committed, with no delay.
+func (w *world) observe() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	const layouts = "/march/default/layouts/"
+	changes := w.mem.Open().Watch(ctx, []ledger.Interval{{Key: layouts, End: layouts + "\xff"}}, 1)
+	for {
+		select {
+		case <-w.end:
+			return
+		case c := <-changes:
+			if c.Err != nil { // broken on purpose, or compacted: from now on again, and what was missed is read
+				changes = w.mem.Open().Watch(ctx, []ledger.Interval{{Key: layouts, End: layouts + "\xff"}}, w.mem.Revision()+1)
+			}
+			w.readLayouts()
+		}
+	}
+}
+
+// readLayouts takes up layouts that are new.
+func (w *world) readLayouts() {
+	records, err := w.admin.Layouts(context.Background(), 0, 10_000)
+	if err != nil {
+		w.Errorf("layouts: %v", err)
+	}
+	w.mu.Lock()
+	known := len(w.mu.changes)
+	for _, r := range slices.Backward(records) {
+		if r.Layout.Version > int64(known) {
+			w.mu.changes = append(w.mu.changes, change{r.Layout, time.Now()})
+		}
+	}
+	fresh := slices.Clone(w.mu.changes[known:])
+	w.mu.counts["layouts"] += len(fresh)
+	w.mu.Unlock()
+	for _, c := range fresh {
+		w.log("--- layout: %s", text(c.layout))
+	}
+}
+
+// summary lists what a run met.
+func (w *world) summary() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.mu.counts)
+}
+
+// silent is a listener to which nobody comes. serving is closed when it is first
+// listened to.
+type silent struct {
+	closed, serving chan struct{}
+	close, serve    sync.Once
+}
+
+func newSilent() *silent { return &silent{closed: make(chan struct{}), serving: make(chan struct{})} }
+
+// Accept implements net.Listener.
+func (s *silent) Accept() (net.Conn, error) {
+	s.serve.Do(func() { close(s.serving) })
+	<-s.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (s *silent) Close() error {
+	s.close.Do(func() { close(s.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (s *silent) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
