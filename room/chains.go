@@ -187,34 +187,44 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 	if s.chains.isUnknown(tag, time.Now()) {
 		return nil, ledger.UnknownTag(tag)
 	}
-	loaded := s.chains.loading.DoChan(name, func() (any, error) {
-		if chain := s.chains.get(name); chain != nil {
-			return chain, nil
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		heard := s.chains.heard()
-		chain, err := s.makeChain(ctx, tag)
-		switch away := s.ledger.Contact().Away; {
-		case err == nil:
-		case allocator.KindOf(err) == allocator.NotFound:
-			s.chains.setUnknown(tag, time.Now(), heard)
-			return nil, ledger.UnknownTag(tag)
-		case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
-			return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
-		}
-		return chain, err
+	type result struct {
+		chain *allocator.Chain
+		err   error
+	}
+	loaded := make(chan result, 1)
+	s.loads.Go(func() {
+		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
+		chain, _ := made.(*allocator.Chain) // nil with an error
+		loaded <- result{chain, err}
 	})
 	select {
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
-	case result := <-loaded:
-		if result.Err != nil {
-			return nil, result.Err
-		}
-		chain, _ := result.Val.(*allocator.Chain) // what makeChain returned
+	case r := <-loaded:
+		return r.chain, r.err
+	}
+}
+
+// loadOnce is load for all who ask at once. It goes on when ctx ends, until the
+// server does.
+func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {
+	if chain := s.chains.get(string(tag)); chain != nil {
 		return chain, nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	defer context.AfterFunc(s.background, cancel)()
+	heard := s.chains.heard()
+	chain, err := s.makeChain(ctx, tag)
+	switch away := s.ledger.Contact().Away; {
+	case err == nil:
+	case allocator.KindOf(err) == allocator.NotFound:
+		s.chains.setUnknown(tag, time.Now(), heard)
+		return nil, ledger.UnknownTag(tag)
+	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
+		return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
+	}
+	return chain, err
 }
 
 func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {

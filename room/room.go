@@ -78,12 +78,15 @@ type Server struct {
 	health   *health.Server
 	status   status
 	streams  sync.WaitGroup // what answers streams
+	loads    sync.WaitGroup // what makes chains
 
 	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *prometheus.Registry
 
-	instance *ledger.Instance // set by Run before anything is served
+	// Set by Run before anything is served.
+	instance   *ledger.Instance
+	background context.Context // ends after the last call
 }
 
 // New checks cfg. Its errors are Invalid.
@@ -149,6 +152,7 @@ func (s *Server) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	work, background := errgroup.WithContext(background)
+	s.background = background
 	work.Go(func() error { return s.refiller.Run(background) })
 	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
 	work.Go(func() error {
@@ -188,7 +192,9 @@ func (s *Server) Run(ctx context.Context) error {
 	// Nothing may be leased after Leave, and a heartbeat after it would find the
 	// registration lost.
 	stop()
-	if lost := work.Wait(); lost != nil {
+	lost := work.Wait()
+	s.loads.Wait()
+	if lost != nil {
 		return lost
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)

@@ -77,7 +77,10 @@ func everIn(changes []change, room allocator.Room, run allocator.Run) bool {
 			return true
 		}
 	}
-	return false
+	// A run may go on from the last ID of one layout to the first of another.
+	half := run.Count / 2
+	return half > 0 && everIn(changes, room, allocator.Run{First: run.First, Count: half}) &&
+		everIn(changes, room, allocator.Run{First: run.First + half, Count: run.Count - half})
 }
 
 // inRange reports whether all of a run lies in a room's range.
@@ -123,10 +126,14 @@ func (w *world) checkAll() {
 // checkRun finds the era of IDs, and checks that the room had their residues
 // then, and whether they were still in time.
 func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
-	era, ok := eraOf(d, a, run)
+	era, ok := eraOf(d, a, run.First)
 	if !ok {
-		w.Errorf("%s, tag %s: IDs %v lie in no era of room %s", a.by.id, a.tag, run, a.by.in)
+		w.Errorf("%s, tag %s: ID %d lies in no era of room %s", a.by.id, a.tag, run.First, a.by.in)
 		return
+	}
+	if end := run.First + run.Count; end > era.End { // the rest is of another
+		w.checkRun(d, a, allocator.Run{First: era.End, Count: end - era.End})
+		run.Count = era.End - run.First
 	}
 	under := w.mu.changes[era.Version-1].layout
 	switch {
@@ -145,14 +152,9 @@ func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
 	w.count("IDs of strict tags checked for lateness", int(run.Count))
 }
 
-func eraOf(d *ledger.Dump, a answered, run allocator.Run) (ledger.Era, bool) {
-	last := run.First + run.Count - 1
-	in := func(e ledger.Era) bool { return e.Version > 0 && e.First <= run.First && last < e.End }
-	if e := d.Marks[a.tag][a.by.in].Era; in(e) {
-		return e, true
-	}
-	for _, e := range d.Eras[a.tag][a.by.in] {
-		if in(e) {
+func eraOf(d *ledger.Dump, a answered, id int64) (ledger.Era, bool) {
+	for _, e := range append(d.Eras[a.tag][a.by.in], d.Marks[a.tag][a.by.in].Era) {
+		if e.Version > 0 && e.First <= id && id < e.End {
 			return e, true
 		}
 	}

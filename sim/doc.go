@@ -44,14 +44,18 @@
 //
 // # What is deterministic
 //
-// Goroutines run in any order even in a bubble. But the clock there stands still
-// until all of them sleep, so two things that happen at different times happen
-// in that order. Hence everything that the simulation does is preceded by a sleep
+// The clock of a bubble stands still until all goroutines sleep, so two things
+// that happen at different times happen in that order. Hence everything that the simulation does is preceded by a sleep
 // of so many nanoseconds as the seed says, of which the last digits are the
 // sleeper's own; and what it draws for a transaction is drawn from the seed, the
 // process, what the transaction reads and writes, and how often the process sent
 // the like, not from the order in which goroutines came to ask. Random bits (of
 // nonces, epochs, names) are not the seed's, and nothing depends on them.
+// What is left are goroutines of one process that wake at one instant (a caller
+// and the refiller that served it, say): they run in the order of Go's scheduler,
+// which is the same each time as long as there is one processor. So a process of
+// this test uses one, and TestSimulation starts as many as there are. A
+// transcript lists what happened at one instant in the order of letters.
 // TestReplay runs seeds twice and compares transcripts.
 //
 // # What is missing

@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"flag"
+	"runtime"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -11,6 +12,13 @@ var (
 	oneSeed  = flag.Int64("seed", -1, "run this seed alone, and with -v print its schedule")
 	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 1,000, or 100 with -short")
 	logs     = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
+	share    = flag.Int("share", -1, "run every shares-th seed from this on, and nothing more: what TestSimulation starts")
+	shares   = flag.Int("shares", 1, "see -share")
+	counts   = flag.String("counts", "", "with -share, the file to write what was met to")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// One processor, as the order of goroutines is the seed's only then.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(1)
+	goleak.VerifyTestMain(m)
+}

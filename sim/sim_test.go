@@ -1,12 +1,17 @@
 package sim_test
 
 import (
+	"encoding/json"
+	"errors"
 	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -40,39 +45,67 @@ func seeds() int {
 	return 1000
 }
 
-// TestSimulation runs every seed until one fails.
+// TestSimulation runs every seed until one fails: in as many processes as there
+// are processors.
 func TestSimulation(t *testing.T) {
-	if *oneSeed >= 0 {
-		r := simulate(t, uint64(*oneSeed), func(line string) { t.Log(line) })
-		report(t, uint64(*oneSeed), r)
+	switch {
+	case *oneSeed >= 0:
+		report(t, uint64(*oneSeed), simulate(t, uint64(*oneSeed), func(line string) { t.Log(line) }))
+		return
+	case *share >= 0:
+		runShare(t)
 		return
 	}
-	total := make(map[string]int)
+	dir, total := t.TempDir(), make(map[string]int)
 	var mu sync.Mutex
-	var next atomic.Uint64
-	t.Run("seeds", func(t *testing.T) {
-		for range runtime.GOMAXPROCS(0) {
-			t.Run("worker", func(t *testing.T) {
-				t.Parallel()
-				for seed := next.Add(1); seed <= uint64(seeds()); seed = next.Add(1) { //nolint:gosec // small
-					r := simulate(t, seed, nil)
-					mu.Lock()
-					for what, n := range r.counts {
-						total[what] += n
-					}
-					mu.Unlock()
-					if report(t, seed, r); t.Failed() {
-						next.Store(1 << 40) // the others end, too
-					}
-				}
-			})
-		}
-	})
+	var running sync.WaitGroup
+	for i := range runtime.NumCPU() {
+		running.Go(func() {
+			file := filepath.Join(dir, strconv.Itoa(i))
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-seeds", strconv.Itoa(seeds()), //nolint:gosec // this test's own binary
+				"-share", strconv.Itoa(i), "-shares", strconv.Itoa(runtime.NumCPU()), "-counts", file)
+			out, err := child.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+				return
+			}
+			met := make(map[string]int)
+			data, err := os.ReadFile(file)
+			if err = errors.Join(err, json.Unmarshal(data, &met)); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for what, n := range met {
+				total[what] += n
+			}
+		})
+	}
+	running.Wait()
 	for _, what := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%9d %s", total[what], what)
 	}
 	if !t.Failed() {
 		weak(t, total)
+	}
+}
+
+// runShare runs this process's share of the seeds.
+func runShare(t *testing.T) {
+	total := make(map[string]int)
+	for seed := *share; seed < seeds() && !t.Failed(); seed += *shares {
+		r := simulate(t, uint64(seed), nil) //nolint:gosec // not negative
+		for what, n := range r.counts {
+			total[what] += n
+		}
+		report(t, uint64(seed), r) //nolint:gosec // not negative
+	}
+	if *counts == "" {
+		return
+	}
+	data, err := json.Marshal(total)
+	if err = errors.Join(err, os.WriteFile(*counts, data, 0o600)); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -110,10 +143,7 @@ func weak(t *testing.T, total map[string]int) {
 
 // TestReplay runs seeds twice.
 func TestReplay(t *testing.T) {
-	if *oneSeed >= 0 {
-		t.Skip("-seed is for TestSimulation")
-	}
-	n := 60
+	n := 20
 	if testing.Short() {
 		n = 5
 	}

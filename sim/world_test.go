@@ -81,7 +81,7 @@ func newWorld(seed uint64, verbose func(string)) *world {
 	for _, tag := range w.tags {
 		w.mu.issued[tag] = make(map[int64]int)
 	}
-	w.length = w.dice.between(15*time.Second, 50*time.Second)
+	w.length = w.dice.between(10*time.Second, 35*time.Second)
 	w.hold = pick(w.dice, []time.Duration{time.Second, 4 * time.Second, 10 * time.Second})
 	w.chooseFaults()
 	return w
