@@ -211,6 +211,9 @@ func (c *Chain) cut(n int64) (Segment, bool) {
 		c.starve(now)
 	}
 	seg, rest := c.mu.tail[0].Split(n)
+	if mutant("rest-with-the-lease") {
+		rest = c.mu.tail[0]
+	}
 	c.mu.tailHeld -= seg.Count
 	c.mu.issued += seg.Count
 	c.shorten(rest)
@@ -225,6 +228,9 @@ func (c *Chain) putBack() {
 	c.setFront(spentLink())
 	c.mu.issued += taken
 	_, rest := l.seg.Split(taken)
+	if mutant("put-back-whole") {
+		rest = l.seg
+	}
 	if rest.Count == 0 {
 		return
 	}

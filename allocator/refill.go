@@ -95,14 +95,16 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		}
 		c.mu.stale = true
 		return
-	case seg.First <= c.mu.last:
+	case seg.First <= c.mu.last && !mutant("no-growth-check"):
 		// The source broke its promise. Better an alarm than a second time.
 		c.mu.dropped += seg.Count
 		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
 			c.tag, seg.First, c.mu.last), now)
 		return
 	}
-	c.drop(c.outdated)
+	if !mutant("old-kept-at-renewal") {
+		c.drop(c.outdated)
+	}
 	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
 	c.mu.refills++
 	c.mu.starved, c.mu.stale = false, false
@@ -110,6 +112,9 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 	c.mu.last = seg.Last()
 	c.mu.tail = append(c.mu.tail, seg)
 	c.mu.tailHeld += seg.Count
+	if mutant("accepted-twice") {
+		c.mu.tail, c.mu.tailHeld = append(c.mu.tail, seg), c.mu.tailHeld+seg.Count
+	}
 	c.promote(now)
 	c.wake()
 }

@@ -35,7 +35,7 @@ func (s *Server) gateOf(settings ledger.TagSettings) allocator.Gate {
 // has heard, and however long it was stopped.
 func (s *Server) gate(version int64) (newest int64, err error) {
 	left, newest := s.left(version)
-	if left > 0 {
+	if left > 0 || mutant("gate-open") {
 		return newest, nil
 	}
 	select {

@@ -139,6 +139,8 @@ func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
 	switch {
 	case !inRange(under, a.by.in, run):
 		w.Errorf("%s, tag %s: IDs %v are not of room %s in %s", a.by.id, a.tag, run, a.by.in, text(under))
+	case era.Version < a.by.link.reportedBefore(a.at):
+		w.Errorf("%s, tag %s: IDs %v of layout version %d were issued after the report of version %d", a.by.id, a.tag, run, era.Version, a.by.link.reportedBefore(a.at))
 	case a.seg.Count > 0 && a.seg.Version != era.Version:
 		w.Errorf("%s, tag %s: %v lies in an era of layout version %d", a.by.id, a.tag, a.seg, era.Version)
 	}

@@ -37,7 +37,9 @@
 //  7. An ID of a strict tag was issued, or its use by a client ended, no later
 //     than hold after the commit of the layout that replaced its own. (Not where
 //     the seed has stale reads: that promise rests on linearizable ones.)
-//  8. ledgertest.CheckCluster.
+//  8. No ID of a layout was issued after the instance reported a newer one, which
+//     is what migrations wait for.
+//  9. ledgertest.CheckCluster.
 //
 // A set of seeds in which a kind of fault was never met, or no write that was
 // done although its caller was told that it failed, is weak and fails.

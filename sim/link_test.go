@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type link struct {
 		stalled time.Time      // nothing is carried before
 		deaf    time.Time      // no watch tells anything before
 		sent    map[string]int // how often
+		reports []reported
 	}
 }
 
@@ -137,6 +139,7 @@ func (l *link) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 	what := describe(txn)
 	d := l.toss(what)
 	fate := l.w.fate(d, txn)
+	l.reports(txn)
 	return call(ctx, l, d, func() (ledger.Answer, error) {
 		before := l.w.mem.Revision()
 		conn := l.w.mem.Open()
@@ -146,6 +149,40 @@ func (l *link) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 		l.w.log("%-12s %s: %v%s", l.name, what, fate.Name, ending(answer, err))
 		return answer, err
 	})
+}
+
+// reported is an instance's word that it issues no ID of a layout before version.
+type reported struct {
+	at      time.Time
+	version int64
+}
+
+// reports notes what an instance is about to report of itself.
+func (l *link) reports(txn ledger.Txn) {
+	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, "/march/default/rooms/") {
+		return
+	}
+	var v struct {
+		Version int64 `json:"version,string"`
+	}
+	if err := json.Unmarshal(txn.Then[0].Put.Value, &v); err != nil {
+		l.w.Errorf("%s registers: %v", l.name, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.reports = append(l.mu.reports, reported{time.Now(), v.Version})
+}
+
+// reportedBefore returns the version that was reported last before a time.
+func (l *link) reportedBefore(at time.Time) (version int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.mu.reports {
+		if r.at.Before(at) {
+			version = r.version
+		}
+	}
+	return version
 }
 
 func ending(answer ledger.Answer, err error) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -96,7 +97,7 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 	}
 	stamp := state.stamp()
 	// Where the tag bounds the skew, the other rooms' marks are needed each time.
-	if !s.known || s.terms.maxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp {
+	if !s.known || s.terms.maxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp && !mutant("floor-before-layout") {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
@@ -142,10 +143,17 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 	l := s.instance.ledger
 	ops := []Op{get(l.keys.tag(s.name)), get(s.markKey())}
 	for _, room := range state.layout.Ever {
+		if _, serves := state.layout.Layout.Ranges[room]; !serves && mutant("floor-of-present-rooms") {
+			continue
+		}
 		ops = append(ops, get(l.keys.mark(room, s.name)))
 	}
+	txn := Txn{If: l.holds(state), Then: ops}
+	if mutant("stale-floor") {
+		txn.If = nil
+	}
 	// One try: who refills has a back-off of its own, and wants to hear.
-	answer, err := l.try(ctx, Txn{If: l.holds(state), Then: ops})
+	answer, err := l.try(ctx, txn)
 	if err != nil {
 		return settings, err
 	}
@@ -187,7 +195,7 @@ func (s *lessor) base(state *state) (int64, error) {
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
 		return base, nil // and Layout.Segment says so
-	case s.mark.Era.Stamp != state.stamp():
+	case s.mark.Era.Stamp != state.stamp() && !mutant("no-floor"):
 		return s.raise(base, s.floor)
 	case skew > 0:
 		return s.raise(base, s.floor-skew)
@@ -255,10 +263,14 @@ func (s *lessor) markKey() string { return s.instance.ledger.keys.mark(s.instanc
 
 // holds returns the conditions that epoch and layout are state's.
 func (l *Ledger) holds(state *state) []Cond {
-	return []Cond{
-		hasValue(l.keys.epoch(), state.raw),
-		{Key: l.keys.layout(), ModRevision: state.layout.revision},
+	epoch, layout := hasValue(l.keys.epoch(), state.raw), Cond{Key: l.keys.layout(), ModRevision: state.layout.revision}
+	switch {
+	case mutant("no-layout-comparison"):
+		return []Cond{epoch}
+	case mutant("no-epoch-comparison"):
+		return []Cond{layout}
 	}
+	return []Cond{epoch, layout}
 }
 
 // standing returns a transaction under the conditions of a lease: epoch,
@@ -270,6 +282,14 @@ func (s *lessor) standing(state *state) Txn {
 	txn := Txn{
 		If:   append(s.instance.ledger.holds(state), Cond{Key: tag, ModRevision: s.tagRevision}, unchanged(registration)),
 		Else: []Op{get(tag), get(mark), get(registration.Key)},
+	}
+	switch n := len(txn.If); {
+	case mutant("no-registration-comparison"):
+		txn.If = txn.If[:n-1]
+	case mutant("no-tag-comparison"): // so that a skip does not hold at once
+		txn.If = slices.Delete(txn.If, n-2, n-1)
+	case mutant("no-mark-comparison"):
+		return txn
 	}
 	if s.revision == 0 {
 		txn.If = append(txn.If, absent(mark))
@@ -286,6 +306,9 @@ func (s *lessor) outdated(ctx context.Context, state *state, answer Answer) erro
 	}
 	if _, err := s.take(state, answer.Got[0], answer.Got[1]); err != nil {
 		return err
+	}
+	if mutant("retry-forgets-mark") {
+		s.raw, s.mark.Next = string(s.value()), 0
 	}
 	_, err := s.instance.ledger.Refresh(ctx)
 	return err
@@ -318,12 +341,15 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
 	if err != nil {
+		if mutant("unknown-is-success") {
+			return true, nil
+		}
 		return false, err
 	}
-	if !answer.Succeeded {
+	if !answer.Succeeded && !mutant("refused-is-success") {
 		return false, s.outdated(ctx, state, answer)
 	}
-	if answer.Revision <= seen {
+	if answer.Revision <= seen && !mutant("no-revision-check") {
 		return false, allocator.Errorf(allocator.WentBack,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
 	}

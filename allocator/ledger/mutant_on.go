@@ -1,0 +1,11 @@
+//go:build mutant
+
+package ledger
+
+import "os"
+
+var chosen = os.Getenv("MARCH_MUTANT")
+
+// mutant reports whether a mistake is to be made on purpose. See package
+// sim/mutants.
+func mutant(name string) bool { return name == chosen }
