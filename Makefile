@@ -7,7 +7,7 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run all tests; needs nothing but Go
+test: ## run all tests; needs Go, bash and curl
 	go test -timeout 5m ./...
 
 race: ## run all tests under the race detector; needs a C compiler too
@@ -17,13 +17,13 @@ bench: ## measure March against its yardsticks here, in some minutes (flags in A
 	go run ./cmd/bench $(ARGS)
 
 migrations: ## migrate 100 times under load, and measure what callers notice
-	go test ./console -run TestMigrationsUnderLoad -v -timeout 30m -migrations 100
+	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame' -v -timeout 30m -migrations 100
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 build: ## build bin/march
 	go build -buildvcs=$$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false) -o bin/march ./cmd/march
 
-generate: ## write api/march/v1/*.pb.go again; needs protoc
+generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate
 
 lint: ## run golangci-lint, after building it (a minute or two the first time)

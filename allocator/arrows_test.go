@@ -6,22 +6,43 @@ import (
 	"testing"
 )
 
-// TestArrows holds the package to the standard library: what decides which IDs
-// may be issued depends on no network, no store and no one else's release.
+// TestArrows holds packages to what they may depend on. The allocator has the
+// standard library only: what decides which IDs may be issued depends on no
+// network, no store and no one else's release. The client has no ledger, and by
+// it no etcd: neither is a matter of those who use it.
 func TestArrows(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		t.Skipf("the go command is not on the path: %v", err)
 	}
-	const self = "github.com/march-id/march/allocator"
-	cmd := exec.CommandContext(t.Context(), goTool, "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", self)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
-	}
-	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != self {
-		t.Errorf("outside the standard library, allocator depends on %q, want itself only", got)
+	const march = "github.com/march-id/march/"
+	for _, p := range []struct {
+		name    string
+		allowed func(path string) bool
+	}{
+		{"allocator", func(path string) bool { return path == march+"allocator" }},
+		{"api/client", func(path string) bool {
+			if strings.HasPrefix(path, march) {
+				return path == march+"allocator" || path == march+"api" || path == march+"api/march/v1" || path == march+"api/client"
+			}
+			return !strings.HasPrefix(path, "go.etcd.io/")
+		}},
+	} {
+		cmd := exec.CommandContext(t.Context(), goTool, "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", march+p.name)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
+		}
+		paths := strings.Fields(string(out))
+		if len(paths) == 0 {
+			t.Errorf("%s: no dependencies found, not even itself", p.name)
+		}
+		for _, path := range paths {
+			if !p.allowed(path) {
+				t.Errorf("%s depends on %s", p.name, path)
+			}
+		}
 	}
 }

@@ -16,6 +16,9 @@ type ChainConfig struct {
 	Settings Settings
 	// Gate, where it is set, is asked for every ID after it was taken; see Gate.
 	Gate Gate
+	// Unordered lets the source lease segments below earlier ones, as two
+	// instances of a room in turn do. The chain's IDs then do not only grow.
+	Unordered bool
 }
 
 // Chain issues the IDs of one tag from memory. All methods are safe for
@@ -28,10 +31,11 @@ type Chain struct {
 	gated atomic.Pointer[link]
 	_     [64 - 24]byte // the head is read by every call: nothing that changes more often is in its cache line
 
-	tag      Tag
-	source   Source
-	refiller *Refiller
-	place    place // guarded by refiller.mu, see there
+	tag       Tag
+	source    Source
+	refiller  *Refiller
+	unordered bool
+	place     place // guarded by refiller.mu, see there
 
 	background bool // an entry in the refiller's background queue is this chain's; guarded by refiller.mu
 
@@ -40,12 +44,13 @@ type Chain struct {
 		settings Settings
 		pace     pace
 
-		tail     []Segment // what follows the head, in growing order
+		tail     []Segment // what follows the head, in the order of leasing
 		tailHeld int64     // the IDs in tail
 		last     int64     // the last ID of the last segment, -1 before any
 		issued   int64     // IDs taken from links before the head
 		dropped  int64     // IDs leased and never issued: closes, layout changes, errors
 		refills  int64     // segments leased
+		recent   []Segment // the last that were leased, where unordered
 
 		wanted  int64         // what the callers that wait now want together
 		waits   int64         // callers that had to wait, ever
@@ -58,6 +63,8 @@ type Chain struct {
 		oldest int64     // segments of layouts before this version are to be replaced, and no longer accepted
 		least  int64     // and so are segments that begin below this ID
 		stale  bool      // the last segment that was leased was of that kind
+		fading fading    // what the next segment is to replace
+		asleep bool      // nothing is leased before the next caller
 		used   time.Time // when IDs were last seen to have been issued
 		seen   int64     // issued, then
 		closed bool
@@ -81,7 +88,7 @@ func NewChain(cfg ChainConfig) (*Chain, error) {
 	if err := cfg.Settings.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller, gate: cfg.Gate}
+	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller, gate: cfg.Gate, unordered: cfg.Unordered}
 	c.head.Store(spentLink())
 	c.setFront(spentLink())
 	c.mu.settings = cfg.Settings
@@ -144,17 +151,17 @@ func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	if err := checkCount(n); err != nil {
 		return dst, err
 	}
-	if c.front().left() < n {
+	if c.gate != nil {
+		return c.nextNGated(ctx, n, dst)
+	}
+	if c.head.Load().left() < n {
 		if err := c.wait(ctx, n, n); err != nil {
 			return dst, err
 		}
 	}
 	for n > 0 {
-		l := c.front()
-		first, got, err := c.takeN(l, n)
-		if err != nil {
-			return dst, err
-		}
+		l := c.head.Load()
+		first, got := l.takeN(n)
 		if got > 0 {
 			dst = l.appendRuns(dst, first, got)
 		}
@@ -345,6 +352,7 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 		c.starve(now)
 	}
 	c.mu.wanted += want
+	c.mu.asleep = false
 	if c.mu.changed == nil {
 		c.mu.changed = make(chan struct{})
 	}

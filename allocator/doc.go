@@ -20,12 +20,14 @@
 //  2. Every ID of a segment lies in its range and below the tag's limit.
 //     Segments are computed up from a base, never down from an end, and no
 //     sum or product wraps: the end of the space is an error (Exhausted).
-//  3. A chain hands out each ID of its segments at most once, in growing order.
-//     An ID that was taken but could not be delivered is skipped, never reused.
+//  3. A chain hands out each ID of its segments at most once, in growing order
+//     (an Unordered one: within each segment). An ID that was taken but could
+//     not be delivered is skipped, never reused.
 //  4. At most one refill of a chain is under way at any time, and however it
 //     ends, fails or hangs, the chain can be refilled again.
 //  5. A chain with a Gate hands out no ID that the gate did not let through
-//     after the ID was taken.
+//     after the ID was taken, nor one that had reached its segment's Until.
+//  6. After Expire a chain holds nothing that has reached its Until.
 //
 // # Life of an ID
 //

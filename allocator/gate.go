@@ -13,7 +13,8 @@ import (
 //
 // A chain asks it after it took an ID and before it hands it out, so that a
 // process that was stopped in between issues nothing that may not be issued any
-// longer. It is called often, by many at once.
+// longer. Segments with an end (Until) are held to it at the same places. It is
+// called often, by many at once.
 type Gate func(version int64) (newest int64, err error)
 
 // Elapsed returns how much time went by between two readings of a clock: the
@@ -31,6 +32,12 @@ func (c *Chain) Gated() bool { return c.gate != nil }
 func (c *Chain) admits(seg Segment) (bool, error) {
 	if c.gate == nil || seg.Count == 0 {
 		return true, nil
+	}
+	if !seg.Until.IsZero() && seg.ended(c.now()) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.dropEnded(c.now())
+		return false, nil
 	}
 	newest, err := c.gate(seg.Version)
 	switch {
@@ -62,6 +69,53 @@ func (c *Chain) nextGated(ctx context.Context) (int64, error) {
 			return 0, err
 		}
 	}
+}
+
+// nextNGated is NextN for a chain with a gate. It may have waited between the
+// first IDs and the last, so it asks for all of them again at the end; where the
+// gate has closed for some meanwhile, it begins anew.
+func (c *Chain) nextNGated(ctx context.Context, n int64, dst []Run) ([]Run, error) {
+	for {
+		runs, from, err := c.takeRuns(ctx, n)
+		admitted := err == nil
+		for i := 0; i < len(from)-1 && err == nil; i++ {
+			var ok bool
+			ok, err = c.admits(from[i])
+			admitted = admitted && ok
+		}
+		if err != nil {
+			return dst, err
+		}
+		if admitted {
+			return append(dst, runs...), nil
+		}
+	}
+}
+
+// takeRuns takes n IDs that may be issued, each by the time it is taken, and
+// returns the segments that they are from, too.
+func (c *Chain) takeRuns(ctx context.Context, n int64) (runs []Run, from []Segment, err error) {
+	if c.gated.Load().left() < n {
+		if err := c.wait(ctx, n, n); err != nil {
+			return nil, nil, err
+		}
+	}
+	for n > 0 {
+		l := c.gated.Load()
+		first, got, err := c.takeN(l, n)
+		if err != nil {
+			return nil, nil, err
+		}
+		if got > 0 {
+			runs, from = l.appendRuns(runs, first, got), append(from, l.seg)
+		}
+		if n -= got; n > 0 {
+			if err := c.wait(ctx, n, n); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return runs, from, nil
 }
 
 // takeN takes up to n ordinals of l that may be issued. IDs that were taken

@@ -30,7 +30,7 @@ type link struct {
 	base  int64
 	gap   int64
 	seg   Segment
-	_     [128 - 32 - 48]byte // up to 128
+	_     [128 - 32 - 72]byte // up to 128
 
 	counter atomic.Int64 // the last ordinal taken; may run past end, never back
 	_       [120]byte

@@ -12,6 +12,7 @@ type Status struct {
 	Issued  int64         // IDs handed out since the chain was made
 	Held    int64         // IDs in memory
 	Dropped int64         // IDs leased and never to be issued
+	Last    int64         // the last ID that was leased, -1 before any
 	Target  int64         // how many IDs the chain aims to hold; its next step
 	Peak    float64       // the recent peak rate, IDs per second
 	Lasts   time.Duration // how long Held lasts at Peak; 0 when nothing is held, LongestReserve at most
@@ -27,7 +28,7 @@ func (c *Chain) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := Status{
-		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped,
+		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped, Last: c.mu.last,
 		Target: c.mu.pace.target(c.mu.settings, c.now()), Peak: c.mu.pace.peak,
 		Refills: c.mu.refills, Waits: c.mu.waits, Version: c.version(),
 		Used: c.mu.used, Failure: c.mu.failure,
@@ -149,15 +150,32 @@ func (c *Chain) Close() {
 func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
-	if issued := c.issued(); issued != c.mu.seen || c.mu.wanted > 0 {
-		c.mu.seen, c.mu.used = issued, now
-	}
-	if now.Sub(c.mu.used) < idleAfter {
+	if c.unused() < idleAfter {
 		return false
 	}
 	c.close()
 	return true
+}
+
+// Cold reports whether no ID was issued for idleAfter, or ever leased, and
+// nobody waits for one. A chain that is prescaled is not: an operator expects its
+// callers.
+func (c *Chain) Cold(idleAfter time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.mu.settings; s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
+		return false
+	}
+	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
+}
+
+// unused returns for how long no ID was issued. The caller holds the lock.
+func (c *Chain) unused() time.Duration {
+	now := c.now()
+	if issued := c.issued(); issued != c.mu.seen || c.mu.wanted > 0 {
+		c.mu.seen, c.mu.used = issued, now
+	}
+	return now.Sub(c.mu.used)
 }
 
 func (c *Chain) close() {

@@ -174,6 +174,40 @@ func TestObserveAndCloseUnused(t *testing.T) {
 	})
 }
 
+// Cold is a chain that leased nothing, or of which nothing was taken for a while.
+func TestCold(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, _ := w.chain(settings(1000, 1_000_000, time.Minute))
+		if !c.Cold(time.Minute) {
+			w.Error("it leased nothing, and is not cold")
+		}
+		w.take(c, 10)
+		if c.Cold(time.Minute) {
+			w.Error("cold, in use")
+		}
+		time.Sleep(time.Minute)
+		if !c.Cold(time.Minute) {
+			w.Error("not cold after a minute")
+		}
+		if _, ok := c.TryNext(); !ok || c.Cold(time.Minute) {
+			w.Error("cold, or closed")
+		}
+		time.Sleep(time.Hour)
+		prescaled := settings(1000, 1_000_000, time.Minute)
+		prescaled.Prescale, prescaled.PrescaleUntil = 5000, time.Now().Add(time.Hour)
+		if err := c.Update(prescaled); err != nil {
+			w.Fatal(err)
+		}
+		if c.Cold(time.Minute) {
+			w.Error("cold, and prescaled")
+		}
+		time.Sleep(time.Hour)
+		if !c.Cold(time.Minute) {
+			w.Error("not cold after the prescale")
+		}
+	})
+}
+
 // A chain with a caller that waits is in use.
 func TestCloseUnusedSparesWaiters(t *testing.T) {
 	virtual(t, func(w *world) {
@@ -188,7 +222,7 @@ func TestCloseUnusedSparesWaiters(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Millisecond)
-		if c.CloseUnused(time.Minute) {
+		if c.Cold(time.Minute) || c.CloseUnused(time.Minute) {
 			w.Error("closed under a caller")
 		}
 		if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
@@ -228,6 +262,19 @@ func TestWarmAndStatus(t *testing.T) {
 		}
 		if err := allocator.DefaultSettings().Validate(); err != nil {
 			w.Error(err)
+		}
+	})
+}
+
+func TestStatusLast(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		if s := c.Status(); s.Last != -1 {
+			w.Errorf("last %d before any was leased", s.Last)
+		}
+		w.take(c, 1)
+		if s := c.Status(); s.Last != m.nextID()-1 {
+			w.Errorf("last %d, the source goes on at %d", s.Last, m.nextID())
 		}
 	})
 }

@@ -14,7 +14,7 @@ func (c *Chain) need(now time.Time) int64 {
 	}
 	target := c.mu.pace.target(c.mu.settings, now)
 	held := c.held()
-	if c.renewing() {
+	if c.renewing() || c.replacing() {
 		held = 0 // what is held will go
 	}
 	if held >= target && held >= c.mu.wanted {
@@ -26,8 +26,8 @@ func (c *Chain) need(now time.Time) int64 {
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
 func (c *Chain) requestIfNeeded(now time.Time) {
 	switch {
-	case c.mu.refills == 0 && c.mu.wanted == 0:
-		return // nobody has used the chain yet
+	case c.mu.wanted == 0 && (c.mu.refills == 0 || c.mu.asleep):
+		return // nobody has used the chain yet, or for long
 	case c.mu.failure != nil && now.Before(c.mu.retry), c.need(now) == 0:
 		return
 	case c.mu.wanted > 0:
@@ -95,16 +95,21 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		}
 		c.mu.stale = true
 		return
-	case seg.First <= c.mu.last && !mutant("no-growth-check"):
+	case !c.unordered && seg.First <= c.mu.last && !mutant("no-growth-check"):
 		// The source broke its promise. Better an alarm than a second time.
 		c.mu.dropped += seg.Count
 		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
 			c.tag, seg.First, c.mu.last), now)
 		return
+	case c.unordered && slices.ContainsFunc(c.mu.recent, seg.meets):
+		c.mu.dropped += seg.Count
+		c.fail(Errorf(WentBack, "tag %s: %v were leased, some of them for the second time", c.tag, seg), now)
+		return
 	}
 	if !mutant("old-kept-at-renewal") {
 		c.drop(c.outdated)
 	}
+	c.replaced(seg)
 	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
 	c.mu.refills++
 	c.mu.starved, c.mu.stale = false, false

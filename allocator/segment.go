@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"time"
 )
 
 // Segment is Count IDs of one room under one layout: First and the Count-1
 // smallest IDs above it whose residue lies in Range. The zero value is empty.
+// None of its IDs may be issued from Until on, where that is set.
 //
 // Invariant of a segment that is not empty: Range.Contains(First mod Boundary),
 // and the last ID does not exceed MaxID.
@@ -17,6 +19,7 @@ type Segment struct {
 	Range    Range
 	First    int64
 	Count    int64
+	Until    time.Time // with a monotonic reading, see Elapsed; the zero time is no end
 }
 
 // Run is Count consecutive IDs from First on.
@@ -105,7 +108,7 @@ func (s Segment) Split(n int64) (head, tail Segment) {
 func (s Segment) join(next Segment) (Segment, bool) {
 	whole := s
 	whole.Count += next.Count
-	same := s.Version == next.Version && s.Boundary == next.Boundary && s.Range == next.Range
+	same := s.Version == next.Version && s.Boundary == next.Boundary && s.Range == next.Range && s.Until == next.Until
 	return whole, same && next.ordinal()-s.ordinal() == s.Count
 }
 

@@ -72,7 +72,8 @@ type memory struct {
 	t       tb
 	maxStep int64
 	latency time.Duration
-	gauge   *gauge // shared by several, may be nil
+	ttl     time.Duration // for how long what is leased may be issued, 0 for ever
+	gauge   *gauge        // shared by several, may be nil
 
 	mu      sync.Mutex
 	layout  allocator.Layout
@@ -137,6 +138,9 @@ func (m *memory) lease(n int64) (allocator.Segment, error) {
 	if err == nil {
 		m.next = seg.Last() + 1
 		m.granted += seg.Count
+		if m.ttl > 0 {
+			seg.Until = time.Now().Add(m.ttl)
+		}
 	}
 	return seg, err
 }
@@ -153,6 +157,20 @@ func (m *memory) setVersion(version int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.layout.Version = version
+}
+
+// setTTL changes for how long what is leased from now on may be issued.
+func (m *memory) setTTL(ttl time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ttl = ttl
+}
+
+// setNext changes where the next segment begins.
+func (m *memory) setNext(id int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.next = id
 }
 
 // setMaxStep changes what the next leases may ask for.

@@ -92,6 +92,12 @@ func rangeFromProto(p *marchv1.Range) allocator.Range {
 	return allocator.Range{Lower: p.GetLower(), Upper: p.GetUpper()}
 }
 
+// MaxBatch is how many IDs one NextBatch returns at most.
+const MaxBatch = 100_000
+
+// MaxLease is how many IDs one Lease hands out at most.
+const MaxLease = 1_000_000_000
+
 // PageSize returns how many items a page has that asked for so many: 1 to
 // 1,000, and 100 for 0. Its error is Invalid.
 func PageSize(asked int32) (int, error) {

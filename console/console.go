@@ -3,12 +3,14 @@ package console
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -16,7 +18,9 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/observe"
 )
 
 // Config says which cluster a console is of.
@@ -31,6 +35,10 @@ type Config struct {
 	// `march instance forget` does it: should it live after all, it leases nothing
 	// more until it is restarted. Default a day; 1 minute or more.
 	ForgetAfter time.Duration
+	// Metrics, where they are set, are served at /metrics.
+	Metrics *observe.Metrics
+	// Tracer makes spans; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -48,9 +56,14 @@ type Server struct {
 	rooms  dialer
 	health *health.Server
 
+	metrics  *metrics
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins
+	routes   func(*http.ServeMux)
 }
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 1 << 20
 
 // New checks cfg. Its error is Invalid.
 func New(cfg Config) (*Server, error) {
@@ -67,29 +80,37 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		host = "console"
 	}
-	return &Server{
+	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
-	}, nil
+		metrics: newMetrics(cfg.Metrics),
+	}
+	s.rooms.tracer = cfg.Tracer
+	if s.routes, err = rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Run serves until ctx ends, finishes the calls under way, and returns nil; or
 // the error of a listener that failed.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
-	s.health.SetServingStatus("", healthpb.HealthCheckResponse_SERVING)
-	s.health.SetServingStatus(marchv1.ConsoleService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
 	driving, stop := context.WithCancel(ctx)
 	var driver sync.WaitGroup
 	driver.Go(func() { s.drive(driving) })
+	driver.Go(func() { s.watchHealth(driving) })
 	defer driver.Wait()
 	defer stop()
 	err := server.Run(ctx, server.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 1 << 20, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
-		Ready:    s.ready,
+		Ready:    func(ctx context.Context) []server.Check { return []server.Check{{Name: "etcd", Err: s.ready(ctx)}} },
+		Routes:   s.routes,
 		Draining: func() { close(s.stopping) },
+		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err
@@ -100,4 +121,33 @@ func (s *Server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	return s.ledger.Ping(ctx)
+}
+
+// healthEvery is how late gRPC's health service may be.
+const healthEvery = time.Second
+
+// watchHealth keeps gRPC's health service up to date until ctx ends.
+func (s *Server) watchHealth(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		status := healthpb.HealthCheckResponse_SERVING
+		if s.ready(ctx) != nil {
+			status = healthpb.HealthCheckResponse_NOT_SERVING
+		}
+		s.reportHealth(status)
+		timer.Reset(healthEvery)
+	}
+}
+
+// reportHealth tells gRPC's health service.
+func (s *Server) reportHealth(status healthpb.HealthCheckResponse_ServingStatus) {
+	for _, service := range []string{"", marchv1.ConsoleService_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(service, status)
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/rarely"
 )
 
 const (
@@ -36,6 +37,8 @@ func (s *Server) drive(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	driving := false
+	defer s.metrics.drives(false)
+	var claimLog, stuckLog, silentLog rarely.Line
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,22 +50,23 @@ func (s *Server) drive(ctx context.Context) {
 			was := driving
 			var err error
 			if driving, err = s.ledger.Drive(ctx, &claim, s.name); err != nil {
-				s.log.Debug("claim to drive migrations", "error", err)
+				claimLog.Log(time.Now(), s.log.Debug, "claim to drive migrations", "error", err)
 			} else if driving && !was {
 				s.log.Info("this console drives migrations")
 			}
+			s.metrics.drives(driving)
 		}
 		pause := idleEvery
 		if driving && time.Since(looked) >= silenceEvery {
 			looked = time.Now()
 			if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
-				s.log.Debug("looking for silent instances", "error", err)
+				silentLog.Log(time.Now(), s.log.Debug, "looking for silent instances", "error", err)
 			}
 		}
 		if driving {
 			active, err := s.step(ctx)
 			if err != nil && ctx.Err() == nil {
-				s.log.Warn("migration did not go on, it is tried again", "error", err)
+				stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on, it is tried again", "error", err)
 			}
 			if active {
 				pause = driveEvery
@@ -96,6 +100,9 @@ func (s *Server) forgetSilent(ctx context.Context) error {
 // It reports whether there is one.
 func (s *Server) step(ctx context.Context) (active bool, err error) {
 	m, active, err := s.ledger.ActiveMigration(ctx)
+	if err == nil {
+		s.metrics.underWay(m)
+	}
 	if err != nil || !active || m.State == ledger.Paused {
 		return active, err
 	}
@@ -107,7 +114,14 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 		return true, err
 	}
 	waits := waitingFor(m, instances)
-	if slices.ContainsFunc(waits, func(i ledger.InstanceRecord) bool { return !waived(m, i) }) {
+	blocking := 0
+	for _, i := range waits {
+		if !waived(m, i) {
+			blocking++
+		}
+	}
+	s.metrics.waiting.Set(float64(blocking))
+	if blocking > 0 {
 		return true, nil
 	}
 	prepare(&m, waits, instances)
@@ -118,6 +132,7 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 			return true, err
 		}
 		move := moved.Moves[moved.Reached-1]
+		s.metrics.underWay(moved)
 		s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", moved.Reached, len(moved.Moves)), "kind", move.Kind, "version", move.Layout.Version)
 		return true, nil
 	default:
@@ -137,6 +152,8 @@ func (s *Server) finish(ctx context.Context, m ledger.Migration) error {
 		return nil
 	})
 	if err == nil {
+		s.metrics.ended.WithLabelValues(string(state)).Inc()
+		s.metrics.underWay(ledger.Migration{})
 		s.log.Info("migration ended", "migration", m.ID, "state", state)
 	}
 	return err

@@ -6,10 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/observe"
 )
 
 // ListRooms implements ConsoleService.
@@ -140,6 +140,8 @@ func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*mar
 // dialer keeps a connection to each instance that was asked. The zero value is
 // ready.
 type dialer struct {
+	tracer trace.TracerProvider // nil for none
+
 	mu struct {
 		sync.Mutex
 		conns map[string]*grpc.ClientConn
@@ -155,15 +157,7 @@ func (d *dialer) dial(address string) (*grpc.ClientConn, error) {
 	if conn, ok := d.mu.conns[address]; ok {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUnaryInterceptor(api.UnaryClientInterceptor),
-		// By default an instance that was away for long would seem so for up to
-		// two minutes more.
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: askTimeout},
-			MinConnectTimeout: askTimeout,
-		}),
-		grpc.WithIdleTimeout(time.Minute)) // and then it is not dialled again until it is asked
+	conn, err := api.Dial(address, append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))...) // then it is not dialled again until it is asked
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/observe"
 )
 
 // gate is a store that counts what a console writes, and that a test can keep
@@ -183,7 +184,8 @@ func (w *world) ledger(store ledger.Store) *ledger.Ledger {
 type node struct {
 	marchv1.ConsoleServiceClient
 	*gate
-	stop func()
+	metrics *observe.Metrics
+	stop    func()
 }
 
 func (w *world) node() *node {
@@ -197,8 +199,9 @@ func (w *world) nodeOver(store ledger.Store) *node {
 	if !ok {
 		g = &gate{Store: store}
 	}
-	n := &node{gate: g}
+	n := &node{gate: g, metrics: observe.New("test", nil)}
 	cfg := console.DefaultConfig()
+	cfg.Metrics = n.metrics
 	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
 	server, err := console.New(cfg)
 	if err != nil {
@@ -271,7 +274,7 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 // follow polls a migration until it is as wanted.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
 		if err == nil {

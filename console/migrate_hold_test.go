@@ -118,8 +118,8 @@ func TestForgetSilent(t *testing.T) {
 			t.Fatalf("%v, %v", there, err)
 		}
 		was := string(there.Got[0][0].Value)
-		from := was[strings.Index(was, `"since":"`)+len(`"since":"`):]
-		from = from[:strings.Index(from, `"`)]
+		_, from, _ := strings.Cut(was, `"since":"`)
+		from, _, _ = strings.Cut(from, `"`)
 		value := strings.Replace(was, from, time.Now().Add(-ago).UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano), 1)
 		if _, err := store.Txn(bg, ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: key, Value: []byte(value)}}}}); err != nil {
 			t.Fatal(err)

@@ -59,7 +59,7 @@ func TestMigrateKilled(t *testing.T) {
 	points := make(map[string]killPoint)
 	for name, p := range map[string]killPoint{
 		"grant": {Kind: "grant", Nth: 1}, "claim": {Kind: "claim", Nth: 1}, "keepalive": {Kind: "keepalive", Nth: 1},
-		"move 1": {Kind: "move", Nth: 1}, "noting": {Kind: "update", Nth: 1}, "waiting": {Kind: "waiting", Nth: 5},
+		"move 1": {Kind: "move", Nth: 1}, "noting": {Kind: "note", Nth: 1}, "waiting": {Kind: "waiting", Nth: 5},
 		"move 2": {Kind: "move", Nth: 2}, "finish": {Kind: "finish", Nth: 1},
 	} {
 		for _, when := range killTimes {
@@ -87,7 +87,7 @@ func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, poin
 		return pass
 	})
 	n := w.nodeOver(idle)
-	silent := point.Kind == "update"
+	silent := point.Kind == "note"
 	p := w.puppet("a", "p", !silent)
 	m := w.apply(n, quarter(), time.Hour)
 	first := startConsole(t, consoleOrder{etcd.Endpoint, cluster, point})

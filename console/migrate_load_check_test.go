@@ -47,6 +47,7 @@ const callersEach = 2
 // It keeps all that was issued.
 type load struct {
 	*world
+	rate    time.Duration // calls a second
 	began   time.Time
 	elapsed time.Duration
 	now     atomic.Pointer[schedule]
@@ -60,10 +61,24 @@ type load struct {
 	mu struct {
 		sync.Mutex
 		refused []string // calls that failed because their room had no range
+		failed  []failure
+		slow    [][2]time.Time // when etcd took long to answer
 		took    [phases]*hdrhistogram.Histogram
 		fromDue [phases]*hdrhistogram.Histogram // in a call that waits for its turn, too
 	}
 }
+
+// failure is a call that failed, other than for want of a range.
+type failure struct {
+	time time.Time
+	away bool // etcd was, it says
+	text string
+}
+
+// slowEtcd is how long etcd may take to answer. Where it takes longer, a room
+// that just got its range back may run out of patience, and no fault of March
+// is shown by that.
+const slowEtcd = 500 * time.Millisecond
 
 // caller asks one instance for one tag's IDs, again and again. What it counts
 // is read when it has ended.
@@ -83,8 +98,8 @@ type issue struct {
 	first, count, ended, reached, reported int64
 }
 
-func newLoad(w *world) *load {
-	l := &load{world: w, began: time.Now(), done: make(chan struct{})}
+func newLoad(w *world, rate int) *load {
+	l := &load{world: w, rate: time.Duration(rate), began: time.Now(), done: make(chan struct{})}
 	for p := range l.mu.took {
 		l.mu.took[p] = hdrhistogram.New(1000, int64(time.Minute), 3)
 		l.mu.fromDue[p] = hdrhistogram.New(1000, int64(time.Minute), 3)
@@ -114,7 +129,7 @@ func (l *load) call(in allocator.Room, name allocator.Instance) {
 // warm waits until every caller has got something.
 func (l *load) warm() {
 	l.Helper()
-	await(l, "all tags are warm", func() bool { return l.now.Load().slots.Load() > loadRate })
+	await(l, "all tags are warm", func() bool { return l.now.Load().slots.Load() > int64(l.rate) })
 }
 
 // stop ends the load.
@@ -129,7 +144,13 @@ func (l *load) stop() {
 // reports looks at which layout an instance has reported.
 func (l *load) reports(in allocator.Room, name allocator.Instance, reported *atomic.Int64) {
 	for {
+		asked := time.Now()
 		list, err := l.admin.Instances(bg, in)
+		if now := time.Now(); now.Sub(asked) > slowEtcd {
+			l.mu.Lock()
+			l.mu.slow = append(l.mu.slow, [2]time.Time{asked, now})
+			l.mu.Unlock()
+		}
 		if err == nil {
 			for _, i := range list {
 				if i.Name == name {
@@ -140,7 +161,7 @@ func (l *load) reports(in allocator.Room, name allocator.Instance, reported *ato
 		select {
 		case <-l.done:
 			return
-		case <-time.After(25 * time.Millisecond):
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -150,7 +171,7 @@ func (l *load) run(c *caller, k int) {
 	defer cancel()
 	for turn := 0; ; turn++ {
 		now := l.now.Load()
-		due := now.began.Add(time.Duration(now.slots.Add(1)) * time.Second / loadRate)
+		due := now.began.Add(time.Duration(now.slots.Add(1)) * time.Second / l.rate)
 		select {
 		case <-l.done:
 			return
@@ -195,11 +216,29 @@ var noRange = regexp.MustCompile(`room ([a-z]) has no range in layout version (\
 func (l *load) failed(c *caller, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s := status.Convert(err); s.Code() == codes.FailedPrecondition && noRange.MatchString(s.Message()) {
+	s := status.Convert(err)
+	if s.Code() == codes.FailedPrecondition && noRange.MatchString(s.Message()) {
 		l.mu.refused = append(l.mu.refused, s.Message())
 		return
 	}
-	l.Errorf("room %s tag %s: %v", c.room, c.tag, err)
+	l.mu.failed = append(l.mu.failed, failure{
+		time.Now(), s.Code() == codes.Unavailable, fmt.Sprintf("room %s tag %s: %v", c.room, c.tag, err),
+	})
+}
+
+// failures returns the calls that failed, but for those that say that etcd was
+// away where it was slow to answer the test, too; these are counted.
+func (l *load) failures() (failed []string, away int) {
+	for _, f := range l.mu.failed {
+		if f.away && slices.ContainsFunc(l.mu.slow, func(slow [2]time.Time) bool {
+			return slow[0].Before(f.time) && slow[1].After(f.time.Add(-3*time.Second))
+		}) {
+			away++
+			continue
+		}
+		failed = append(failed, f.text)
+	}
+	return failed, away
 }
 
 func (l *load) record(p phase, took, fromDue time.Duration) {

@@ -23,14 +23,16 @@ import (
 )
 
 // migrations makes TestMigrationsUnderLoad a measurement: so many in a row,
-// however long they take, and what they may cost callers is asserted.
+// however long they take, and what they may cost callers is asserted. The tests
+// of what migrations cost take their full size with it.
 var migrations = flag.Int("migrations", 0, "measure so many migrations in a row; 0: make some, and assert no figures")
 
 const (
 	loadTags = 50
-	// loadRate is how many calls a second are made of all rooms together, most
-	// of them Next.
-	loadRate = 21_500
+	// So many calls a second are made of all rooms together, most of them Next;
+	// fewer where nothing is measured, as other tests run beside.
+	measuredRate = 21_500
+	besideRate   = 5_000
 	// What a measurement must come to.
 	leastNext = 20_000 // a second
 	mostRatio = 1.5    // of the p99 while migrations are under way to that of the time without
@@ -40,8 +42,10 @@ const (
 // called: by groups, with as long a time without after each, so that both are
 // measured on the same machine in the same state.
 func TestMigrationsUnderLoad(t *testing.T) {
-	want, group, within, measure := 25, 5, 25*time.Second, *migrations > 0
+	want, group, within, measure := 25, 3, 25*time.Second, *migrations > 0
+	rate := besideRate
 	if measure {
+		rate = measuredRate
 		want, within = *migrations, 20*time.Minute
 		defer debug.SetGCPercent(debug.SetGCPercent(400)) // the load, the rooms and etcd share one heap
 	} else if testing.Short() {
@@ -60,7 +64,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 	}
 	n := w.node()
 	w.node()
-	load := newLoad(w)
+	load := newLoad(w, rate)
 	defer load.stop()
 	rooms := []allocator.Room{"a", "b"}
 	for k, r := range []allocator.Room{"a", "a", "b"} {
@@ -97,19 +101,23 @@ func TestMigrationsUnderLoad(t *testing.T) {
 	took := time.Since(began)
 	load.stop()
 	calls := load.check()
+	failed, away := load.failures()
+	for _, text := range failed[:min(10, len(failed))] {
+		t.Error(text)
+	}
 	ledgertest.CheckCluster(t, w.open(t), w.name, nil)
-	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs, %d calls of rooms without a range",
-		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, calls.refused)
-	rate := float64(calls.next) / load.elapsed.Seconds()
+	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs; calls that failed: %d, %d as etcd was slow, %d of rooms without a range",
+		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, len(failed), away, calls.refused)
+	next := float64(calls.next) / load.elapsed.Seconds()
 	ratio := float64(load.mu.took[migrating].ValueAtQuantile(99)) / float64(load.mu.took[quiet].ValueAtQuantile(99))
-	t.Logf("%d tags, %.0f Next/s, p99 ratio %.2f", loadTags, rate, ratio)
+	t.Logf("%d tags, %.0f Next/s, p99 ratio %.2f", loadTags, next, ratio)
 	t.Logf("calls without migrations %s, with %s", spread(load.mu.took[quiet]), spread(load.mu.took[migrating]))
 	t.Logf("from when they were due without migrations %s, with %s", spread(load.mu.fromDue[quiet]), spread(load.mu.fromDue[migrating]))
 	if made < min(want, 5) {
 		t.Errorf("only %d migrations in %v", made, took)
 	}
-	if measure && (made < want || rate < leastNext || ratio > mostRatio) {
-		t.Errorf("%d migrations at %.0f Next/s with a p99 of %.2f times that without; want %d, %d at least, %v at most", made, rate, ratio, want, leastNext, mostRatio)
+	if measure && (away > 0 || made < want || next < leastNext || ratio > mostRatio) {
+		t.Errorf("%d migrations at %.0f Next/s with a p99 of %.2f times that without; want %d, %d at least, %v at most", made, next, ratio, want, leastNext, mostRatio)
 	}
 }
 

@@ -2,6 +2,7 @@ package room
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -18,9 +19,6 @@ const (
 	// room of few tags need not take as long as one of many.
 	adoptWithin = 5 * time.Second
 	adoptRate   = 200
-	// adoptUnused is for how long a chain's IDs were not asked for when it is
-	// dropped instead of renewed: its next caller waits for a read and a write.
-	adoptUnused = time.Minute
 )
 
 // adoptLayouts moves this instance to every layout after served, the one it
@@ -44,8 +42,7 @@ func (s *Server) adoptLayouts(ctx context.Context, served int64) error {
 	}
 }
 
-// adopt renews every chain, the busiest first, drops those that are unused,
-// and reports the version. It returns false when ctx ended, a newer layout came
+// adopt renews every chain, the busiest first, and reports the version. It returns false when ctx ended, a newer layout came
 // or the registration was lost first.
 func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	if _, ok := layout.Ranges[s.cfg.Room]; !ok {
@@ -64,12 +61,16 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	return true
 }
 
-// renewAll renews every chain and returns how many there were.
+// renewAll renews every chain and returns how many there were. Those that are
+// cold lease nothing: they drop what they hold, and are made ready to lease
+// under the new layout in one round trip, when they are asked.
 func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok bool) {
 	pending := s.chains.byPeak()
 	total = len(pending)
 	asked := 0 // so many of pending, from the front, were asked to renew
 	rate, start, renewals := max(adoptRate, float64(total)/adoptWithin.Seconds()), time.Now(), 0
+	var reading sync.WaitGroup
+	defer reading.Wait()
 	for {
 		busy, kept := 0, pending[:0]
 		for _, t := range pending[:asked] {
@@ -83,12 +84,12 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 		pending, asked = append(kept, pending[asked:]...), len(kept)
 		due := 1 + int(time.Since(start).Seconds()*rate)
 		for ; busy < adoptWindow && renewals < due && asked < len(pending); busy++ {
-			if t := pending[asked]; t.chain.CloseUnused(adoptUnused) {
-				s.chains.remove(t.tag, t.chain)
+			if t := pending[asked]; t.chain.Cold(s.cfg.ColdAfter) {
+				reading.Go(func() { s.renewCold(ctx, t, version) })
 			} else {
 				t.chain.Renew(version)
-				renewals++
 			}
+			renewals++
 			asked++
 		}
 		if len(pending) == 0 {
@@ -105,6 +106,22 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 	}
 }
 
+// renewCold puts a chain in the place of a cold one that knows the tag as it is
+// under the present layout, and holds nothing.
+func (s *Server) renewCold(ctx context.Context, t tagged, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	fresh, err := s.readChain(ctx, t.tag)
+	switch {
+	case !t.chain.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
+		t.chain.Renew(version) // what it holds serves while etcd is away
+	case err != nil: // its next caller gets the reason
+		s.chains.remove(t.tag, t.chain)
+	default:
+		s.chains.replace(t.tag, t.chain, fresh)
+	}
+}
+
 // renewed reports whether a chain issues no ID of a layout before version. One
 // for which nothing can ever be leased under it is dropped: callers then get
 // the reason.
@@ -115,7 +132,7 @@ func (s *Server) renewed(t tagged, version int64) bool {
 	if failure := t.chain.Status().Failure; failure != nil {
 		switch allocator.KindOf(failure) {
 		case allocator.NoRange, allocator.NotFound, allocator.Exhausted:
-			s.log.Warn("chain dropped", "tag", t.tag, "error", failure)
+			s.lines.dropped.Log(time.Now(), s.log.Warn, "chain dropped", "tag", t.tag, "error", failure)
 			s.chains.remove(t.tag, t.chain)
 			return true
 		}

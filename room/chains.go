@@ -21,10 +21,10 @@ type chains struct {
 	slots   chan struct{}      // one for each that is read now
 	mu      struct {
 		sync.RWMutex
-		chains  map[allocator.Tag]*allocator.Chain
+		chains  map[allocator.Tag]*counted
 		unknown map[allocator.Tag]time.Time // tags that lately did not exist, until when to believe it
 		changes int                         // tags that were heard to have changed
-		dropped int64                       // IDs that closed chains dropped
+		gone    totals                      // of chains that were removed
 	}
 }
 
@@ -42,12 +42,12 @@ const loadAtOnce = 64
 func (c *chains) init(owner allocator.Instance) {
 	c.owner = owner
 	c.slots = make(chan struct{}, loadAtOnce)
-	c.mu.chains = make(map[allocator.Tag]*allocator.Chain)
+	c.mu.chains = make(map[allocator.Tag]*counted)
 	c.mu.unknown = make(map[allocator.Tag]time.Time)
 }
 
 // get returns a tag's chain if there is one.
-func (c *chains) get(tag string) *allocator.Chain {
+func (c *chains) get(tag string) *counted {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.mu.chains[allocator.Tag(tag)]
@@ -101,10 +101,10 @@ func (c *chains) byPeak() []tagged {
 
 type tagged struct {
 	tag   allocator.Tag
-	chain *allocator.Chain
+	chain *counted
 }
 
-func (c *chains) put(tag allocator.Tag, chain *allocator.Chain) {
+func (c *chains) put(tag allocator.Tag, chain *counted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.chains[tag] = chain
@@ -112,14 +112,25 @@ func (c *chains) put(tag allocator.Tag, chain *allocator.Chain) {
 }
 
 // remove takes chain out, where it still is the tag's, and closes it.
-func (c *chains) remove(tag allocator.Tag, chain *allocator.Chain) {
+func (c *chains) remove(tag allocator.Tag, chain *counted) {
 	chain.Close()
-	dropped := chain.Status().Dropped
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.chains[tag] == chain {
 		delete(c.mu.chains, tag)
-		c.mu.dropped += dropped
+		c.mu.gone.add(chain.finish())
+	}
+}
+
+// replace puts chain in the place of another, where that still is the tag's,
+// and closes the other.
+func (c *chains) replace(tag allocator.Tag, other, chain *counted) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	other.Close() // who finds it closed finds the new one
+	if c.mu.chains[tag] == other {
+		c.mu.chains[tag] = chain
+		c.mu.gone.add(other.finish())
 	}
 }
 
@@ -130,7 +141,18 @@ func (c *chains) closeAll() int64 {
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.mu.dropped
+	return c.mu.gone.dropped
+}
+
+// counts returns the chains, and the totals of those that were removed before.
+func (c *chains) counts() (list []tagged, gone totals) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	list = make([]tagged, 0, len(c.mu.chains))
+	for tag, chain := range c.mu.chains {
+		list = append(list, tagged{tag, chain})
+	}
+	return list, c.mu.gone
 }
 
 // heard returns how many changes of tags were heard of.
@@ -170,7 +192,7 @@ func (c *chains) forgetUnknown(tag allocator.Tag) {
 
 // chain returns a tag's chain, made if need be. Its errors are Invalid (the
 // name), NotFound, and those of a ledger's Source.
-func (s *Server) chain(ctx context.Context, name string) (*allocator.Chain, error) {
+func (s *Server) chain(ctx context.Context, name string) (*counted, error) {
 	if chain := s.chains.get(name); chain != nil {
 		return chain, nil
 	}
@@ -179,7 +201,7 @@ func (s *Server) chain(ctx context.Context, name string) (*allocator.Chain, erro
 
 // load makes a tag's chain. Callers who ask for one tag at once share the
 // work, which goes on when the first of them gives up.
-func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error) {
+func (s *Server) load(ctx context.Context, name string) (*counted, error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
 		return nil, err
@@ -188,13 +210,13 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 		return nil, ledger.UnknownTag(tag)
 	}
 	type result struct {
-		chain *allocator.Chain
+		chain *counted
 		err   error
 	}
 	loaded := make(chan result, 1)
 	s.loads.Go(func() {
 		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
-		chain, _ := made.(*allocator.Chain) // nil with an error
+		chain, _ := made.(*counted) // nil with an error
 		loaded <- result{chain, err}
 	})
 	select {
@@ -207,7 +229,7 @@ func (s *Server) load(ctx context.Context, name string) (*allocator.Chain, error
 
 // loadOnce is load for all who ask at once. It goes on when ctx ends, until the
 // server does.
-func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {
+func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*counted, error) {
 	if chain := s.chains.get(string(tag)); chain != nil {
 		return chain, nil
 	}
@@ -227,30 +249,42 @@ func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*allocator.Ch
 	return chain, err
 }
 
-func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (*allocator.Chain, error) {
+func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *counted, err error) {
+	ctx, end := s.span(ctx, "room.load", tag)
+	defer func() { end(err) }()
 	select {
 	case s.chains.slots <- struct{}{}:
 		defer func() { <-s.chains.slots }()
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
 	}
-	source, settings, err := s.instance.Source(ctx, tag)
+	chain, err := s.readChain(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
 		_, err = s.ledger.CreateTag(ctx, tag, ledger.DefaultTag(), "room "+string(s.cfg.Room))
 		if err != nil && allocator.KindOf(err) != allocator.Exists {
 			return nil, err
 		}
-		source, settings, err = s.instance.Source(ctx, tag)
+		chain, err = s.readChain(ctx, tag)
 	}
-	if err != nil {
-		return nil, err
-	}
-	chain, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
 	if err != nil {
 		return nil, err
 	}
 	s.chains.put(tag, chain)
 	return chain, nil
+}
+
+// readChain reads a tag and makes a chain of it, which then knows all that its
+// first lease needs.
+func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*counted, error) {
+	source, settings, err := s.instance.Source(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	chain := &counted{}
+	chain.space.Store(&space{settings.Start, settings.Limit})
+	watched := &refills{Source: source, server: s, tag: tag, growth: &chain.growth}
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: watched, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
+	return chain, err
 }
 
 // tagChanged is told by the ledger of a tag whose settings changed. A chain in
@@ -263,18 +297,19 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 	switch {
 	case change.Settings == nil && chain != nil:
 		s.chains.remove(change.Name, chain)
-		s.log.Info("tag deleted", "tag", change.Name)
+		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
 	case change.Settings == nil:
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
 		s.chains.remove(change.Name, chain) // its next caller gets one that is as it should be
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))
 	case chain != nil:
 		if err := chain.Update(change.Settings.Chain); err != nil {
-			s.log.Error("tag's settings refused", "tag", change.Name, "error", err)
+			s.lines.refused.Log(time.Now(), s.log.Error, "tag's settings refused", "tag", change.Name, "error", err)
 			return
 		}
 		chain.Skip(change.Settings.Skips[s.cfg.Room])
-		s.log.Info("tag updated", "tag", change.Name)
+		chain.space.Store(&space{change.Settings.Start, change.Settings.Limit})
+		s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
 	case change.Settings.Chain.Prescale > 0 && time.Now().Before(change.Settings.Chain.PrescaleUntil):
 		select {
 		case s.prescaled <- change.Name:
@@ -296,7 +331,7 @@ func (s *Server) warmPrescaled(ctx context.Context) error {
 		case tag := <-s.prescaled:
 			warming, cancel := context.WithTimeout(ctx, 5*time.Second)
 			if err := s.warmTag(warming, tag); err != nil && ctx.Err() == nil {
-				s.log.Warn("tag not prescaled yet, its first caller will", "tag", tag, "error", err)
+				s.lines.unwarmed.Log(time.Now(), s.log.Warn, "tag not prescaled yet, its first caller will", "tag", tag, "error", err)
 			}
 			cancel()
 		}

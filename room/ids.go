@@ -13,10 +13,10 @@ import (
 )
 
 // MaxBatch is how many IDs one NextBatch returns at most.
-const MaxBatch = 100_000
+const MaxBatch = api.MaxBatch
 
 // MaxLease is how many IDs one Lease hands out at most.
-const MaxLease = 1_000_000_000
+const MaxLease = api.MaxLease
 
 // withChain calls use with a tag's chain, and again with a new one where the
 // chain was closed in between (unused for long, its tag deleted and made
@@ -27,7 +27,8 @@ func (s *Server) withChain(ctx context.Context, tag string, use func(*allocator.
 		if err != nil {
 			return err
 		}
-		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {
+		chain.asked.Add(1)
+		if err = use(chain.Chain); !errors.Is(err, error(allocator.ErrClosed)) {
 			return err
 		}
 		s.chains.remove(allocator.Tag(tag), chain)
@@ -40,6 +41,7 @@ func (s *Server) withChain(ctx context.Context, tag string, use func(*allocator.
 // next returns the next ID of a tag.
 func (s *Server) next(ctx context.Context, tag string) (id int64, err error) {
 	if chain := s.chains.get(tag); chain != nil { // without a closure, for speed
+		chain.asked.Add(1)
 		if id, err = chain.Next(ctx); !errors.Is(err, error(allocator.ErrClosed)) {
 			return id, err
 		}

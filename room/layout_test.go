@@ -3,6 +3,8 @@ package room_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -126,6 +128,56 @@ func TestIdleChainsMove(t *testing.T) {
 		t.Errorf("chain: %v", chain)
 	}
 	c.verify()
+}
+
+// TestColdTagsMove changes the layout while nobody calls, twice: nothing is leased
+// ahead, and whoever asks then waits for one transaction.
+func TestColdTagsMove(t *testing.T) {
+	c := newCluster(t, halves())
+	var tags []allocator.Tag
+	for k := range 50 {
+		tags = append(tags, allocator.Tag(fmt.Sprintf("tag-%d", k)))
+	}
+	c.tag(nil, tags...)
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ColdAfter = 0 })
+	b := c.start("b", "b1", nil)
+	all := make([]*issued, len(tags))
+	for k, tag := range tags {
+		all[k] = &issued{TB: t, room: "a", tag: tag}
+		all[k].add(&marchv1.Run{First: a.mustNext(string(tag)), Count: 1})
+		b.mustNext(string(tag))
+	}
+	writes := a.store.writes.Load()
+	for _, to := range []map[allocator.Room]allocator.Range{
+		{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}},
+		{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 100}},
+	} {
+		version := c.change(layout(100, to))
+		a.await("a1 reports", 10*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+	}
+	if n := a.store.writes.Load() - writes; n >= int64(len(tags)) {
+		t.Errorf("%d transactions that write while nobody called", n)
+	}
+	for k, tag := range tags {
+		var of atomic.Int64 // transactions on this tag
+		a.store.onTxn(func(txn ledger.Txn) {
+			if slices.ContainsFunc(txn.If, func(c ledger.Cond) bool { return strings.HasSuffix(c.Key, "/"+string(tag)) }) ||
+				slices.ContainsFunc(txn.Then, func(op ledger.Op) bool {
+					return op.Get != nil && strings.HasSuffix(op.Get.Key, "/"+string(tag))
+				}) {
+				of.Add(1)
+			}
+		})
+		id := a.mustNext(string(tag))
+		a.store.onTxn(nil)
+		// Leases compare the registration: the first may come while the answer to
+		// the report is on its way.
+		if n := of.Load(); n != 1 && k > 0 || id%100 >= 25 {
+			t.Errorf("tag %s: got %d after %d transactions, want 1", tag, id, n)
+		}
+		all[k].add(&marchv1.Run{First: id, Count: 1})
+	}
+	c.verify(all...)
 }
 
 // TestNoRange starts an instance of a room that has no range, and takes

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -22,6 +24,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/observe"
 	"github.com/march-id/march/room"
 )
 
@@ -43,8 +46,9 @@ func layout(boundary int64, ranges map[allocator.Room]allocator.Range) allocator
 // cluster is a real etcd with a cluster in it.
 type cluster struct {
 	testing.TB
-	etcd  *ledgertest.Etcd
-	admin *ledger.Ledger
+	etcd   *ledgertest.Etcd
+	admin  *ledger.Ledger
+	tracer trace.TracerProvider // of instances launched from now on, nil for none
 }
 
 func newCluster(tb testing.TB, first allocator.Layout) *cluster {
@@ -55,6 +59,20 @@ func newCluster(tb testing.TB, first allocator.Layout) *cluster {
 		tb.Fatalf("init: %v", err)
 	}
 	return c
+}
+
+// store returns a connection to etcd.
+func (c *cluster) store() ledger.Store {
+	c.Helper()
+	if c.tracer == nil {
+		return c.etcd.Store(c)
+	}
+	store, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: []string{c.etcd.Endpoint}, Tracer: c.tracer})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.Cleanup(func() { _ = store.Close() })
+	return store
 }
 
 func (c *cluster) ledger(store ledger.Store) *ledger.Ledger {
@@ -137,10 +155,18 @@ func (c *cluster) launch(in allocator.Room, name allocator.Instance, change func
 	c.Helper()
 	i := &instance{
 		TB: c.TB, room: in, instance: name, stopped: make(chan struct{}),
-		store: &countingStore{Store: c.etcd.Store(c)},
+		store: &countingStore{Store: c.store()},
 	}
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = in, name, c.ledger(i.store), "test"
+	cfg.Metrics = observe.New("test", prometheus.Labels{"room": string(in)})
+	ledgerConfig := ledger.DefaultConfig()
+	ledgerConfig.Observe, ledgerConfig.Tracer = cfg.Metrics.Transaction, c.tracer
+	var err error
+	if cfg.Ledger, err = ledger.New(i.store, ledgerConfig); err != nil {
+		c.Fatal(err)
+	}
+	cfg.Metrics.Ledger(cfg.Ledger)
+	cfg.Room, cfg.Name, cfg.Build, cfg.Tracer = in, name, "test", c.tracer
 	cfg.GRPC, cfg.HTTP = listen(c), listen(c)
 	cfg.Drain = 2 * time.Second
 	if change != nil {

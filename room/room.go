@@ -4,11 +4,12 @@ import (
 	"context"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -16,7 +17,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/internal/rarely"
+	"github.com/march-id/march/observe"
 )
 
 // Config says which room an instance serves, and how.
@@ -51,18 +55,31 @@ type Config struct {
 	// issues a residue that the room may have given up. Default false: it goes on
 	// with what it holds, and the IDs are unique all the same.
 	StrictRetract bool
+	// ColdAfter is for how long a tag's IDs were not asked for when a new layout
+	// drops them without leasing others ahead. Default 1 minute.
+	ColdAfter time.Duration
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
 	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
 	// Default math/rand's.
 	Rand func() float64
+	// Metrics, where they are set, are served at /metrics.
+	Metrics *observe.Metrics
+	// MetricsTags is how many tags have series of their own in them; the others
+	// share one. Default 1000.
+	MetricsTags int
+	// Tracer makes spans; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
 
 // DefaultConfig returns the defaults. Room, Name, Ledger and GRPC must be set.
 func DefaultConfig() Config {
-	return Config{IdleAfter: 30 * time.Minute, Hold: allocator.DefaultSettings().Reserve, Drain: 10 * time.Second, Rand: rand.Float64}
+	return Config{
+		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
+		Drain: 10 * time.Second, MetricsTags: 1000, Rand: rand.Float64,
+	}
 }
 
 // Server is one instance of a room.
@@ -82,12 +99,20 @@ type Server struct {
 
 	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
-	metrics     *prometheus.Registry
+	metrics     *metrics           // nil for none
+	routes      func(*http.ServeMux)
+	lines       lines
 
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
 	background context.Context // ends after the last call
 }
+
+// maxRequest bounds a request, in bytes.
+const maxRequest = 64 << 10
+
+// lines are what could be logged for every tag at once.
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready rarely.Line }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -104,6 +129,10 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
 	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
 		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
+	case cfg.ColdAfter < 0:
+		return nil, allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
+	case cfg.MetricsTags < 0 || cfg.MetricsTags > MaxMetricsTags:
+		return nil, allocator.Errorf(allocator.Invalid, "metrics-tags: %d; allowed: 0 to %d", cfg.MetricsTags, MaxMetricsTags)
 	case cfg.Drain < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
@@ -125,11 +154,16 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
-		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1), metrics: prometheus.NewRegistry(),
+		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
+	}
+	if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+		return nil, err
 	}
 	s.chains.init(cfg.Name)
-	s.metrics.MustRegister(newMetrics(cfg.Room, &s.chains))
 	s.status.init()
+	if cfg.Metrics != nil {
+		s.metrics = newMetrics(s)
+	}
 	s.reportHealth()
 	return s, nil
 }
@@ -176,13 +210,16 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = server.Run(serving, server.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: 64 << 10, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)
 		},
-		Ready:    func(context.Context) error { return s.Ready() },
-		Metrics:  s.metrics,
+		Ready:    func(context.Context) []server.Check { return s.checks() },
+		Routes:   s.routes,
+		Metrics:  s.cfg.Metrics,
+		Tracer:   s.cfg.Tracer,
+		Logger:   s.log,
 		Draining: s.status.stopped,
 	})
 	stopServing()

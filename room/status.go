@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/server"
 )
 
 // Why an instance is not ready by its own state.
@@ -66,22 +68,29 @@ func (s *status) stopping() error {
 // Ready returns why the instance cannot issue IDs, nil when it can: it is
 // ready once it registered and warmed its tags, and stays so without etcd
 // while it holds IDs.
-func (s *Server) Ready() error {
-	if err := s.status.get(); err != nil {
-		return err
-	}
+func (s *Server) Ready() error { return server.Failed(s.checks()) }
+
+// checks is what Ready rests on.
+func (s *Server) checks() []server.Check {
 	record, _ := s.ledger.Layout()
+	layout := server.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d", record.Layout.Version, record.Layout.Boundary)}
 	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
-		return allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
+		layout.Err = allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
 	}
-	contact := s.ledger.Contact()
-	if contact.Away.IsZero() {
-		return s.ledger.Lessable()
+	ids := server.Check{Name: "ids"}
+	why := s.ledger.Lessable()
+	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
+		why = allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
 	}
-	if s.chains.anyHeld() {
-		return nil
+	switch {
+	case why == nil:
+		ids.Note = "etcd answers"
+	case s.chains.anyHeld():
+		ids.Note = "only those that are held: " + why.Error()
+	default:
+		ids.Err = allocator.Errorf(allocator.KindOf(why), "none are held, and %w", why)
 	}
-	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s and no IDs are held: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
+	return []server.Check{{Name: "serving", Err: s.status.get()}, layout, ids}
 }
 
 // healthEvery is how late gRPC's health service may be.
@@ -91,12 +100,21 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
+	said := false // that nothing can be issued
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			s.reportHealth()
+		}
+		s.reportHealth()
+		switch err := s.Ready(); {
+		case s.status.get() != nil: // it starts or stops, which is said elsewhere
+		case err != nil && !said:
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "nothing can be issued", "error", err)
+		case err == nil && said:
+			said = false
+			s.log.Info("IDs can be issued again")
 		}
 	}
 }

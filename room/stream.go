@@ -32,7 +32,7 @@ func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error {
 	request := &marchv1.NextRequest{} // read again and again: nobody keeps it
 	tag := ""
-	var chain *allocator.Chain // the tag's, kept so that it is not looked up each time
+	var chain *counted // the tag's, kept so that it is not looked up each time
 	for {
 		err := stream.RecvMsg(request)
 		if !turn.begin() {
@@ -49,6 +49,7 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		}
 		var id int64
 		if chain != nil {
+			chain.asked.Add(1)
 			id, err = chain.Next(stream.Context())
 		}
 		if chain == nil || errors.Is(err, error(allocator.ErrClosed)) {

@@ -198,8 +198,15 @@ func encode(v value) []byte {
 	return b
 }
 
-// decode reads kv into v strictly. Its errors are Internal and name the key.
+// decode reads kv into v, a zero one, strictly. Its errors are Internal and name
+// the key.
 func decode(kv KV, v value) error {
+	// Nearly always this program wrote it and would write it so again: then all
+	// that is looked for below is as it must be.
+	if json.Unmarshal(kv.Value, v) == nil && bytes.Equal(encode(v), kv.Value) {
+		return nil
+	}
+	reflect.ValueOf(v).Elem().SetZero()
 	var h header
 	if err := json.Unmarshal(kv.Value, &h); err != nil {
 		return allocator.Errorf(allocator.Internal, "key %s: not a value of this program: %w", kv.Key, err)

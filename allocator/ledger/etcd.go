@@ -11,6 +11,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -33,6 +38,8 @@ type EtcdConfig struct {
 	// Silence is how long a watch may hear nothing, though progress was asked
 	// for, before it counts as broken. Default 10 s.
 	Silence time.Duration
+	// Tracer makes spans of calls that belong to a trace; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing. The client's own log goes there from warnings up.
 	Logger hclog.Logger
 }
@@ -99,19 +106,33 @@ func (e *etcd) client() (*member, error) {
 		// between our looking at the answers.
 		MaxUnaryRetries: 1,
 		Logger:          zaplog.New(e.cfg.Logger.Named("etcd-client"), hclog.Error),
-		DialOptions: []grpc.DialOption{
+		DialOptions: append(traced(e.cfg.Tracer),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 				MinConnectTimeout: 2 * time.Second,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),
-		},
+		),
 	})
 	if err != nil {
 		return nil, e.failed(nil, endpoint, err)
 	}
 	e.mu.member = &member{Client: c, endpoint: endpoint}
 	return e.mu.member, nil
+}
+
+// traced returns what makes spans of transactions. Watches and heartbeats,
+// which belong to no caller, have none.
+func traced(tracer trace.TracerProvider) []grpc.DialOption {
+	if tracer == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(noop.NewMeterProvider()),
+		otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(filters.MethodName("Txn")),
+	))}
 }
 
 // failFast makes calls fail at once, with the reason, while there is no

@@ -1,10 +1,13 @@
 package ledger_test
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -134,6 +137,50 @@ func TestContactLatency(t *testing.T) {
 	}
 	if got := took(8*time.Millisecond, 100); got > 9*time.Millisecond {
 		t.Errorf("a slow answer is still seen after 100 others: %v", got)
+	}
+}
+
+// Each transaction is observed, with what came of it; an etcd that is lost and
+// found over and over says so once in a while.
+func TestObserve(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	var log bytes.Buffer
+	outcomes := map[allocator.Kind]int{}
+	good, conn := 0, c.mem.Open()
+	l := open(t, conn, func(cfg *ledger.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+		cfg.Observe = func(took time.Duration, err error) {
+			if took < 0 {
+				t.Errorf("took %v", took)
+			}
+			if err != nil {
+				outcomes[allocator.KindOf(err)]++
+			} else {
+				good++
+			}
+		}
+	})
+	for range 3 {
+		if _, err := l.Refresh(bg); err != nil {
+			t.Fatal(err)
+		}
+		conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+		_, err := l.Refresh(ctx)
+		cancel()
+		wantKind(t, err, allocator.Unavailable)
+		conn.Fate(nil)
+	}
+	if _, err := l.Refresh(bg); err != nil {
+		t.Fatal(err)
+	}
+	if good != 5 || outcomes[allocator.Unavailable] < 3 || len(outcomes) != 1 { // the first Refresh reads the identity, too
+		t.Errorf("observed %d answers, failures %v", good, outcomes)
+	}
+	for line, want := range map[string]int{"etcd does not answer": 1, "etcd answers again": 1, "layout adopted": 1} {
+		if got := strings.Count(log.String(), line); got != want {
+			t.Errorf("%q logged %d times, want %d:\n%s", line, got, want, &log)
+		}
 	}
 }
 

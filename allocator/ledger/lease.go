@@ -41,7 +41,9 @@ type terms struct {
 // Source reads a tag and returns the source of its segments for this instance.
 // Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
 // Unavailable, WentBack, and Refused with what an operator must do.
-func (i *Instance) Source(ctx context.Context, name allocator.Tag) (allocator.Source, TagSettings, error) {
+func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.Source, _ TagSettings, err error) {
+	ctx, end := i.span(ctx, "ledger.Source", name)
+	defer func() { end(err) }()
 	s := &lessor{instance: i, name: name}
 	for range leaseAttempts {
 		var settings TagSettings
@@ -69,7 +71,9 @@ const leaseAttempts = 20
 
 // Lease implements allocator.Source by section 3 of the design: see the
 // package comment.
-func (s *lessor) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
+func (s *lessor) Lease(ctx context.Context, n int64) (_ allocator.Segment, err error) {
+	ctx, end := s.instance.span(ctx, "ledger.Lease", s.name)
+	defer func() { end(err) }()
 	if n < 1 {
 		return allocator.Segment{}, allocator.Errorf(allocator.Invalid, "lease of tag %s: count %d; allowed: 1 or more", s.name, n)
 	}
@@ -350,7 +354,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, s.outdated(ctx, state, answer)
 	}
 	if answer.Revision <= seen && !mutant("no-revision-check") {
-		return false, allocator.Errorf(allocator.WentBack,
+		return false, l.wentBack(ctx,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/rarely"
 )
 
 // Config says which cluster a ledger is of.
@@ -25,6 +28,11 @@ type Config struct {
 	// TryTimeout bounds one try of a transaction. Default 2 s: more than an
 	// election takes, short enough for a second try within a caller's patience.
 	TryTimeout time.Duration
+	// Observe, where it is set, is told of every transaction that was sent: how
+	// long it took, and the error, if any.
+	Observe func(took time.Duration, err error)
+	// Tracer makes spans of what callers wait for; nil makes none.
+	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -43,6 +51,11 @@ type Ledger struct {
 	keys  keys
 	log   hclog.Logger
 
+	regressions atomic.Int64
+
+	// What would be logged at each turn for as long as it lasts.
+	wentBackLog, refusedLog, watchLog rarely.Line
+
 	mu struct {
 		sync.Mutex
 		identity identityValue // zero until the cluster's was read
@@ -52,7 +65,9 @@ type Ledger struct {
 
 		confirmed confirmations // see Confirmed
 
-		contact Contact
+		contact  Contact
+		awayLog  rarely.Line
+		saidAway bool // that etcd is away was logged, so that it is back will be
 	}
 }
 
@@ -117,6 +132,9 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	sent := time.Now()
 	answer, err := l.store.Txn(bounded, txn)
 	now := time.Now()
+	if l.cfg.Observe != nil {
+		l.cfg.Observe(now.Sub(sent), err)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact := &l.mu.contact
@@ -125,22 +143,34 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 			contact.Cause = err
 			if contact.Away.IsZero() {
 				contact.Away = now
-				l.log.Warn("etcd does not answer", "error", err)
+				l.mu.saidAway = l.mu.awayLog.Log(now, l.log.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
 			}
 		}
 		return Answer{}, err
 	}
-	if !contact.Away.IsZero() {
-		l.log.Info("etcd answers again", "away", now.Sub(contact.Away).Round(time.Millisecond))
+	if !contact.Away.IsZero() && l.mu.saidAway {
+		l.log.Info("etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
 	contact.answered(now, now.Sub(sent))
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID && !mutant("no-cluster-check") {
-		return Answer{}, allocator.Errorf(allocator.WentBack,
+		return Answer{}, l.wentBack(ctx,
 			"etcd cluster %x answered, but cluster %s lives in etcd cluster %x: wrong endpoint, or etcd was restored", answer.ClusterID, l.mu.identity.UUID, pinned)
 	}
 	l.mu.seen = max(l.mu.seen, answer.Revision)
 	return answer, nil
 }
+
+// wentBack returns an error that says that etcd went back in time.
+func (l *Ledger) wentBack(ctx context.Context, format string, args ...any) error {
+	l.regressions.Add(1)
+	err := allocator.Errorf(allocator.WentBack, format, args...)
+	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)
+	return err
+}
+
+// Regressions returns how often this ledger saw etcd go back in time, or
+// leasing halted because another process did.
+func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
 
 // seenRevision returns the highest revision seen so far.
 func (l *Ledger) seenRevision() int64 {

@@ -96,7 +96,7 @@ func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
 			return record, err
 		}
 	}
-	return LayoutRecord{}, allocator.Errorf(allocator.WentBack,
+	return LayoutRecord{}, l.wentBack(ctx,
 		"etcd answered at revision %d, %d times, after it had shown revision %d: it went back in time", answer.Revision, looks, seen)
 }
 
@@ -202,6 +202,13 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 	close(l.mu.changed)
 	l.mu.changed = make(chan struct{})
 	switch {
+	case next.halted != nil && old.halted == nil:
+		l.regressions.Add(1)
+		l.log.Error("leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
+	case next.halted == nil && old.halted != nil && next.epoch != "":
+		l.log.Info("leasing goes on")
+	}
+	switch {
 	case next.problem != nil:
 		l.log.Error("layout refused", "error", next.problem)
 	case next.layout.Layout.Version != old.layout.Layout.Version:
@@ -243,7 +250,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
 	}
 	t, err := l.decodeTag(kv)
 	if err != nil {
-		l.log.Error("tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
+		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
 		return TagChange{Name: name}
 	}
 	return TagChange{Name: name, Settings: &t.Settings}
@@ -260,7 +267,7 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 		if ctx.Err() != nil {
 			break
 		}
-		l.log.Debug("watch ended, reading again", "error", err)
+		l.watchLog.Log(time.Now(), l.log.Debug, "watch ended, reading again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(4 * retryPause):

@@ -155,10 +155,16 @@ func TestHalted(t *testing.T) {
 	p.lease(10)
 	epoch := c.value("epoch")
 	from, _ := c.admin.Refresh(bg)
+	if n := p.ledger.Regressions(); n != 0 {
+		t.Errorf("%d regressions before any", n)
+	}
 	c.corrupt("epoch", []byte(halted))
 	_, err := p.tryLease("t", 10)
 	wantKind(t, err, allocator.WentBack, "halted by i1 since 2026-01-02T03:04:05Z: a restore was seen", "march recover")
 	wantKind(t, p.ledger.Lessable(), allocator.WentBack, "halted by i1")
+	if n := p.ledger.Regressions(); n != 1 {
+		t.Errorf("%d regressions, want the one that halted", n)
+	}
 	// Also who has not heard of it: its transaction does not happen, and it says so.
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
 	wantKind(t, err, allocator.WentBack, "halted by i1")
@@ -188,6 +194,9 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 	p.conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.StaleRead, N: 1} })
 	_, err := p.ledger.Refresh(bg)
 	wantKind(t, err, allocator.WentBack, "went back in time")
+	if n := p.ledger.Regressions(); n != 1 {
+		t.Errorf("%d regressions, want 1", n)
+	}
 	if r, _ := p.ledger.Layout(); r.Layout.Version != 2 {
 		t.Errorf("adopted version %d", r.Layout.Version)
 	}

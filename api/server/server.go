@@ -6,13 +6,13 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -20,7 +20,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/observe"
 )
 
 // Config says what is served.
@@ -31,10 +32,17 @@ type Config struct {
 	Register func(grpc.ServiceRegistrar)
 	// Health is what gRPC's health service answers; its owner keeps it.
 	Health *health.Server
-	// Ready returns why /readyz should answer 503, nil for 200.
-	Ready func(context.Context) error
-	// Metrics is what /metrics shows, in Prometheus's formats; nil for none.
-	Metrics prometheus.Gatherer
+	// Ready returns what readiness rests on: where one check failed /readyz answers
+	// 503.
+	Ready func(context.Context) []Check
+	// Metrics is what calls are counted in, and what /metrics shows, in
+	// Prometheus's formats; nil for none.
+	Metrics *observe.Metrics
+	// Tracer makes a span of each call, but for those that issue IDs; nil makes
+	// none.
+	Tracer trace.TracerProvider
+	// Logger is told of calls that failed and should not have; nil logs nothing.
+	Logger hclog.Logger
 	// Routes, where it is set, adds what else HTTP serves to the mux; it must stay
 	// within the server's time limits or lift them for its own route
 	// (http.ResponseController).
@@ -53,21 +61,37 @@ const maxHeader = 16 << 10
 // Run serves until ctx ends, then lets the calls under way finish, for Drain at
 // most, and returns nil; or it returns the error of a listener that failed.
 func Run(ctx context.Context, cfg Config) error {
-	g := grpc.NewServer(
-		grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor),
-		grpc.ChainStreamInterceptor(api.StreamServerInterceptor),
+	failed := &failures{log: cfg.Logger}
+	if failed.log == nil {
+		failed.log = hclog.NewNullLogger()
+	}
+	var requests *observe.Requests
+	var options []grpc.ServerOption
+	if cfg.Metrics != nil { // first, and so around what turns errors into statuses
+		requests = observe.NewRequests(cfg.Metrics)
+		options = append(options, grpc.ChainUnaryInterceptor(requests.Unary), grpc.ChainStreamInterceptor(requests.Stream))
+	}
+	if cfg.Tracer != nil {
+		options = append(options, grpc.StatsHandler(observe.Calls(cfg.Tracer, untraced)))
+	}
+	g := grpc.NewServer(append(options,
+		grpc.ChainUnaryInterceptor(failed.unary),
+		grpc.ChainStreamInterceptor(failed.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.WaitForHandlers(true), // Stop too: no call outlives Run
-	)
+	)...)
 	cfg.Register(g)
 	healthpb.RegisterHealthServer(g, cfg.Health)
 	reflection.Register(g)
+	if requests != nil {
+		requests.Serves(g.GetServiceInfo())
+	}
 	h := &http.Server{
-		Handler: handler(cfg), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: handler(cfg, requests), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
 	}
 
@@ -103,22 +127,31 @@ func Run(ctx context.Context, cfg Config) error {
 	return serve.Wait()
 }
 
+// untraced are the calls without a span: those that answer from memory, where a
+// span would cost more than the rest. What they wait for has spans of its own.
+func untraced(fullMethod string) bool {
+	switch fullMethod {
+	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName,
+		marchv1.IDService_Lease_FullMethodName, marchv1.IDService_Stream_FullMethodName,
+		healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName:
+		return true
+	}
+	return false
+}
+
 // handler serves /livez, /readyz and /metrics.
-func handler(cfg Config) http.Handler {
+func handler(cfg Config, requests *observe.Requests) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := cfg.Ready(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }))
+	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready))
 	if cfg.Metrics != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{}))
+		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.Gatherer(), promhttp.HandlerOpts{}))
 	}
 	if cfg.Routes != nil {
 		cfg.Routes(mux)
+	}
+	if requests != nil {
+		return requests.HTTP(mux)
 	}
 	return mux
 }

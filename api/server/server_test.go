@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -88,7 +89,7 @@ func start(t *testing.T, drain time.Duration) *running {
 		r.stopped <- server.Run(ctx, server.Config{
 			GRPC: g, HTTP: h, Health: health, MaxRequest: 1000, Drain: drain,
 			Register: func(s grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(s, r.slow) },
-			Ready:    func(context.Context) error { return *r.ready.Load() },
+			Ready:    func(context.Context) []server.Check { return []server.Check{{Name: "ready", Err: *r.ready.Load()}} },
 			Draining: func() { r.drained.Add(1) },
 		})
 		close(r.stopped)
@@ -229,7 +230,7 @@ func TestStopsAtOnce(t *testing.T) {
 		}
 		err := server.Run(ctx, server.Config{
 			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1000, Drain: time.Second,
-			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) error { return nil },
+			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []server.Check { return nil },
 		})
 		stop()
 		if err != nil {
@@ -252,7 +253,7 @@ func TestListenerFails(t *testing.T) {
 		_ = taken.Close()
 		err := server.Run(bg, server.Config{
 			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1000, Drain: time.Second,
-			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) error { return nil },
+			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []server.Check { return nil },
 		})
 		if !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s: got %v", which, err)
@@ -266,4 +267,38 @@ func TestErrorsHaveReasons(t *testing.T) {
 	if s.Code() != codes.InvalidArgument || len(s.Details()) != 1 {
 		t.Errorf("got %v %v", s, s.Details())
 	}
+}
+
+// TestChecks reads what /livez and /readyz say.
+func TestChecks(t *testing.T) {
+	r := start(t, time.Second)
+	why := error(nil)
+	for _, tt := range []struct {
+		path string
+		why  error
+		want string
+	}{
+		{"/livez", nil, "200 ok\n"},
+		{"/livez?verbose", nil, "200 [+]ping ok\nlivez check passed\n"},
+		{"/readyz", nil, "200 ok\n"},
+		{"/readyz?verbose=1", nil, "200 [+]ready ok\nreadyz check passed\n"},
+		{"/readyz", errors.Join(errors.New("one"), errors.New("two")), "503 [-]ready failed: one; two\nreadyz check failed\n"},
+		{"/livez", errors.New("not ready"), "200 ok\n"},
+	} {
+		why = tt.why
+		r.ready.Store(&why)
+		answer, err := http.Get("http://" + r.http + tt.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if got := fmt.Sprintf("%d %s", answer.StatusCode, body); err != nil || got != tt.want {
+			t.Errorf("%s: got %q, %v, want %q", tt.path, got, err, tt.want)
+		}
+		if got := answer.Header.Get("Cache-Control"); got != "no-store" {
+			t.Errorf("%s: Cache-Control %q", tt.path, got)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }

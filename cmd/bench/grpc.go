@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -18,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/server"
 	"github.com/march-id/march/cmd/internal/load"
+	"github.com/march-id/march/observe"
 	"github.com/march-id/march/room"
 )
 
@@ -26,25 +29,30 @@ const workers = 16
 
 // served is a running room and an echo server with the same settings.
 type served struct {
-	room, echo []*grpc.ClientConn
-	stop       func() error
+	room, echo         []*grpc.ClientConn
+	address            string // the room's
+	roomHTTP, echoHTTP string
+	stop               func() error
 }
 
-func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, error) {
+func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bool, warm ...allocator.Tag) (*served, error) {
 	l, _, err := c.ledger()
 	if err != nil {
 		return nil, err
 	}
-	rooms, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
+	var listeners [4]net.Listener
+	for i := range listeners {
+		if listeners[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
 	}
-	echoes, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
+	rooms, echoes, roomHTTP, echoHTTP := listeners[0], listeners[1], listeners[2], listeners[3]
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.WarmTags = "a", "bench", l, rooms, warm
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.HTTP, cfg.WarmTags = "a", name, l, rooms, roomHTTP, warm
+	var echoMetrics *observe.Metrics
+	if metrics {
+		cfg.Metrics, echoMetrics = observe.New("bench", prometheus.Labels{"room": "a"}), observe.New("bench", nil)
+	}
 	s, err := room.New(cfg)
 	if err != nil {
 		return nil, err
@@ -54,12 +62,15 @@ func (c *cluster) serve(ctx context.Context, warm ...allocator.Tag) (*served, er
 	group.Go(func() error { return s.Run(running) })
 	group.Go(func() error {
 		return server.Run(running, server.Config{
-			GRPC: echoes, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
+			GRPC: echoes, HTTP: echoHTTP, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second, Metrics: echoMetrics,
 			Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
-			Ready:    func(context.Context) error { return nil },
+			Ready:    func(context.Context) []server.Check { return nil },
+			Routes: func(mux *http.ServeMux) {
+				mux.HandleFunc("POST /v1/tags/{tag}/empty", func(http.ResponseWriter, *http.Request) {})
+			},
 		})
 	})
-	result := &served{}
+	result := &served{address: rooms.Addr().String(), roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
 	for range 2 {
 		for address, conns := range map[string]*[]*grpc.ClientConn{rooms.Addr().String(): &result.room, echoes.Addr().String(): &result.echo} {
 			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -147,7 +158,7 @@ func grpcRows(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer c.close()
-	s, err := c.serve(ctx, tag)
+	s, err := c.serve(ctx, "bench", true, tag)
 	if err != nil {
 		return err
 	}
@@ -197,7 +208,7 @@ func firstRows(ctx context.Context, b *bench) error {
 	defer c.close()
 	first := b.add(row{what: "first Next of a warm tag vs its hundredth", unit: "us", goal: 1.05, atMost: true})
 	for range max(b.rounds, 15) { // single calls: more rounds for a steady median
-		s, err := c.serve(ctx, tag, otherTag)
+		s, err := c.serve(ctx, "bench", true, tag, otherTag)
 		if err != nil {
 			return err
 		}

@@ -98,7 +98,8 @@ func run(out io.Writer, rounds int, unit time.Duration) error {
 		name string
 		run  func(context.Context, *bench) error
 	}{
-		{"chain", chainRows}, {"etcd writes", writeRows}, {"gRPC", grpcRows}, {"first call", firstRows},
+		{"chain", chainRows}, {"etcd writes", writeRows}, {"client", clientRows}, {"gRPC", grpcRows}, {"metrics", metricsRows},
+		{"HTTP", httpRows}, {"first call", firstRows},
 		{"Redis", redisRows}, {"PostgreSQL", postgresRows},
 	} {
 		b.progress("%s...", part.name)

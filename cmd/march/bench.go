@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -105,11 +104,10 @@ func (f *benchFlags) dial() (conns []*grpc.ClientConn, hangUp func(), err error)
 		}
 	}
 	for range f.connections {
-		conn, err := grpc.NewClient(f.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithUnaryInterceptor(api.UnaryClientInterceptor), grpc.WithStreamInterceptor(api.StreamClientInterceptor))
+		conn, err := api.Dial(f.address)
 		if err != nil {
 			hangUp()
-			return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "room: %q: %w", f.address, err)}
+			return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "room: %w", err)}
 		}
 		conns = append(conns, conn)
 	}

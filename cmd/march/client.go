@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/user"
-	"strconv"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -65,7 +63,7 @@ type link struct {
 
 // dial returns a link. It does not connect yet.
 func (t *target) dial() (*link, error) {
-	if err := checkAddress(t.what, t.address); err != nil {
+	if err := api.CheckAddress(t.what, t.address); err != nil {
 		return nil, usageError{err}
 	}
 	if t.timeout <= 0 {
@@ -73,11 +71,9 @@ func (t *target) dial() (*link, error) {
 	}
 	l := &link{target: t}
 	// The dialer resolves names too, so that each failure is seen in full.
-	conn, err := grpc.NewClient("passthrough:///"+t.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(l.connect),
-		grpc.WithUnaryInterceptor(api.UnaryClientInterceptor), grpc.WithStreamInterceptor(api.StreamClientInterceptor))
+	conn, err := api.Dial("passthrough:///"+t.address, grpc.WithContextDialer(l.connect))
 	if err != nil {
-		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %q: %w", t.what, t.address, err)}
+		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %w", t.what, err)}
 	}
 	l.conn = conn
 	return l, nil
@@ -125,15 +121,6 @@ func (t *target) hint() string {
 		return "; is `march dev` running?"
 	}
 	return ""
-}
-
-// checkAddress checks HOST:PORT.
-func checkAddress(field, address string) error {
-	_, port, err := net.SplitHostPort(address)
-	if n, badPort := strconv.ParseUint(port, 10, 16); err != nil || badPort != nil || n == 0 {
-		return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT, with a port of 1 to 65535", field, address)
-	}
-	return nil
 }
 
 // whoami returns user@host, for the audit.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/observe"
 	"github.com/march-id/march/room"
 )
 
@@ -88,7 +90,8 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	admin, err := d.openLedger(ctx)
+	cons := watched{metrics: observe.New(build(), nil)}
+	admin, err := d.openLedger(ctx, cons)
 	if err != nil {
 		return err
 	}
@@ -108,7 +111,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !record.Layout.Equal(layout) {
 		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.data.dir, "version", record.Layout.Version)
 	}
-	return d.serve(ctx, etcd, admin, record)
+	return d.serve(ctx, etcd, admin, cons, record)
 }
 
 // firstLayout checks --rooms and --boundary.
@@ -158,8 +161,8 @@ func (d *dev) etcdLogger() hclog.Logger {
 
 // openLedger opens a ledger with a connection of its own, as a process of its
 // own would.
-func (d *dev) openLedger(ctx context.Context) (*ledger.Ledger, error) {
-	l, err := openLedger(ctx, ledger.EtcdConfig{Endpoints: []string{d.ports.address(portEtcdClient)}, Logger: d.log}, "default", "", d.log)
+func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
+	l, err := openLedger(ctx, ledger.EtcdConfig{Endpoints: []string{d.ports.address(portEtcdClient)}, Logger: d.log}, "default", "", w, d.log)
 	if err == nil {
 		d.closers = append(d.closers, func() { _ = l.Close() })
 	}
@@ -167,13 +170,13 @@ func (d *dev) openLedger(ctx context.Context) (*ledger.Ledger, error) {
 }
 
 // serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Ledger, record ledger.LayoutRecord) error {
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Ledger, w watched, record ledger.LayoutRecord) error {
 	names := record.Layout.Rooms()
 	if len(names) > maxDevRooms {
 		return allocator.Errorf(allocator.Refused, "the layout in %s has %d rooms; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
 	}
 	consoleConfig := console.DefaultConfig()
-	consoleConfig.Ledger, consoleConfig.Logger = admin, d.log.Named("console")
+	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = admin, d.log.Named("console"), w.metrics
 	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
 	cons, err := console.New(consoleConfig)
 	if err != nil {
@@ -205,14 +208,15 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Le
 }
 
 func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
-	l, err := d.openLedger(ctx)
+	w := watched{metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
+	l, err := d.openLedger(ctx, w)
 	if err != nil {
 		return nil, err
 	}
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
-	cfg.CreateTags = true
+	cfg.CreateTags, cfg.Metrics = true, w.metrics
 	cfg.Drain = 2 * time.Second
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {

@@ -34,6 +34,8 @@ func allowed(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "int", "int64":
 		return "a whole number up to 9223372036854775807"
+	case "float64":
+		return "a number"
 	case "duration":
 		return "a duration such as 500ms, 5s or 2h30m"
 	case "bool":

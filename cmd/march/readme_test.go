@@ -27,8 +27,10 @@ import (
 //     the test's own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Fatalf("the commands of the README are for bash: %v", err)
+	for _, program := range []string{"bash", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("the commands of the README need %s: install it (%v)", program, err)
+		}
 	}
 	content, err := os.ReadFile("../../README.md")
 	if err != nil {

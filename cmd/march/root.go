@@ -61,6 +61,8 @@ type common struct {
 	logLevel  string
 	logFormat string
 
+	levelFixed bool // the level is from a flag or the environment
+
 	stdout, stderr io.Writer
 }
 
@@ -182,8 +184,9 @@ func exactly(names ...string) cobra.PositionalArgs {
 func (c *common) logger(usual hclog.Level) (hclog.Logger, error) {
 	level := usual
 	if c.logLevel != "" {
-		if level = hclog.LevelFromString(c.logLevel); level == hclog.NoLevel {
-			return nil, usageError{allocator.Errorf(allocator.Invalid, "log-level: %q; allowed: trace, debug, info, warn, error, off", c.logLevel)}
+		var err error
+		if level, err = parseLevel(c.logLevel); err != nil {
+			return nil, usageError{err}
 		}
 	}
 	if c.logFormat != "text" && c.logFormat != "json" {

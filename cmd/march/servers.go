@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/room"
 )
@@ -43,7 +45,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 }
 
 // open returns the cluster's ledger once etcd has answered.
-func (f *clusterFlags) open(ctx context.Context, log hclog.Logger) (*ledger.Ledger, error) {
+func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*ledger.Ledger, error) {
 	cfg := ledger.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
 	if f.passwordFile != "" {
 		password, err := readBounded(f.passwordFile, 4096)
@@ -56,16 +58,21 @@ func (f *clusterFlags) open(ctx context.Context, log hclog.Logger) (*ledger.Ledg
 	if cfg.TLS, err = f.tls(); err != nil {
 		return nil, err
 	}
-	return openLedger(ctx, cfg, f.cluster, f.uuid, log)
+	return openLedger(ctx, cfg, f.cluster, f.uuid, w, log)
 }
 
-func openLedger(ctx context.Context, etcd ledger.EtcdConfig, cluster, uuid string, log hclog.Logger) (*ledger.Ledger, error) {
+func openLedger(ctx context.Context, etcd ledger.EtcdConfig, cluster, uuid string, w watched, log hclog.Logger) (*ledger.Ledger, error) {
+	etcd.Tracer = w.tracer
 	store, err := ledger.NewEtcd(etcd)
 	if err != nil {
 		return nil, err
 	}
 	cfg := ledger.DefaultConfig()
 	cfg.Cluster, cfg.UUID, cfg.Logger = cluster, uuid, log.Named("ledger")
+	cfg.Tracer = w.tracer
+	if w.metrics != nil {
+		cfg.Observe = w.metrics.Transaction
+	}
 	l, err := ledger.New(store, cfg)
 	if err != nil {
 		return nil, errors.Join(err, store.Close())
@@ -75,6 +82,9 @@ func openLedger(ctx context.Context, etcd ledger.EtcdConfig, cluster, uuid strin
 	if err := l.Ping(ping); err != nil {
 		_ = l.Close()
 		return nil, allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(etcd.Endpoints, ","), err)
+	}
+	if w.metrics != nil {
+		w.metrics.Ledger(l)
 	}
 	return l, nil
 }
@@ -119,6 +129,7 @@ func listen(what, address, flag string) (net.Listener, error) {
 func newRoom(c *common) *cobra.Command {
 	var (
 		cluster           clusterFlags
+		watch             watchFlags
 		grpc, http, name  string
 		warm              []string
 		cfg               = room.DefaultConfig()
@@ -130,9 +141,9 @@ func newRoom(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "room NAME",
 		Short: "Run an instance of a room",
-		Long: `Run an instance of a room: it issues the room's IDs over gRPC. A room may have as
-many instances as you like, each with a name of its own (--name) that stays the
-same over restarts. SIGTERM stops it: calls under way are answered first.`,
+		Long: `Run an instance of a room: it issues the room's IDs over gRPC and HTTP. A room
+may have as many instances as you like, each with a name of its own (--name) that
+stays the same over restarts. SIGTERM stops it: calls under way are answered first.`,
 		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
 		Args:    exactly("a room's name"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -155,11 +166,18 @@ same over restarts. SIGTERM stops it: calls under way are answered first.`,
 				cfg.WarmTags = append(cfg.WarmTags, parsed)
 			}
 			if cfg.Advertise != "" {
-				if err := checkAddress("advertise", cfg.Advertise); err != nil {
+				if err := api.CheckAddress("advertise", cfg.Advertise); err != nil {
 					return usageError{err}
 				}
 			}
-			if cfg.Ledger, err = cluster.open(cmd.Context(), log); err != nil {
+			w, stop, err := watch.start(cmd.Context(), "march-room", string(cfg.Room)+"/"+string(cfg.Name), prometheus.Labels{"room": string(cfg.Room)}, log)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			cfg.Metrics, cfg.Tracer = w.metrics, w.tracer
+			defer c.rereadLevel(cmd, log, hclog.Info)()
+			if cfg.Ledger, err = cluster.open(cmd.Context(), w, log); err != nil {
 				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
@@ -170,13 +188,15 @@ same over restarts. SIGTERM stops it: calls under way are answered first.`,
 		},
 	}
 	cluster.add(cmd)
+	watch.add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
+	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
+	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for none")
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
 	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "for how long what clients lease is theirs to use, and what strict tags hold after etcd last confirmed the layout")
 	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
@@ -186,9 +206,11 @@ same over restarts. SIGTERM stops it: calls under way are answered first.`,
 
 func newConsole(c *common) *cobra.Command {
 	var (
-		cluster    clusterFlags
-		grpc, http string
-		cfg        = console.DefaultConfig()
+		cluster     clusterFlags
+		watch       watchFlags
+		grpc, http  string
+		cfg         = console.DefaultConfig()
+		hostname, _ = os.Hostname() // a name for people, no more
 	)
 	cmd := &cobra.Command{
 		Use:   "console",
@@ -203,7 +225,14 @@ as many as you like, anywhere, of one cluster.`,
 				return err
 			}
 			cfg.Logger = log.Named("console")
-			if cfg.Ledger, err = cluster.open(cmd.Context(), log); err != nil {
+			w, stop, err := watch.start(cmd.Context(), "march-console", hostname, nil, log)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			cfg.Metrics, cfg.Tracer = w.metrics, w.tracer
+			defer c.rereadLevel(cmd, log, hclog.Info)()
+			if cfg.Ledger, err = cluster.open(cmd.Context(), w, log); err != nil {
 				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
@@ -214,9 +243,10 @@ as many as you like, anywhere, of one cluster.`,
 		},
 	}
 	cluster.add(cmd)
+	watch.add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve /livez and /readyz, HOST:PORT; empty for nowhere")
+	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "for how long an instance must be silent to be forgotten")
 	return cmd

@@ -42,6 +42,9 @@ func settle(cmd *cobra.Command, c *common) error {
 	var errs []error
 	visitSettings(cmd, func(f *pflag.Flag) {
 		err := fromEnvironment(f)
+		if f.Name == "log-level" {
+			c.levelFixed = f.Changed
+		}
 		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
 			err = s.set(fmt.Sprintf("%s:%d: %s", c.config, s.line, f.Name), f)
 		}

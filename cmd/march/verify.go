@@ -38,7 +38,7 @@ Prints what is wrong, a line each (the first 1000), and exits 1 if anything is.`
 			if err != nil {
 				return err
 			}
-			l, err := cluster.open(cmd.Context(), log)
+			l, err := cluster.open(cmd.Context(), watched{}, log)
 			if err != nil {
 				return err
 			}

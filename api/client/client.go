@@ -1,0 +1,215 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Client issues IDs of any number of tags. All methods are safe for concurrent
+// use. Close must be called at the end.
+type Client struct {
+	opts     Options // with defaults
+	log      hclog.Logger
+	pool     *pool
+	refiller *allocator.Refiller
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	newest   atomic.Int64 // the newest layout that any segment was of
+
+	poke chan struct{} // holds one token when the keeper should look at once
+
+	mu struct {
+		sync.RWMutex
+		tags   map[string]*held
+		closed bool
+		wakeAt time.Time // when the keeper will look next; the zero time while it looks
+	}
+}
+
+// ErrClosed is returned by all methods after Close.
+var ErrClosed = &allocator.Error{Kind: allocator.Invalid, Msg: "the client was closed"}
+
+// patience is for how long callers wait for a room that does not answer, where
+// nothing is held; callers who come later are told at once.
+const patience = 3 * time.Second
+
+// triesPerLease is how many instances that hang one lease waits for.
+const triesPerLease = 3
+
+// New returns a client, once it holds IDs of all Options.WarmTags; where there
+// are none it asks nobody anything. ctx bounds only New itself. Its errors are
+// Invalid and, of a tag to be warmed, Next's.
+func New(ctx context.Context, opts Options) (*Client, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	cfg := allocator.DefaultRefillerConfig(time.Now, rand.Float64)
+	cfg.Timeout = triesPerLease * opts.Timeout
+	cfg.Patience = patience
+	refiller, err := allocator.NewRefiller(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{opts: opts, log: opts.Logger, refiller: refiller, poke: make(chan struct{}, 1)}
+	c.mu.tags = make(map[string]*held)
+	if c.pool, err = newPool(opts); err != nil {
+		return nil, err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop = stop
+	c.work.Go(func() { _ = refiller.Run(running) }) // it returns nil
+	c.work.Go(func() { c.keep(running) })
+
+	warming, warmed := errgroup.WithContext(ctx)
+	for _, name := range opts.WarmTags {
+		warming.Go(func() error {
+			tag, err := c.Tag(name)
+			if err != nil {
+				return err
+			}
+			return tag.Warm(warmed)
+		})
+	}
+	if err := warming.Wait(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Next returns an ID of a tag. It waits only while nothing is held, until ctx
+// ends at the latest. Its errors are Invalid (the name), what the room said of
+// the tag (NotFound, Exhausted, say), an *allocator.AwayError when nothing is
+// held and no room could be asked for some seconds, Unavailable when ctx ended
+// first, with its error as the cause, and ErrClosed.
+func (c *Client) Next(ctx context.Context, tag string) (id int64, err error) {
+	err = c.with(tag, func(t *Tag) error {
+		id, err = t.Next(ctx)
+		return err
+	})
+	return id, err
+}
+
+// NextN returns n IDs of a tag, 1 to 2^40, as runs of consecutive IDs. Its
+// errors are Next's and Invalid.
+func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
+	err = c.with(tag, func(t *Tag) error {
+		runs, err = t.NextN(ctx, n, nil)
+		return err
+	})
+	return runs, err
+}
+
+// Tag returns a handle to a tag, which is kept until Close. It asks nobody
+// whether the tag exists. Its errors are Invalid (the name) and ErrClosed.
+func (c *Client) Tag(name string) (*Tag, error) {
+	h, err := c.tag(name, true)
+	if err != nil {
+		return nil, err
+	}
+	return (*Tag)(h.chain), nil
+}
+
+// Close drops what is held, ends every call under way with ErrClosed, and
+// returns when all of the client's goroutines have ended.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.mu.closed = true
+	c.mu.Unlock()
+	for _, h := range c.tags() { // no more are made
+		h.chain.Close()
+	}
+	c.stop()
+	c.work.Wait()
+	c.pool.close()
+}
+
+// with calls use with a tag, and again with a new one where the tag was dropped
+// in between, unused for long.
+func (c *Client) with(name string, use func(*Tag) error) error {
+	for {
+		h, err := c.tag(name, false)
+		if err != nil {
+			return err
+		}
+		if err := use((*Tag)(h.chain)); !errors.Is(err, error(ErrClosed)) || c.closed() {
+			return err
+		}
+	}
+}
+
+func (c *Client) closed() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.closed
+}
+
+// tag returns a tag, made if need be; one that is kept is never dropped.
+func (c *Client) tag(name string, keep bool) (*held, error) {
+	c.mu.RLock()
+	h, closed := c.mu.tags[name], c.mu.closed
+	found := h != nil && (h.kept || !keep)
+	c.mu.RUnlock()
+	switch {
+	case closed:
+		return nil, ErrClosed
+	case found:
+		return h, nil
+	}
+	parsed, err := allocator.ParseTag(name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil, ErrClosed
+	}
+	if h = c.mu.tags[name]; h == nil {
+		if h, err = hold(c, parsed); err != nil {
+			return nil, err
+		}
+		c.mu.tags[name] = h
+	}
+	h.kept = h.kept || keep
+	return h, nil
+}
+
+// tags returns all tags.
+func (c *Client) tags() []*held {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	tags := make([]*held, 0, len(c.mu.tags))
+	for _, h := range c.mu.tags {
+		tags = append(tags, h)
+	}
+	return tags
+}
+
+// heard takes note of the layout that a segment is of, and reports whether it
+// is the newest that was heard of.
+func (c *Client) heard(version int64) (current bool) {
+	for {
+		newest := c.newest.Load()
+		if version <= newest {
+			return version == newest
+		}
+		if c.newest.CompareAndSwap(newest, version) {
+			if newest != 0 {
+				c.log.Info("layout changed: what is held is replaced", "version", version, "before", newest)
+				c.wakeKeeper()
+			}
+			return true
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/client"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// quick has the faults that hang take little time.
+func quick(addresses ...string) client.Options {
+	return client.Options{Addresses: addresses, Timeout: 200 * time.Millisecond}
+}
+
+// TestFaults meets each fault of a lease under load, once and three times in a
+// row. No call fails, no ID comes twice, and what was leased by an answer that
+// was lost is never issued.
+func TestFaults(t *testing.T) {
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	for name, f := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			front := newFront(t, a)
+			var lost []allocator.Segment
+			var mu sync.Mutex
+			harm := func(ctx context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
+				return f(ctx, func() (*marchv1.LeaseResponse, error) {
+					answer, err := lease()
+					if err == nil {
+						seg, err := api.SegmentFromProto(answer.GetSegment())
+						if err != nil {
+							t.Error(err)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						lost = append(lost, seg)
+					}
+					return answer, err
+				})
+			}
+			order := tagOf(t, newClient(t, quick(front.address)), slug(name))
+			var got issued
+			stop := load(t, order, &got)
+			for _, times := range []int{1, 3} {
+				got.some(t, 300)
+				front.fault(nil, slices.Repeat([]fault{harm}, times)...)
+				await(t, "the faults", func() bool {
+					front.mu.Lock()
+					defer front.mu.Unlock()
+					return len(front.mu.next) == 0
+				})
+			}
+			got.some(t, 1000)
+			if errs := stop(); errs != nil {
+				t.Errorf("%d calls failed: %v", len(errs), errs[0])
+			}
+			got.unique(t, "a", halves())
+			mu.Lock()
+			defer mu.Unlock()
+			happened := len(name) > 10 && name[len(name)-8:] == "happened"
+			if happened != (len(lost) == 4) {
+				t.Errorf("%d segments were lost", len(lost))
+			}
+			for _, seg := range lost {
+				for _, run := range got.runs {
+					if run.First <= seg.Last() && seg.First <= run.First+run.Count-1 {
+						t.Errorf("%v was lost, and %v issued", seg, run)
+					}
+				}
+			}
+		})
+	}
+}
+
+// slug returns a fault's name as a tag.
+func slug(name string) string {
+	b := []byte(name)
+	for i := range b {
+		if b[i] == ' ' || b[i] == ',' {
+			b[i] = '-'
+		}
+	}
+	return string(b)
+}
+
+// TestSenselessAnswers: what no room answers is refused, and its IDs with it.
+func TestSenselessAnswers(t *testing.T) {
+	c := newCluster(t)
+	f := newFront(t, c.room("a", "a1"))
+	ids := newClient(t, quick(f.address))
+	for says, change := range map[string]func(*marchv1.LeaseResponse){
+		"no segment is given":    func(r *marchv1.LeaseResponse) { r.Segment = nil },
+		"count 0":                func(r *marchv1.LeaseResponse) { r.Segment.Count = 0 },
+		"it leased ":             func(r *marchv1.LeaseResponse) { r.Segment.Count = 1_000_000 },
+		"first ID 77 is not in ": func(r *marchv1.LeaseResponse) { r.Segment.First = 77 },
+		"ttl: seconds:-1":        func(r *marchv1.LeaseResponse) { r.Ttl = durationpb.New(-time.Second) },
+		"ttl: nanos:-1":          func(r *marchv1.LeaseResponse) { r.Ttl = &durationpb.Duration{Nanos: -1} },
+		"ttl: seconds:1":         func(r *marchv1.LeaseResponse) { r.Ttl = &durationpb.Duration{Seconds: 1, Nanos: -5} },
+	} {
+		f.alter(change)
+		name := fmt.Sprintf("tag-%d", len(says))
+		_, err := ids.Next(t.Context(), name)
+		is(t, err, allocator.Internal, "room at "+f.address, says)
+	}
+	// A segment that was over before its answer was there is nobody's fault.
+	f.alter(nil)
+	f.setTTL(time.Nanosecond)
+	_, err := ids.Next(t.Context(), "late")
+	is(t, err, allocator.Unavailable, "its answer took longer than the 1ns")
+	// The same IDs for the second time are.
+	f.setTTL(0)
+	var first *marchv1.Segment
+	f.alter(func(r *marchv1.LeaseResponse) {
+		if first == nil {
+			first = r.GetSegment()
+		}
+		r.Segment = first
+	})
+	tag, err := ids.Tag("twice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the client has seen that the room is back", func() bool { return tag.Warm(t.Context()) == nil })
+	_, err = tag.NextN(t.Context(), first.GetCount()+1, nil)
+	is(t, err, allocator.WentBack, "for the second time")
+}
+
+// TestInstances has the instances of a room stop and start in turn under load.
+// No call fails, no ID comes twice.
+func TestInstances(t *testing.T) {
+	c := newCluster(t)
+	instances := []*instance{c.room("a", "a1"), c.room("a", "a2"), c.room("a", "a3")}
+	order := tagOf(t, newClient(t, quick(instances[0].address, instances[1].address, instances[2].address)), "order")
+	var got issued
+	stop := load(t, order, &got)
+	for n := range 6 {
+		got.some(t, 500)
+		i := instances[n%3]
+		i.end()
+		got.some(t, 1000)
+		i.start()
+	}
+	if errs := stop(); errs != nil {
+		t.Errorf("%d calls failed: %v", len(errs), errs[0])
+	}
+	t.Logf("%d IDs, %d leases", got.unique(t, "a", halves()), order.Status().Refills)
+}
+
+// TestSticks: a client stays with the instance that answers, and after one that
+// failed is back its failure is forgotten.
+func TestSticks(t *testing.T) {
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	fronts := []*front{newFront(t, a), newFront(t, a), newFront(t, a)}
+	ids := newClient(t, quick(fronts[0].address, fronts[1].address, fronts[2].address))
+	lease := func(name string) {
+		t.Helper()
+		if _, err := ids.Next(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := func() int { return slices.IndexFunc(fronts, func(f *front) bool { return f.calls() > 0 }) }
+	for n := range 20 {
+		lease(fmt.Sprintf("one-%d", n))
+	}
+	one := fronts[asked()]
+	if one.calls() != 20 {
+		t.Errorf("%d of 20 calls at one instance", one.calls())
+	}
+	one.fault(faults["away"])
+	for n := range 20 {
+		lease(fmt.Sprintf("two-%d", n))
+	}
+	if n := one.calls() - 20; n > 3 {
+		t.Errorf("one that fails was asked %d times more", n)
+	}
+}
+
+// TestFallback takes another room's IDs while its own is away, where that is
+// allowed, and comes home.
+func TestFallback(t *testing.T) {
+	c := newCluster(t)
+	a, b := newFront(t, c.room("a", "a1")), newFront(t, c.room("b", "b1"))
+	opts := quick(a.address)
+	alone := newClient(t, opts)
+	opts.Fallback = []string{b.address}
+	both := newClient(t, opts)
+	take := func(name string) int64 {
+		t.Helper()
+		id, err := both.Next(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id % 100
+	}
+	if r := take("one"); r >= 50 || b.calls() != 0 {
+		t.Errorf("residue %d, %d calls to room b", r, b.calls())
+	}
+	for n, f := range []fault{
+		faults["away"], faults["hang, happened"], answers(allocator.Errorf(allocator.NoRange, "room a has no range in layout version 1")),
+	} {
+		a.fault(f)
+		if r := take(fmt.Sprintf("away-%d", n)); r < 50 {
+			t.Errorf("residue %d of room a, which is away", r)
+		}
+	}
+	_, err := alone.Next(t.Context(), "none")
+	is(t, err, allocator.NoRange, "room at "+a.address, "no range in layout version 1")
+	a.down()
+	if r := take("down"); r < 50 {
+		t.Errorf("residue %d of room a, which is down", r)
+	}
+	_, err = alone.Next(t.Context(), "gone")
+	is(t, err, allocator.Unavailable, "room at "+a.address, "since")
+	var away *allocator.AwayError
+	if !errors.As(err, &away) || away.Tag != "gone" || away.Since.IsZero() {
+		t.Errorf("%v does not say since when", err)
+	}
+	a.fault(nil)
+	a.listen()
+	n := 0
+	await(t, "home again", func() bool { n++; return take(fmt.Sprintf("home-%d", n)) < 50 })
+}
+
+// TestRefusals are no reason to ask elsewhere.
+func TestRefusals(t *testing.T) {
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	fronts := []*front{newFront(t, a), newFront(t, a)}
+	ids := newClient(t, quick(fronts[0].address, fronts[1].address))
+	for _, kind := range []allocator.Kind{
+		allocator.Exhausted, allocator.NotFound, allocator.Refused, allocator.WentBack, allocator.Denied, allocator.Unauthenticated, allocator.Invalid,
+	} {
+		before := fronts[0].calls() + fronts[1].calls()
+		for _, f := range fronts {
+			f.fault(answers(allocator.Errorf(kind, "no")))
+		}
+		_, err := ids.Next(t.Context(), "order-"+slug(kind.Error()[:3])+"x")
+		is(t, err, kind, "no")
+		if n := fronts[0].calls() + fronts[1].calls() - before; n != 1 {
+			t.Errorf("%v: %d calls", kind, n)
+		}
+	}
+}

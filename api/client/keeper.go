@@ -1,0 +1,154 @@
+package client
+
+import (
+	"context"
+	"math"
+	"time"
+)
+
+const (
+	// lookEvery is how often every tag is looked at: timers do not run while a
+	// machine is suspended, and go on where they were.
+	lookEvery = time.Second
+	// renewPart is which part of its time to live a segment has left when it is
+	// replaced: more than the reserve, for the ten minutes that are usual.
+	renewPart = 3
+	// renewPause is the least time between two replacements of one tag.
+	renewPause = 100 * time.Millisecond
+	// followMost is the longest pause between two attempts to replace what is of an
+	// old layout, where the room's instances lag behind.
+	followMost = time.Minute
+	// dropUnused is for how long a tag that nobody has a handle to may be unused
+	// before it is dropped from memory, dropUnknown where nothing was ever leased.
+	dropUnused  = 30 * time.Minute
+	dropUnknown = time.Minute
+)
+
+// keeping is what the keeper remembers of a tag.
+type keeping struct {
+	unused     time.Duration
+	renewAt    time.Time // no replacement of what ends soon before
+	version    int64     // of the layout to which the tag is moved,
+	followAt   time.Time // the next attempt,
+	followWait time.Duration
+}
+
+// keep looks after all tags until ctx ends: drops what has reached its end,
+// replaces what will soon, follows the layout, measures rates.
+func (c *Client) keep(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-c.poke:
+		}
+		c.mu.Lock()
+		c.mu.wakeAt = time.Time{}
+		c.mu.Unlock()
+		now := time.Now()
+		wakeAt := now.Add(lookEvery)
+		for _, h := range c.tags() {
+			if at := h.tend(now, c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
+				wakeAt = at
+			}
+			c.dropIfUnused(h)
+		}
+		c.mu.Lock()
+		c.mu.wakeAt = wakeAt
+		c.mu.Unlock()
+		timer.Reset(time.Until(wakeAt))
+	}
+}
+
+// keeperLooksBefore makes sure that the keeper looks at that time at the latest.
+func (c *Client) keeperLooksBefore(at time.Time) {
+	if at.IsZero() {
+		return
+	}
+	c.mu.RLock()
+	late := c.mu.wakeAt.IsZero() || c.mu.wakeAt.After(at)
+	c.mu.RUnlock()
+	if late {
+		c.wakeKeeper()
+	}
+}
+
+func (c *Client) wakeKeeper() {
+	select {
+	case c.poke <- struct{}{}:
+	default:
+	}
+}
+
+// dropIfUnused forgets a tag that was not used for long.
+func (c *Client) dropIfUnused(h *held) {
+	if h.keeping.unused < dropUnknown {
+		return
+	}
+	if h.chain.Status().Refills == 0 {
+		c.dropIfUnusedFor(h, dropUnknown)
+	} else {
+		c.dropIfUnusedFor(h, dropUnused)
+	}
+}
+
+func (c *Client) dropIfUnusedFor(h *held, after time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !h.kept && h.chain.CloseUnused(after) {
+		delete(c.mu.tags, string(h.name))
+	}
+}
+
+// tend looks after a tag and returns when to do so again, the zero time for no
+// need.
+func (h *held) tend(now time.Time, newest int64) (again time.Time) {
+	until, ttl := h.lastLease()
+	unusedAfter := ttl
+	if ttl == 0 {
+		unusedAfter = math.MaxInt64
+	}
+	unused := h.chain.Observe()
+	h.keeping.unused = unused
+	end := h.chain.Expire(unusedAfter)
+	if version := h.chain.Status().Version; version != 0 && version < newest {
+		h.follow(now, newest)
+	}
+	again = end
+	if until.After(now) && (again.IsZero() || until.Before(again)) {
+		again = until // the chain may not have it yet
+	}
+	if end.IsZero() || unused >= unusedAfter { // unused: let it end
+		return again
+	}
+	renewAt := end.Add(-ttl / renewPart)
+	if renewAt.Before(h.keeping.renewAt) {
+		renewAt = h.keeping.renewAt
+	}
+	if !renewAt.After(now) {
+		h.chain.Replace(0, now.Add(ttl/renewPart))
+		renewAt = now.Add(max(end.Sub(now)/2, renewPause))
+		h.keeping.renewAt = renewAt
+	}
+	if renewAt.Before(again) {
+		again = renewAt
+	}
+	return again
+}
+
+// follow asks for a segment of the newest layout: at once, and again after
+// growing pauses while what is leased is of an older one.
+func (h *held) follow(now time.Time, newest int64) {
+	k := &h.keeping
+	if k.version != newest {
+		k.version, k.followAt, k.followWait = newest, now, lookEvery
+	}
+	if !now.Before(k.followAt) {
+		h.chain.Replace(newest, time.Time{})
+		k.followAt = now.Add(k.followWait)
+		k.followWait = min(2*k.followWait, followMost)
+	}
+}

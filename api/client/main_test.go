@@ -1,0 +1,297 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/room"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	stopExampleRoom()
+	if err := goleak.Find(); err != nil && code == 0 {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// cluster is a store in memory with a cluster in it: rooms a [0, 50) and
+// b [50, 100) mod 100. Its rooms are real ones.
+type cluster struct {
+	testing.TB
+	memory *ledgertest.Memory
+	admin  *ledger.Ledger
+	hold   time.Duration // of rooms that are started, 0 for the default
+}
+
+func newCluster(tb testing.TB) *cluster {
+	tb.Helper()
+	c := &cluster{TB: tb, memory: ledgertest.NewMemory(tb)}
+	c.admin = c.ledger()
+	if _, err := c.admin.Init(tb.Context(), halves(), "test"); err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func halves() allocator.Layout { return layout(100, 0, 50, 50, 100) }
+
+func layout(boundary, aLower, aUpper, bLower, bUpper int64) allocator.Layout {
+	return allocator.Layout{Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{
+		"a": {Lower: aLower, Upper: aUpper}, "b": {Lower: bLower, Upper: bUpper},
+	}}
+}
+
+func (c *cluster) ledger() *ledger.Ledger {
+	c.Helper()
+	store := c.memory.Open()
+	c.Cleanup(func() { _ = store.Close() })
+	l, err := ledger.New(store, ledger.DefaultConfig())
+	if err != nil {
+		c.Fatal(err)
+	}
+	return l
+}
+
+// change changes the layout.
+func (c *cluster) change(to allocator.Layout) {
+	c.Helper()
+	from, err := c.admin.Refresh(c.Context())
+	if err == nil {
+		_, err = c.admin.ChangeLayout(c.Context(), from, to, "test")
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+// instance is a room server that runs.
+type instance struct {
+	*cluster
+	in       allocator.Room
+	name     allocator.Instance
+	address  string
+	stop     context.CancelFunc
+	stopped  chan error
+	finished bool
+}
+
+// room starts an instance, which creates tags when they are asked for.
+func (c *cluster) room(in allocator.Room, name allocator.Instance) *instance {
+	c.Helper()
+	i := &instance{cluster: c, in: in, name: name, address: "127.0.0.1:0"}
+	i.start()
+	c.Cleanup(i.end)
+	return i
+}
+
+// start starts it, again where it was stopped, and waits until it is ready.
+func (i *instance) start() {
+	i.Helper()
+	cfg := room.DefaultConfig()
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.CreateTags = i.in, i.name, i.ledger(), listen(i, i.address), true
+	cfg.Drain = time.Second
+	if i.hold > 0 {
+		cfg.Hold = i.hold
+	}
+	i.address = cfg.GRPC.Addr().String()
+	server, err := room.New(cfg)
+	if err != nil {
+		i.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	i.stop, i.stopped, i.finished = stop, make(chan error, 1), false
+	go func() { i.stopped <- server.Run(ctx) }()
+	await(i, "the room is ready", func() bool { return server.Ready() == nil })
+}
+
+// end stops it and waits for its end.
+func (i *instance) end() {
+	i.Helper()
+	if i.finished {
+		return
+	}
+	i.finished = true
+	i.stop()
+	if err := <-i.stopped; err != nil {
+		i.Errorf("instance %s of room %s: %v", i.name, i.in, err)
+	}
+}
+
+// newClient returns a client, closed when the test ends.
+func newClient(tb testing.TB, opts client.Options) *client.Client {
+	tb.Helper()
+	c, err := client.New(tb.Context(), opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// tagOf returns a tag that has its first IDs.
+func tagOf(tb testing.TB, c *client.Client, name string) *client.Tag {
+	tb.Helper()
+	tag, err := c.Tag(name)
+	if err == nil {
+		err = tag.Warm(tb.Context())
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return tag
+}
+
+// mustNext returns an ID or ends the test.
+func mustNext(tb testing.TB, t *client.Tag) int64 {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	defer cancel()
+	id, err := t.Next(ctx)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return id
+}
+
+// issued is IDs that a client issued, from all goroutines.
+type issued struct {
+	sync.Mutex
+	runs []allocator.Run
+}
+
+func (s *issued) add(runs ...allocator.Run) {
+	s.Lock()
+	defer s.Unlock()
+	s.runs = append(s.runs, runs...)
+}
+
+func (s *issued) count() int {
+	s.Lock()
+	defer s.Unlock()
+	return len(s.runs)
+}
+
+// unique checks that no ID came twice and all are of a range of layouts; none
+// means any. It returns how many there are.
+func (s *issued) unique(tb testing.TB, in allocator.Room, layouts ...allocator.Layout) (n int64) {
+	tb.Helper()
+	s.Lock()
+	defer s.Unlock()
+	slices.SortFunc(s.runs, func(a, b allocator.Run) int { return int(min(max(a.First-b.First, -1), 1)) })
+	end := int64(0)
+	for _, run := range s.runs {
+		if run.First < end {
+			tb.Errorf("%d was issued twice", run.First)
+		}
+		end = run.First + run.Count
+		n += run.Count
+		for id := run.First; id < end && len(layouts) > 0; id++ {
+			if !slices.ContainsFunc(layouts, func(l allocator.Layout) bool { r, ok := l.RoomOf(id); return ok && r == in }) {
+				tb.Errorf("%d is not of room %s", id, in)
+			}
+		}
+	}
+	return n
+}
+
+// load takes IDs of a tag on some goroutines until the function that it returns
+// is called; that returns the errors. Each takes some and rests a moment, so
+// that there is a rate, and a reserve that lasts.
+func load(tb testing.TB, t *client.Tag, into *issued) (stop func() []error) {
+	ctx, cancel := context.WithCancel(tb.Context())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for i := range 4 {
+		all.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				var runs []allocator.Run
+				var err error
+				if (n+i)%2 == 0 {
+					runs, err = t.NextN(tb.Context(), int64(1+n%5), nil)
+				} else {
+					var id int64
+					id, err = t.Next(tb.Context())
+					runs = []allocator.Run{{First: id, Count: 1}}
+				}
+				if err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+					select {
+					case <-ctx.Done():
+					case <-time.After(10 * time.Millisecond):
+					}
+					continue
+				}
+				into.add(runs...)
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	}
+	return func() []error {
+		cancel()
+		all.Wait()
+		return errs
+	}
+}
+
+// some waits until so many more takes succeeded.
+func (s *issued) some(tb testing.TB, n int) {
+	tb.Helper()
+	want := s.count() + n
+	await(tb, "more IDs", func() bool { return s.count() >= want })
+}
+
+// await polls until done or fails the test.
+func await(tb testing.TB, what string, done func() bool) {
+	tb.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !done(); {
+		if time.Now().After(deadline) {
+			tb.Fatalf("not within the test's time: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func listen(tb testing.TB, address string) net.Listener {
+	tb.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+// is checks an error's Kind and what it says.
+func is(tb testing.TB, err error, kind allocator.Kind, says ...string) {
+	tb.Helper()
+	if err == nil || allocator.KindOf(err) != kind {
+		tb.Errorf("got %v, want %v", err, kind)
+		return
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			tb.Errorf("%q does not say %q", err, s)
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// avoidFor is for how long an instance that failed is asked after all others.
+const avoidFor = 5 * time.Second
+
+// pool is the instances that may be asked.
+type pool struct {
+	log       hclog.Logger
+	timeout   time.Duration
+	endpoints []*endpoint // the room's own in the order they are asked in, then other rooms'
+
+	mu struct {
+		sync.Mutex
+		answers *endpoint // who answered last; nil before, and when none did
+		avoid   map[*endpoint]time.Time
+	}
+}
+
+// endpoint is an instance, or what leads to some of one room.
+type endpoint struct {
+	address string
+	other   bool // it is of another room
+	conn    *grpc.ClientConn
+	ids     marchv1.IDServiceClient
+}
+
+// newPool dials; it connects to nobody yet.
+func newPool(opts Options) (*pool, error) {
+	p := &pool{log: opts.Logger, timeout: opts.Timeout}
+	p.mu.avoid = make(map[*endpoint]time.Time)
+	first := rand.IntN(len(opts.Addresses))
+	own := slices.Concat(opts.Addresses[first:], opts.Addresses[:first])
+	for i, address := range slices.Concat(own, opts.Fallback) {
+		conn, err := api.Dial(address, append([]grpc.DialOption{
+			// A peer that is gone without a word is found out within seconds.
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		}, opts.Dial...)...)
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.endpoints = append(p.endpoints, &endpoint{
+			address: address, other: i >= len(own), conn: conn, ids: marchv1.NewIDServiceClient(conn),
+		})
+	}
+	return p, nil
+}
+
+func (p *pool) close() {
+	for _, e := range p.endpoints {
+		_ = e.conn.Close()
+	}
+}
+
+// lease leases up to n IDs from whoever answers first: one who answered last,
+// then the others, those of other rooms after the room's own, and those that
+// failed lately after all. Its errors carry a Kind, Unavailable when nobody
+// leased anything for want of an answer.
+func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (seg allocator.Segment, ttl time.Duration, from *endpoint, err error) {
+	var failures []error
+	for _, e := range p.order(time.Now()) {
+		asking, cancel := context.WithTimeout(ctx, p.timeout)
+		seg, ttl, err = e.lease(asking, tag, n)
+		cancel()
+		switch {
+		case err == nil:
+			p.answered(e, failures)
+			return seg, ttl, e, nil
+		case errors.Is(ctx.Err(), context.Canceled):
+			return seg, 0, nil, allocator.Errorf(allocator.Unavailable, "lease of tag %s: %w", tag, ctx.Err())
+		case errors.Is(asking.Err(), context.DeadlineExceeded):
+			err = allocator.Errorf(allocator.Unavailable, "room at %s: no answer within %v", e.address, p.timeout)
+		case !elsewhere(err):
+			return seg, 0, nil, allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
+		case allocator.KindOf(err) == allocator.NoRange:
+			err = allocator.Errorf(allocator.NoRange, "room at %s: %w", e.address, err)
+		default:
+			err = allocator.Errorf(allocator.Unavailable, "room at %s: %w", e.address, err)
+		}
+		failures = append(failures, err)
+		p.avoid(e)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	p.answered(nil, failures)
+	return seg, 0, nil, together(failures)
+}
+
+// elsewhere reports whether another instance may do better.
+func elsewhere(err error) bool {
+	switch allocator.KindOf(err) {
+	case allocator.Unavailable, allocator.NoRange:
+		return true
+	case allocator.Internal: // the server ended the call: it stops, say
+		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	}
+	return false
+}
+
+// together returns one error for the failures of all that were asked: NoRange
+// only where it is the room's own word and nobody was silent.
+func together(failures []error) error {
+	kind, messages := allocator.NoRange, make([]string, len(failures))
+	for i, err := range failures {
+		messages[i] = err.Error()
+		if k := allocator.KindOf(err); k != allocator.NoRange {
+			kind = k
+		}
+	}
+	return &allocator.Error{Kind: kind, Msg: strings.Join(messages, "; "), Err: errors.Join(failures...)}
+}
+
+// order returns all endpoints in the order in which to ask them.
+func (p *pool) order(now time.Time) []*endpoint {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	order := slices.Clone(p.endpoints)
+	rank := func(e *endpoint) int {
+		switch {
+		case now.Before(p.mu.avoid[e]):
+			return 3
+		case e.other:
+			return 2
+		case e != p.mu.answers:
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(order, func(a, b *endpoint) int { return cmp.Compare(rank(a), rank(b)) })
+	return order
+}
+
+// avoid has an endpoint asked after all others for a while.
+func (p *pool) avoid(e *endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.avoid[e] = time.Now().Add(avoidFor)
+}
+
+// answered takes note of who answered, nil for nobody, after the others failed.
+func (p *pool) answered(e *endpoint, failures []error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.mu.answers
+	if p.mu.answers = e; e == before {
+		return
+	}
+	switch why := errors.Join(failures...); {
+	case e == nil:
+		p.log.Warn("no room leases IDs: going on with what is held", "error", why)
+	case before != nil && why != nil:
+		p.log.Warn("another instance leases IDs", "address", e.address, "before", before.address, "other_room", e.other, "error", why)
+	default:
+		p.log.Info("room leases IDs", "address", e.address, "other_room", e.other)
+	}
+}
+
+// lease asks for n IDs and checks the answer. A request is sent once: what was
+// leased by one whose answer is lost stays a gap.
+func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (allocator.Segment, time.Duration, error) {
+	sent := time.Now()
+	answer, err := e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tag), Count: n})
+	if err != nil {
+		return allocator.Segment{}, 0, err
+	}
+	seg, err := api.SegmentFromProto(answer.GetSegment())
+	if err != nil {
+		return allocator.Segment{}, 0, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
+	}
+	ttl := answer.GetTtl().AsDuration()
+	switch {
+	case seg.Count > n:
+		return allocator.Segment{}, 0, allocator.Errorf(allocator.Internal, "it leased %d IDs; %d were asked for", seg.Count, n)
+	case answer.GetTtl() != nil && (answer.GetTtl().CheckValid() != nil || ttl < 0):
+		return allocator.Segment{}, 0, allocator.Errorf(allocator.Internal, "ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
+	case ttl == 0:
+		return seg, 0, nil
+	case allocator.Elapsed(sent, time.Now()) >= ttl:
+		return allocator.Segment{}, 0, allocator.Errorf(allocator.Unavailable, "its answer took longer than the %v for which its IDs may be used", ttl)
+	}
+	seg.Until = sent.Add(ttl)
+	return seg, ttl, nil
+}

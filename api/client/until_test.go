@@ -1,0 +1,288 @@
+package client_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api/client"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// TestTimeToLive has segments end while the room is away, in every way: from
+// then on nothing is issued, and the error says since when and why.
+func TestTimeToLive(t *testing.T) {
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	for name, f := range faults {
+		for _, strict := range []bool{false, true} {
+			if strict && name != "away" && name != "hang, happened" {
+				continue // the room is away all the same
+			}
+			t.Run(fmt.Sprintf("%s, strict %t", name, strict), func(t *testing.T) {
+				t.Parallel()
+				front := newFront(t, a)
+				opts := quick(front.address)
+				opts.Strict, opts.MinStep = strict, 100_000
+				ids := newClient(t, opts)
+				const ttl = time.Second
+				front.setTTL(ttl)
+				order := tagOf(t, ids, slug(name))
+				mustNext(t, order)
+				held := order.Status().Held
+				if _, ok := order.TryNext(); ok == strict {
+					t.Errorf("TryNext: %t", ok)
+				}
+				front.fault(f)
+				away := time.Now()
+				var last time.Time // a call that began then got an ID
+				var err error
+				await(t, "the end", func() bool {
+					start := time.Now()
+					if _, err = order.Next(t.Context()); err == nil {
+						last = start
+					}
+					return err != nil
+				})
+				is(t, err, allocator.Unavailable, "room at "+front.address, "since "+time.Now().UTC().Format("2006-"))
+				var gone *allocator.AwayError
+				if !errors.As(err, &gone) || gone.Since.Before(away.Add(-ttl)) || gone.Since.After(time.Now()) {
+					t.Errorf("%v does not say since when", err)
+				}
+				if strict && last.Sub(away) >= ttl {
+					t.Errorf("an ID %v after it was leased for %v", last.Sub(away), ttl)
+				}
+				if s := order.Status(); s.Held != 0 || s.Dropped == 0 || s.Dropped > held {
+					t.Errorf("%+v, %d were held", s, held)
+				}
+				front.fault(nil)
+				await(t, "the room is back", func() bool { _, err := order.Next(t.Context()); return err == nil })
+			})
+		}
+	}
+}
+
+// TestHold has a room itself say how long its IDs may be used, of a strict tag
+// and of another, and go.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	c.hold = 2 * time.Second
+	strict := ledger.DefaultTag()
+	strict.StrictRetract = true
+	if _, err := c.admin.CreateTag(t.Context(), "strict", strict, "test"); err != nil {
+		t.Fatal(err)
+	}
+	a := c.room("a", "a1")
+	ids := newClient(t, quick(a.address))
+	for _, name := range []string{"order", "strict"} {
+		tag := tagOf(t, ids, name)
+		leases := tag.Status().Refills
+		await(t, "its IDs are replaced", func() bool { mustNext(t, tag); return tag.Status().Refills > leases+1 })
+	}
+	a.end()
+	for _, name := range []string{"order", "strict"} {
+		var err error
+		await(t, "the end", func() bool { _, err = ids.Next(t.Context(), name); return err != nil })
+		is(t, err, allocator.Unavailable, "tag "+name, "since ", "room at "+a.address)
+	}
+}
+
+// TestRenewsBeforeTheEnd uses a tag over many times to live: no caller waits
+// but the first, and no call fails.
+func TestRenewsBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	front := newFront(t, c.room("a", "a1"))
+	front.setTTL(500 * time.Millisecond)
+	opts := quick(front.address)
+	opts.MinStep = 100_000 // more than is used
+	order := tagOf(t, newClient(t, opts), "order")
+	var got issued
+	stop := load(t, order, &got)
+	await(t, "ten segments", func() bool { return order.Status().Refills >= 10 })
+	if errs := stop(); errs != nil {
+		t.Errorf("%d calls failed: %v", len(errs), errs[0])
+	}
+	if s := order.Status(); s.Waits > 1 || s.Dropped == 0 {
+		t.Errorf("%+v", s)
+	}
+	got.unique(t, "a", halves())
+	// Nobody uses it any longer: it is let go, and no room is asked for more.
+	await(t, "nothing is held", func() bool { return order.Status().Held == 0 })
+	before := front.calls()
+	time.Sleep(1500 * time.Millisecond) // three times to live, and more than the keeper's second
+	if n := front.calls() - before; n != 0 {
+		t.Errorf("%d calls for a tag that nobody uses", n)
+	}
+	mustNext(t, order)
+}
+
+// TestShortEnds: segments that end within a moment of each other, as those of a
+// room that has confirmed its layout long ago, do not storm it.
+func TestShortEnds(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	front := newFront(t, c.room("a", "a1"))
+	opts := quick(front.address)
+	opts.MinStep = 100_000
+	end := time.Now().Add(3 * time.Second)
+	front.alter(func(r *marchv1.LeaseResponse) { r.Ttl = ttlUntil(end) })
+	order := tagOf(t, newClient(t, opts), "order")
+	var got issued
+	stop := load(t, order, &got)
+	await(t, "the end is near", func() bool { return time.Until(end) < 300*time.Millisecond })
+	if n := front.calls(); n > 30 {
+		t.Errorf("%d calls for segments that are no better", n)
+	}
+	front.alter(nil)
+	got.some(t, 1000)
+	if errs := stop(); errs != nil {
+		t.Errorf("%d calls failed: %v", len(errs), errs[0])
+	}
+	got.unique(t, "a", halves())
+}
+
+// TestLayoutChanges changes the layout under load: no call fails, and all tags,
+// those that nobody uses included, move to it, though only one of them leases.
+func TestLayoutChanges(t *testing.T) {
+	c := newCluster(t)
+	front := newFront(t, c.room("a", "a1"))
+	ids := newClient(t, quick(front.address))
+	busy := tagOf(t, ids, "busy")
+	var others []*client.Tag
+	for n := range 50 {
+		others = append(others, tagOf(t, ids, fmt.Sprintf("other-%d", n)))
+	}
+	var got issued
+	stop := load(t, busy, &got)
+	layouts := []allocator.Layout{halves()}
+	for _, next := range []allocator.Layout{
+		layout(100, 50, 100, 0, 50), layout(1000, 100, 200, 500, 1000), layout(7, 0, 1, 1, 7), layout(1<<40, 0, 1<<30, 1<<30, 1<<40),
+	} {
+		got.some(t, 200)
+		c.change(next)
+		layouts = append(layouts, next)
+		version := int64(len(layouts))
+		await(t, fmt.Sprintf("layout %d", version), func() bool {
+			mustNext(t, others[0]) // somebody leases now and then
+			_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
+			return err == nil && busy.Status().Version >= version
+		})
+		for _, tag := range others {
+			await(t, "a tag that is not used has moved", func() bool { return tag.Status().Version >= version })
+			if id := mustNext(t, tag); !next.Ranges["a"].Contains(id % next.Boundary) {
+				t.Errorf("%d of tag %s is not of layout %d", id, tag.Name(), version)
+			}
+			if s := tag.Status(); s.Waits > 1 {
+				t.Errorf("%+v", s)
+			}
+		}
+	}
+	if errs := stop(); errs != nil {
+		t.Errorf("%d calls failed: %v", len(errs), errs[0])
+	}
+	got.unique(t, "a", layouts...)
+}
+
+// TestLagging has one of two instances lag behind the layout: what it leases is
+// used while there is nothing else, it is not stormed, and replaced as soon as
+// the other is there.
+func TestLagging(t *testing.T) {
+	c := newCluster(t)
+	c.change(layout(100, 50, 100, 0, 50))
+	a := c.room("a", "a1")
+	lags, knows := newFront(t, a), newFront(t, a)
+	lags.alter(func(r *marchv1.LeaseResponse) { r.Segment.Version = 1 })
+	knows.fault(faults["away"])
+	ids := newClient(t, quick(lags.address, knows.address))
+	order := tagOf(t, ids, "order")
+	if v := order.Status().Version; v != 1 {
+		t.Fatalf("layout %d", v)
+	}
+	knows.fault(nil, nil) // for one lease of another tag
+	await(t, "layout 2 is heard of", func() bool {
+		lags.fault(faults["away"])
+		tag, err := ids.Tag(fmt.Sprintf("other-%d", knows.calls()))
+		if err == nil {
+			err = tag.Warm(t.Context())
+		}
+		return err == nil && tag.Status().Version == 2
+	})
+	knows.fault(faults["away"])
+	lags.fault(nil)
+	before := lags.calls()
+	var got issued
+	stop := load(t, order, &got)
+	got.some(t, 2000)
+	if n := lags.calls() - before; n > 20 {
+		t.Errorf("%d calls to one that lags", n)
+	}
+	knows.fault(nil)
+	await(t, "layout 2", func() bool { return order.Status().Version == 2 })
+	if errs := stop(); errs != nil {
+		t.Errorf("%d calls failed: %v", len(errs), errs[0])
+	}
+	got.unique(t, "a", layout(100, 50, 100, 0, 50))
+}
+
+// TestEverythingAtOnce has many callers of many tags, instances that come and
+// go, faults, short times to live and new layouts.
+func TestEverythingAtOnce(t *testing.T) {
+	c := newCluster(t)
+	a1, a2 := c.room("a", "a1"), c.room("a", "a2")
+	fronts := []*front{newFront(t, a1), newFront(t, a2)}
+	opts := quick(fronts[0].address, fronts[1].address)
+	opts.Reserve = time.Second
+	for _, strict := range []bool{false, true} {
+		opts.Strict = strict
+		ids := newClient(t, opts)
+		tags := []*client.Tag{tagOf(t, ids, "order"), tagOf(t, ids, "user"), tagOf(t, ids, "item")}
+		got := make([]issued, len(tags))
+		var stops []func() []error
+		for i, tag := range tags {
+			stops = append(stops, load(t, tag, &got[i]))
+		}
+		var names []string
+		for name := range faults {
+			names = append(names, name)
+		}
+		swapped := false
+		for range 25 {
+			front := fronts[rand.IntN(2)]
+			switch rand.IntN(4) {
+			case 0:
+				front.fault(nil, faults[names[rand.IntN(len(names))]])
+			case 1:
+				front.setTTL(time.Duration(100+rand.IntN(1000)) * time.Millisecond)
+			case 2:
+				front.down()
+				got[0].some(t, 100)
+				front.listen()
+			case 3:
+				if swapped = !swapped; swapped {
+					c.change(layout(100, 50, 100, 0, 50))
+				} else {
+					c.change(halves())
+				}
+			}
+			got[rand.IntN(len(got))].some(t, 100)
+		}
+		for i, stop := range stops {
+			for _, err := range stop() { // both instances may be away for a moment when little is held
+				is(t, err, allocator.Unavailable)
+			}
+			n := got[i].unique(t, "a", halves(), layout(100, 50, 100, 0, 50))
+			t.Logf("strict %t, tag %s: %d IDs, %+v", strict, tags[i].Name(), n, tags[i].Status())
+		}
+		var all sync.WaitGroup
+		all.Go(ids.Close)
+		all.Go(ids.Close)
+		all.Wait()
+	}
+}

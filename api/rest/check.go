@@ -1,0 +1,213 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/march-id/march/allocator"
+)
+
+// checked is a request that its route takes.
+type checked struct {
+	route  *route
+	method string            // GET for HEAD
+	values map[string]string // the path's parameters
+	body   []byte
+}
+
+// check holds a request against the document. Where the method is not allowed,
+// the answer has the route all the same.
+func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error) {
+	path := r.URL.EscapedPath()
+	c := checked{method: r.Method}
+	if c.route, c.values = h.find(path); c.route == nil {
+		return c, &refusal{http.StatusNotFound, codes.NotFound, fmt.Sprintf("no such path: %.200q; GET /v1/openapi.json lists those there are", path)}
+	}
+	if c.method == http.MethodHead && c.route.head() {
+		c.method = http.MethodGet
+	}
+	op := c.route.methods[c.method]
+	if op == nil {
+		message := fmt.Sprintf("%.20s is not for %s; allowed: %s", r.Method, c.route.path, c.route.allowed())
+		if c.method == http.MethodGet {
+			message += " (what issues IDs or changes anything is no GET: an answer out of a cache would be the same ID again)"
+		}
+		return c, &refusal{http.StatusMethodNotAllowed, codes.Unimplemented, message}
+	}
+	for name, p := range op.path {
+		if err := p.check(c.values[name]); err != nil {
+			return c, err
+		}
+	}
+	if err := op.checkQuery(r.URL.RawQuery); err != nil {
+		return c, err
+	}
+	if err := checkActor(r.Header[actor]); err != nil {
+		return c, err
+	}
+	var err error
+	var fields map[string]json.RawMessage
+	if c.body, fields, err = readBody(w, r, h.cfg.MaxBody); err != nil {
+		return c, err
+	}
+	if !op.body {
+		c.body = nil
+		return c, refuseFields(fields)
+	}
+	for name, in := range c.values { // which the path's would replace
+		var said string
+		if raw, ok := fields[name]; ok && (json.Unmarshal(raw, &said) != nil || said != in) {
+			return c, allocator.Errorf(allocator.Invalid, "%s: %.100s in the body, %.100q in the path; leave it out of the body", name, raw, in)
+		}
+	}
+	return c, nil
+}
+
+// allowed returns the methods of a route, as the header Allow has them.
+func (r *route) allowed() string {
+	methods := slices.Collect(maps.Keys(r.methods))
+	if r.head() {
+		methods = append(methods, http.MethodHead)
+	}
+	slices.Sort(methods)
+	return strings.Join(methods, ", ")
+}
+
+// head reports whether a route takes HEAD, which is a GET whose body is not sent.
+func (r *route) head() bool {
+	get := r.methods[http.MethodGet]
+	return get != nil && get.byHand == nil
+}
+
+// check holds a value against a parameter: one way to write a number, for the
+// gateway would take 010 for eight.
+func (p *parameter) check(value string) error {
+	bits := p.bits()
+	if bits == 0 {
+		return nil
+	}
+	n, err := strconv.ParseInt(value, 10, bits)
+	if err != nil || strconv.FormatInt(n, 10) != value {
+		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: a decimal number of %d bits", p.Name, value, bits)
+	}
+	return nil
+}
+
+func (op *operation) checkQuery(raw string) error {
+	if raw == "" {
+		return nil
+	}
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		return allocator.Errorf(allocator.Invalid, "query: %w", err)
+	}
+	seen := make(map[*parameter]bool)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		p := op.query[name]
+		if p == nil {
+			return unknownParameter(name, op.query)
+		}
+		if len(values[name]) > 1 || seen[p] {
+			return allocator.Errorf(allocator.Invalid, "%s: given twice; allowed: once", p.Name)
+		}
+		seen[p] = true
+		if err := p.check(values[name][0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unknownParameter(name string, known map[string]*parameter) error {
+	var names []string
+	for _, p := range known {
+		if !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	slices.Sort(names)
+	allowed := "no parameter"
+	if len(names) > 0 {
+		allowed = strings.Join(names, ", ")
+	}
+	return allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: %s", name, allowed)
+}
+
+// checkActor holds the actor against what gRPC takes for metadata.
+func checkActor(values []string) error {
+	if len(values) > 1 {
+		return allocator.Errorf(allocator.Invalid, "header %s: given twice; allowed: once", actor)
+	}
+	for _, v := range values {
+		if i := strings.IndexFunc(v, func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
+			return allocator.Errorf(allocator.Invalid, "header %s: %.200q; allowed: printable ASCII", actor, v)
+		}
+	}
+	return nil
+}
+
+// readBody returns a request's body, nil for none, and the fields of the JSON
+// object that it must be.
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, map[string]json.RawMessage, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	switch {
+	case errors.As(err, new(*http.MaxBytesError)):
+		return nil, nil, &refusal{http.StatusRequestEntityTooLarge, codes.InvalidArgument, fmt.Sprintf("body: too large; allowed: %d bytes", most)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, nil, &refusal{http.StatusRequestTimeout, codes.DeadlineExceeded, "body: it did not come in time"}
+	case err != nil:
+		return nil, nil, allocator.Errorf(allocator.Invalid, "body: %w", err)
+	case len(body) == 0:
+		return nil, nil, nil
+	}
+	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+		return nil, nil, &refusal{http.StatusUnsupportedMediaType, codes.InvalidArgument, fmt.Sprintf("body: Content-Encoding: %.100q; allowed: none", encoding)}
+	}
+	if err := checkContentType(r.Header.Values("Content-Type")); err != nil {
+		return nil, nil, err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil && errors.As(err, new(*json.SyntaxError)) {
+		return nil, nil, allocator.Errorf(allocator.Invalid, "body: no JSON: %w", err)
+	}
+	if fields == nil { // another kind of value, or null
+		return nil, nil, allocator.Errorf(allocator.Invalid, "body: %.100q is not a JSON object", body)
+	}
+	return body, fields, nil
+}
+
+func checkContentType(values []string) error {
+	if len(values) == 0 {
+		return nil
+	}
+	kind, parameters, err := mime.ParseMediaType(values[0])
+	charset := parameters["charset"]
+	if err != nil || len(values) > 1 || kind != contentJSON[0] || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return &refusal{http.StatusUnsupportedMediaType, codes.InvalidArgument, fmt.Sprintf(
+			"body: Content-Type: %.200q; allowed: application/json, in UTF-8 (curl's --json says so)", strings.Join(values, ", "))}
+	}
+	return nil
+}
+
+// refuseFields is for a route without a body: there may be an empty object.
+func refuseFields(fields map[string]json.RawMessage) error {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		return allocator.Errorf(allocator.Invalid, "body: unknown field %.100q; allowed: no body, or {}", name)
+	}
+	return nil
+}

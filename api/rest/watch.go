@@ -1,0 +1,80 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// sendTimeout is how long a client may take to receive one line.
+const sendTimeout = 10 * time.Second
+
+// watch serves WatchMigration as lines of JSON, {"result": ...} as the gateway
+// has streams; an error after the first line is a line too, {"error": ...}.
+func watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		conn := http.NewResponseController(w)
+		// It lasts as long as the migration: the server's limits on a whole request
+		// are not for it. The one on reading would end the request's context.
+		if err := conn.SetReadDeadline(time.Time{}); err != nil {
+			writeError(w, allocator.Errorf(allocator.Internal, "lift the read deadline: %w", err))
+			return
+		}
+		out := &lines{ctx: r.Context(), w: w, conn: conn}
+		id := r.PathValue("id")
+		if id == "" {
+			id = r.URL.Query().Get("id")
+		}
+		err := console.WatchMigration(&marchv1.WatchMigrationRequest{Id: id}, out)
+		switch {
+		case err == nil:
+		case !out.begun:
+			_ = conn.SetWriteDeadline(time.Now().Add(sendTimeout))
+			writeError(w, err)
+		default:
+			_, answer := errorOf(err)
+			_ = out.write("error", answer) // the client may be gone
+		}
+	}
+}
+
+// lines is a stream of answers as lines of JSON.
+type lines struct {
+	grpc.ServerStream // nil: a handler that only sends needs no more of it
+	ctx               context.Context
+	w                 http.ResponseWriter
+	conn              *http.ResponseController
+	begun             bool
+}
+
+func (l *lines) Context() context.Context { return l.ctx }
+
+func (l *lines) Send(answer *marchv1.WatchMigrationResponse) error { return l.write("result", answer) }
+
+func (l *lines) write(field string, message any) error {
+	body, err := newCodec(field == "result").Marshal(message)
+	if err != nil {
+		return err
+	}
+	line, err := json.Marshal(map[string]json.RawMessage{field: body})
+	if err != nil {
+		return err
+	}
+	if !l.begun {
+		l.begun = true
+		l.w.Header().Set("Content-Type", "application/x-ndjson")
+	}
+	if err := l.conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	if _, err := l.w.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	return l.conn.Flush()
+}

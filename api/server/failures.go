@@ -1,0 +1,45 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/internal/rarely"
+	"github.com/march-id/march/observe"
+)
+
+// failures turns the errors of handlers into statuses, and logs those that
+// nobody foresaw: a caller can do nothing about them, a person must look. All
+// others are the caller's to deal with, and in the metrics.
+type failures struct {
+	log  hclog.Logger
+	line rarely.Line
+}
+
+func (f *failures) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := api.UnaryServerInterceptor(ctx, req, info, handler)
+	if err != nil {
+		f.note(ctx, info.FullMethod, err)
+	}
+	return resp, err
+}
+
+func (f *failures) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := api.StreamServerInterceptor(srv, stream, info, handler)
+	if err != nil {
+		f.note(stream.Context(), info.FullMethod, err)
+	}
+	return err
+}
+
+func (f *failures) note(ctx context.Context, method string, err error) {
+	if code := status.Code(err); code == codes.Internal || code == codes.Unknown {
+		f.line.Log(time.Now(), f.log.Error, "call failed", append(observe.TraceID(observe.Incoming(ctx)), "method", method, "error", err)...)
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api/client"
+)
+
+// TestKillUnderAClient kills the only instance of a room and starts it again,
+// again and again, in good order too, under the load of a client. The client's
+// reserve lasts: no call fails, no ID comes twice.
+func TestKillUnderAClient(t *testing.T) {
+	t.Parallel()
+	etcd := ledgertest.StartEtcd(t)
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
+	start := func(args ...string) *process {
+		t.Helper()
+		p, err := startProcess("", nil, "march", append(args, "--etcd", etcd.Endpoint)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		})
+		if err := p.await(patience(t), "ready"); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	start("console", "--grpc", address(0), "--http", "")
+	run := func(args ...string) {
+		t.Helper()
+		if _, stderr, code := march(t, append(args, "--console", address(0))...); code != exitOK {
+			t.Fatal(stderr)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "layout.json")
+	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("layout", "init", file)
+	run("tag", "create", "order", "--min-step", "10000000")
+	startRoom := func() *process {
+		return start("room", "a", "--name", "a-0", "--grpc", address(1), "--http", "", "--warm-tags", "order")
+	}
+	room := startRoom()
+
+	// A client knows its rate after some seconds; until then a step of its own
+	// choice is its reserve.
+	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address(1)}, WarmTags: []string{"order"}, MinStep: 2_000_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ids.Close()
+	order, err := ids.Tag("order")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	const callers = 4
+	got := make([][]allocator.Run, callers+1) // and what is taken at once
+	var calling sync.WaitGroup
+	for i := range callers {
+		calling.Go(func() {
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				var err error
+				if got[i], err = order.NextN(t.Context(), 50, got[i]); err != nil { // runs that follow each other are one
+					t.Errorf("a call failed: %v", err)
+				}
+				id, err := order.Next(t.Context())
+				if err != nil {
+					t.Errorf("a call failed: %v", err)
+				}
+				got[i] = append(got[i], allocator.Run{First: id, Count: 1})
+				<-tick.C
+			}
+		})
+	}
+	leased := func(since int64) func() bool { return func() bool { return order.Status().Refills > since } }
+	const kills = 6
+	for n := range kills {
+		signal := syscall.SIGKILL
+		if n%3 == 2 {
+			signal = syscall.SIGTERM
+		}
+		if _, err := room.stop(patience(t), signal); err != nil {
+			t.Fatal(err)
+		}
+		issued := order.Status().Issued
+		if err := poll(patience(t), func() bool { return order.Status().Issued > issued+10_000 }); err != nil { // with no room at all
+			t.Fatal(err)
+		}
+		room = startRoom()
+		if n%2 == 0 { // else it goes down again before it leased anything
+			// Ask for a segment, as the end of what is held would.
+			refills := order.Status().Refills
+			runs, err := order.NextN(t.Context(), order.Status().Held/2, nil)
+			if err != nil {
+				t.Errorf("a call failed: %v", err)
+			}
+			got[callers] = append(got[callers], runs...)
+			if err := poll(patience(t), leased(refills)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	stop()
+	calling.Wait()
+	all := slices.Concat(got...)
+	slices.SortFunc(all, func(a, b allocator.Run) int { return int(min(max(a.First-b.First, -1), 1)) })
+	end, total := int64(0), int64(0)
+	for _, run := range all {
+		for id := run.First; id < run.First+run.Count; id++ {
+			if id%100 >= 30 {
+				t.Fatalf("%d is not of room a", id)
+			}
+		}
+		if run.First < end {
+			t.Fatalf("%d was issued twice", run.First)
+		}
+		end = run.First + run.Count
+		total += run.Count
+	}
+	s := order.Status()
+	t.Logf("%d IDs, %d kills and stops, %d leases, %d waits", total, kills, s.Refills, s.Waits)
+}

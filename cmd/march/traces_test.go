@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// spans is an OTLP receiver that keeps the names of the spans it gets.
+type spans struct {
+	collector.UnimplementedTraceServiceServer
+	mu    sync.Mutex
+	names []string
+}
+
+func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, resource := range request.GetResourceSpans() {
+		for _, scope := range resource.GetScopeSpans() {
+			for _, span := range scope.GetSpans() {
+				s.names = append(s.names, span.GetName())
+			}
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+// --traces sends what a server does to the receiver, at the end at the latest;
+// one that is away disturbs nothing.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	received, server := &spans{}, grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, received)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		<-served
+	})
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := devCluster{base: base}
+	etcd := ledgertest.StartEtcd(t).Endpoint
+	for _, receiver := range []string{l.Addr().String(), "127.0.0.1:1"} {
+		p, err := startProcess("", nil, "march", "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces", "http://"+receiver)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		})
+		if err := p.await(patience(t), "ready"); err != nil {
+			t.Fatal(err)
+		}
+		if _, stderr, code := march(t, "tag", "list", "--console", d.address(0)); code != exitFailed { // no cluster yet
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		if code, err := p.stop(patience(t), syscall.SIGTERM); code != exitOK || err != nil {
+			t.Errorf("exit code %d, %v", code, err)
+		}
+	}
+	received.mu.Lock()
+	defer received.mu.Unlock()
+	slices.Sort(received.names)
+	if want := []string{"etcdserverpb.KV/Txn", "march.v1.ConsoleService/ListTags"}; !slices.Equal(slices.Compact(received.names), want) {
+		t.Errorf("got %q, want %q", received.names, want)
+	}
+}

@@ -1,0 +1,66 @@
+package console_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// value returns a metric, -1 where there is none; state is its label, empty for
+// none.
+func (n *node) value(name, state string) float64 {
+	families, err := n.metrics.Gatherer().Gather()
+	if err != nil {
+		return -1
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (state == "" || m.GetLabel()[0].GetValue() == state) {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+// A console tells what becomes of the migration that it drives.
+func TestMetrics(t *testing.T) {
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
+	n := w.node()
+	wants := func(what string, driving, running, paused, moves, made, waiting, done float64) {
+		t.Helper()
+		await(t, what, func() bool {
+			return n.value("march_migration_driving", "") == driving &&
+				n.value("march_migrations", "running") == running && n.value("march_migrations", "paused") == paused &&
+				n.value("march_migration_moves", "") == moves && n.value("march_migration_moves_made", "") == made &&
+				n.value("march_migration_waiting_instances", "") == waiting &&
+				n.value("march_migrations_ended_total", "done") == done && n.value("march_migrations_ended_total", "aborted") == 0
+		})
+	}
+	wants("nothing under way", 1, 0, 0, 0, 0, 0, 0)
+	p := w.puppet("a", "p", true)
+	m := w.apply(n, quarter(), time.Hour)
+	wants("it waits for an instance", 1, 1, 0, 2, 1, 1, 0)
+	if _, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: m.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	wants("it is paused", 1, 0, 1, 2, 1, 0, 0)
+	if _, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: m.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	wants("it waits again", 1, 1, 0, 2, 1, 1, 0)
+	if err := p.Serve(bg, 2); err != nil {
+		t.Fatal(err)
+	}
+	w.ends(n, m.GetId(), "done")
+	wants("it is done", 1, 0, 0, 0, 0, 0, 1)
+	n.stop()
+	await(t, "it drives no more", func() bool { return n.value("march_migration_driving", "") == 0 })
+	if problems, err := testutil.GatherAndLint(n.metrics.Gatherer()); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
