@@ -106,9 +106,7 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		c.fail(Errorf(WentBack, "tag %s: %v were leased, some of them for the second time", c.tag, seg), now)
 		return
 	}
-	if !mutant("old-kept-at-renewal") {
-		c.drop(c.outdated)
-	}
+	c.drop(c.outdated)
 	c.replaced(seg)
 	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
 	c.mu.refills++
@@ -117,9 +115,6 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 	c.mu.last = seg.Last()
 	c.mu.tail = append(c.mu.tail, seg)
 	c.mu.tailHeld += seg.Count
-	if mutant("accepted-twice") {
-		c.mu.tail, c.mu.tailHeld = append(c.mu.tail, seg), c.mu.tailHeld+seg.Count
-	}
 	c.promote(now)
 	c.wake()
 }

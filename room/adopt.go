@@ -49,9 +49,6 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 		s.log.Warn("this room has no range in the layout: it issues nothing until it has", "version", layout.Version)
 	}
 	start := time.Now()
-	if mutant("report-before-renewal") {
-		s.report(ctx, layout.Version)
-	}
 	total, ok := s.renewAll(ctx, layout.Version)
 	if !ok || !s.report(ctx, layout.Version) {
 		return false

@@ -6,6 +6,5 @@ import "os"
 
 var chosen = os.Getenv("MARCH_MUTANT")
 
-// mutant reports whether a mistake is to be made on purpose. See package
-// sim/mutants.
+// mutant reports whether a mistake is to be made on purpose. See sim/mutants.
 func mutant(name string) bool { return name == chosen }

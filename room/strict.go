@@ -62,7 +62,7 @@ func (s *Server) left(version int64) (left time.Duration, newest int64) {
 // ttl returns for how long a client may use seg. A client that is told so at
 // the end of a strict tag's hold has nothing of it, and asks again.
 func (s *Server) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duration {
-	if !chain.Gated() {
+	if !chain.Gated() || mutant("whole-hold-for-clients") {
 		return s.cfg.Hold
 	}
 	left, _ := s.left(seg.Version)

@@ -9,11 +9,31 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// dice is randomness of one purpose: seed and name decide all that it shows.
+// dice is randomness of one purpose: the world's seed or script, and the name,
+// decide all that it shows.
 type dice struct{ *rand.Rand }
 
-func newDice(seed uint64, name string) dice {
-	return dice{rand.New(rand.NewPCG(seed, hashOf(name)))} //nolint:gosec // a simulation's, to be repeated
+func (w *world) dice(name string) dice {
+	random := rand.NewPCG(w.seed, hashOf(name))
+	if len(w.script) == 0 {
+		return dice{rand.New(random)}
+	}
+	return dice{rand.New(&scripted{script: w.script, at: int(hashOf(name) % uint64(len(w.script))), rest: random})}
+}
+
+// scripted is a source of randomness of which a script decides the high bytes:
+// whatever is drawn among few follows it.
+type scripted struct {
+	script []byte
+	at     int
+	rest   rand.Source
+}
+
+// Uint64 implements rand.Source.
+func (s *scripted) Uint64() uint64 {
+	high := s.script[s.at]
+	s.at = (s.at + 1) % len(s.script)
+	return uint64(high)<<56 | s.rest.Uint64()>>8
 }
 
 func hashOf(name string) uint64 {

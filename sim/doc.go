@@ -39,7 +39,11 @@
 //     the seed has stale reads: that promise rests on linearizable ones.)
 //  8. No ID of a layout was issued after the instance reported a newer one, which
 //     is what migrations wait for.
-//  9. ledgertest.CheckCluster.
+//  9. An ID of a residue that a migration took from a room in one move, and gave
+//     to another room in a later one, was not issued after that, unless by an
+//     instance that the migration went on without: silent, forgotten, or waived by
+//     an operator. (Not where the seed has stale reads.)
+//  10. ledgertest.CheckCluster.
 //
 // A set of seeds in which a kind of fault was never met, or no write that was
 // done although its caller was told that it failed, is weak and fails.

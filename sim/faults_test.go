@@ -69,7 +69,7 @@ func (w *world) log1(format, id string, d time.Duration) time.Duration {
 
 // chooseFaults turns on some of the faults: none in one seed of ten.
 func (w *world) chooseFaults() {
-	d := w.dice
+	d := w.first
 	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
 	if d.chance(10) {
 		return
@@ -115,7 +115,7 @@ func (w *world) met(fate ledgertest.Fate, txn ledger.Txn, applied bool) {
 
 // trouble brings trouble until all heals.
 func (w *world) trouble(lane int) {
-	d := newDice(w.seed, "trouble")
+	d := w.dice("trouble")
 	for w.sleep(w.heal, d.between(100*time.Millisecond, 4*time.Second), lane) {
 		if len(w.troubles) > 0 {
 			t := pick(d, w.troubles)

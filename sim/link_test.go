@@ -79,7 +79,7 @@ func (l *link) toss(what string) dice {
 	l.mu.sent[what]++
 	n := l.mu.sent[what]
 	l.mu.Unlock()
-	return newDice(l.w.seed, fmt.Sprint(l.name, " ", what, " ", n))
+	return l.w.dice(fmt.Sprint(l.name, " ", what, " ", n))
 }
 
 // latency is of one way.

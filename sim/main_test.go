@@ -10,7 +10,7 @@ import (
 
 var (
 	oneSeed  = flag.Int64("seed", -1, "run this seed alone, and with -v print its schedule")
-	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 1,000, or 100 with -short")
+	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 1,000, or 100 with -short or under the race detector")
 	logs     = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
 	share    = flag.Int("share", -1, "run every shares-th seed from this on, and nothing more: what TestSimulation starts")
 	shares   = flag.Int("shares", 1, "see -share")

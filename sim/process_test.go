@@ -25,6 +25,7 @@ type process struct {
 	room    *room.Server    // of an instance
 	in      allocator.Room
 	name    allocator.Instance
+	address string // its own
 }
 
 // crash ends p without its knowing.
@@ -66,7 +67,7 @@ func (s *slot) mayStart() bool {
 // keep keeps a process running until the end.
 func (w *world) keep(room allocator.Room, name string, start func(id string) *process) *slot {
 	s := &slot{name: name, room: room}
-	d, lane := newDice(w.seed, "keep "+name), w.lane()
+	d, lane := w.dice("keep "+name), w.lane()
 	w.actors.Go(func() {
 		for n := 1; w.sleep(w.end, d.between(time.Millisecond, 500*time.Millisecond), lane); {
 			if !s.mayStart() && !w.healed.Load() {
@@ -133,19 +134,22 @@ func (w *world) startConsole(id string) *process {
 }
 
 func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string) *process {
-	listener, link := newSilent(), w.link(id, w.lane())
+	lane := w.lane()
+	listener, link := newSilent(), w.link(id, lane)
 	cfg := room.DefaultConfig()
+	cfg.Advertise = fmt.Sprint("192.0.2.1:", lane)
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link), listener, w.hold, w.logger(id)
-	cfg.IdleAfter = pick(newDice(w.seed, "idle "+id), []time.Duration{3 * time.Second, time.Hour})
-	cfg.Rand = func() float64 { return newDice(w.seed, fmt.Sprint(id, time.Since(w.began))).Float64() }
+	cfg.IdleAfter = pick(w.dice("idle "+id), []time.Duration{3 * time.Second, time.Hour})
+	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
 	server, err := room.New(cfg)
 	if err != nil {
 		panic(err) // the settings are valid
 	}
 	p := w.start(id, server.Run)
 	p.link, p.room, p.serving, p.in, p.name = link, server, listener.serving, in, name
+	p.address = cfg.Advertise
 	for _, tag := range w.tags {
-		d, lane := newDice(w.seed, "caller "+id+string(tag)), w.lane()
+		d, lane := w.dice("caller "+id+string(tag)), w.lane()
 		w.actors.Go(func() { w.call(p, tag, d, lane) })
 	}
 	return p

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,10 +25,10 @@ type result struct {
 	counts   map[string]int
 }
 
-// simulate runs a seed.
-func simulate(t *testing.T, seed uint64, verbose func(string)) (r result) {
+// simulate runs a seed, or a script where there is one.
+func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r result) {
 	synctest.Test(t, func(*testing.T) {
-		w := newWorld(seed, verbose)
+		w := newWorld(seed, script, verbose)
 		w.run()
 		r = result{problems: w.mu.problems, counts: w.summary()}
 	})
@@ -39,7 +40,7 @@ func seeds() int {
 	switch {
 	case *allSeeds > 0:
 		return *allSeeds
-	case testing.Short():
+	case testing.Short() || raceEnabled:
 		return 100
 	}
 	return 1000
@@ -50,7 +51,7 @@ func seeds() int {
 func TestSimulation(t *testing.T) {
 	switch {
 	case *oneSeed >= 0:
-		report(t, uint64(*oneSeed), simulate(t, uint64(*oneSeed), func(line string) { t.Log(line) }))
+		report(t, uint64(*oneSeed), simulate(t, uint64(*oneSeed), nil, func(line string) { t.Log(line) }))
 		return
 	case *share >= 0:
 		runShare(t)
@@ -94,7 +95,7 @@ func TestSimulation(t *testing.T) {
 func runShare(t *testing.T) {
 	total := make(map[string]int)
 	for seed := *share; seed < seeds() && !t.Failed(); seed += *shares {
-		r := simulate(t, uint64(seed), nil) //nolint:gosec // not negative
+		r := simulate(t, uint64(seed), nil, nil) //nolint:gosec // not negative
 		for what, n := range r.counts {
 			total[what] += n
 		}
@@ -150,7 +151,7 @@ func TestReplay(t *testing.T) {
 	for seed := range uint64(n) { //nolint:gosec // small
 		var lines [2][]string
 		for i := range lines {
-			simulate(t, seed, func(line string) { lines[i] = append(lines[i], line) })
+			simulate(t, seed, nil, func(line string) { lines[i] = append(lines[i], line) })
 		}
 		if at := differ(lines[0], lines[1]); at >= 0 {
 			t.Errorf("seed %d went differently the second time:\n%s", seed, strings.Join(slices.Concat(
@@ -167,4 +168,22 @@ func differ(a, b []string) int {
 		}
 	}
 	return -1
+}
+
+// FuzzSimulation runs scripts instead of seeds, so that a fuzzer can look for
+// what leads further.
+func FuzzSimulation(f *testing.F) {
+	for seed := range uint64(5) {
+		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a simulation's, to be repeated
+		script := make([]byte, 200)
+		for i := range script {
+			script[i] = byte(random.Uint32())
+		}
+		f.Add(script)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		if r := simulate(t, 0, script, nil); len(r.problems) > 0 {
+			t.Errorf("%s", strings.Join(r.problems, "\n"))
+		}
+	})
 }

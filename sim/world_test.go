@@ -20,7 +20,8 @@ import (
 // world is one run: everything that its seed makes.
 type world struct {
 	seed    uint64
-	dice    dice // of the beginning alone
+	script  []byte // decides instead of the seed, where there is one
+	first   dice   // of the beginning alone
 	verbose func(line string)
 	began   time.Time
 
@@ -58,31 +59,34 @@ type world struct {
 	}
 }
 
-// change is a layout and when it was committed.
+// change is a layout, when it was committed, and the addresses of the processes
+// that were registered then.
 type change struct {
-	layout allocator.Layout
-	at     time.Time
+	layout     allocator.Layout
+	at         time.Time
+	registered map[string]bool
 }
 
 // strictTag is strict from the first to the last; the others may become so.
 const strictTag = allocator.Tag("strict")
 
-func newWorld(seed uint64, verbose func(string)) *world {
+func newWorld(seed uint64, script []byte, verbose func(string)) *world {
 	w := &world{
-		seed: seed, dice: newDice(seed, "world"), verbose: verbose, began: time.Now(),
+		seed: seed, script: script, verbose: verbose, began: time.Now(),
 		heal: make(chan struct{}), end: make(chan struct{}),
 	}
+	w.first = w.dice("world")
 	w.mu.counts = make(map[string]int)
 	w.mu.latest = make(map[string]time.Time)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
 	w.mem = ledgertest.NewMemory(w)
-	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.dice.IntN(2)]
+	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
 	w.tags = []allocator.Tag{"order", "bounded", strictTag}
 	for _, tag := range w.tags {
 		w.mu.issued[tag] = make(map[int64]int)
 	}
-	w.length = w.dice.between(10*time.Second, 35*time.Second)
-	w.hold = pick(w.dice, []time.Duration{time.Second, 4 * time.Second, 10 * time.Second})
+	w.length = w.first.between(10*time.Second, 35*time.Second)
+	w.hold = pick(w.first, []time.Duration{time.Second, 4 * time.Second, 10 * time.Second})
 	w.chooseFaults()
 	return w
 }
@@ -204,7 +208,7 @@ func (w *world) begin() {
 		panic(err) // the default is valid
 	}
 	ctx := context.Background()
-	first, err := w.admin.Init(ctx, w.dice.layout(w.rooms), "simulation")
+	first, err := w.admin.Init(ctx, w.first.layout(w.rooms), "simulation")
 	if err != nil {
 		w.Errorf("init: %v", err)
 		return
@@ -221,7 +225,7 @@ func (w *world) begin() {
 		w.consoles = append(w.consoles, w.keep("", fmt.Sprint("console-", i+1), w.startConsole))
 	}
 	for _, room := range w.rooms {
-		for i := range 1 + w.dice.IntN(3) {
+		for i := range 1 + w.first.IntN(3) {
 			name := fmt.Sprintf("%s%d", room, i+1)
 			w.slots = append(w.slots, w.keep(room, name, func(id string) *process { return w.startRoom(room, allocator.Instance(name), id) }))
 		}
@@ -229,7 +233,7 @@ func (w *world) begin() {
 }
 
 func (w *world) settings(tag allocator.Tag) ledger.TagSettings {
-	d := w.dice
+	d := w.first
 	s := ledger.DefaultTag()
 	s.Start = pick(d, []int64{0, 1, 1, 1, 1000, allocator.MaxID - 1<<50})
 	s.Chain.MinStep = pick(d, []int64{1, 3, 10, 50})
@@ -269,11 +273,12 @@ func (w *world) readLayouts() {
 	if err != nil {
 		w.Errorf("layouts: %v", err)
 	}
+	registered := w.registered()
 	w.mu.Lock()
 	known := len(w.mu.changes)
 	for _, r := range slices.Backward(records) {
 		if r.Layout.Version > int64(known) {
-			w.mu.changes = append(w.mu.changes, change{r.Layout, time.Now()})
+			w.mu.changes = append(w.mu.changes, change{r.Layout, time.Now(), registered})
 		}
 	}
 	fresh := slices.Clone(w.mu.changes[known:])
@@ -282,6 +287,19 @@ func (w *world) readLayouts() {
 	for _, c := range fresh {
 		w.log("--- layout: %s", text(c.layout))
 	}
+}
+
+// registered returns the addresses of the processes that are registered.
+func (w *world) registered() map[string]bool {
+	instances, err := w.admin.Instances(context.Background(), "")
+	if err != nil {
+		w.Errorf("instances: %v", err)
+	}
+	addresses := make(map[string]bool)
+	for _, i := range instances {
+		addresses[i.Address] = true
+	}
+	return addresses
 }
 
 // summary lists what a run met.

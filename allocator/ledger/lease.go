@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -152,12 +151,8 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 		}
 		ops = append(ops, get(l.keys.mark(room, s.name)))
 	}
-	txn := Txn{If: l.holds(state), Then: ops}
-	if mutant("stale-floor") {
-		txn.If = nil
-	}
 	// One try: who refills has a back-off of its own, and wants to hear.
-	answer, err := l.try(ctx, txn)
+	answer, err := l.try(ctx, Txn{If: without(l.holds(state), "", "stale-floor"), Then: ops})
 	if err != nil {
 		return settings, err
 	}
@@ -267,14 +262,10 @@ func (s *lessor) markKey() string { return s.instance.ledger.keys.mark(s.instanc
 
 // holds returns the conditions that epoch and layout are state's.
 func (l *Ledger) holds(state *state) []Cond {
-	epoch, layout := hasValue(l.keys.epoch(), state.raw), Cond{Key: l.keys.layout(), ModRevision: state.layout.revision}
-	switch {
-	case mutant("no-layout-comparison"):
-		return []Cond{epoch}
-	case mutant("no-epoch-comparison"):
-		return []Cond{layout}
+	return []Cond{
+		hasValue(l.keys.epoch(), state.raw),
+		{Key: l.keys.layout(), ModRevision: state.layout.revision},
 	}
-	return []Cond{epoch, layout}
 }
 
 // standing returns a transaction under the conditions of a lease: epoch,
@@ -287,19 +278,12 @@ func (s *lessor) standing(state *state) Txn {
 		If:   append(s.instance.ledger.holds(state), Cond{Key: tag, ModRevision: s.tagRevision}, unchanged(registration)),
 		Else: []Op{get(tag), get(mark), get(registration.Key)},
 	}
-	switch n := len(txn.If); {
-	case mutant("no-registration-comparison"):
-		txn.If = txn.If[:n-1]
-	case mutant("no-tag-comparison"): // so that a skip does not hold at once
-		txn.If = slices.Delete(txn.If, n-2, n-1)
-	case mutant("no-mark-comparison"):
-		return txn
-	}
 	if s.revision == 0 {
 		txn.If = append(txn.If, absent(mark))
 	} else {
 		txn.If = append(txn.If, Cond{Key: mark, ModRevision: s.revision, Value: s.value()})
 	}
+	txn.If = without(txn.If, "no-epoch", "no-layout", "no-tag", "no-registration", "no-mark")
 	return txn
 }
 
@@ -350,7 +334,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		}
 		return false, err
 	}
-	if !answer.Succeeded && !mutant("refused-is-success") {
+	if !answer.Succeeded && !(mutant("retry-is-success") && len(answer.Got[1]) > 0 && bytes.Equal(answer.Got[1][0].Value, mark.encode())) {
 		return false, s.outdated(ctx, state, answer)
 	}
 	if answer.Revision <= seen && !mutant("no-revision-check") {
