@@ -1,0 +1,122 @@
+// Command model checks march.pml, a model of how March leases IDs, with spin:
+// configurations in which no ID may be issued twice, exhausted, and mutants and
+// limits, broken on purpose, in each of which one must be. It prints a table,
+// and exits with 1 when any run did not end as it must, or met fewer states
+// than are recorded for it. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	switch err := command(ctx, os.Args[1:], os.Stdout, os.Stderr); {
+	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, errUsage):
+		stop()
+		os.Exit(2)
+	case err != nil:
+		_, _ = fmt.Fprintln(os.Stderr, "model:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+var errUsage = errors.New("wrong usage")
+
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("model", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	quick := flags.Bool("quick", false, "leave out the largest configurations; all mutants and limits run")
+	only := flags.String("only", "", "run only the configuration, mutant or limit with this `name`")
+	replay := flags.String("replay", "", "run the mutant or limit with this `name` and print, step by step, how an ID is issued twice")
+	memory := flags.Int("memory", 4000, "megabytes that one run may use; one that needs more fails")
+	timeout := flags.Duration("timeout", 5*time.Minute, "how long one run may take; one that needs longer fails")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return err
+		}
+		return errUsage // and the flags have said which
+	}
+	if flags.NArg() > 0 || *memory < 1 || *timeout <= 0 {
+		_, _ = fmt.Fprintln(stderr, "model: no arguments but flags; -memory and -timeout above 0")
+		return errUsage
+	}
+	for tool, install := range map[string]string{"spin": "spin", "gcc": "gcc libc6-dev"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("%s is missing; on Debian or Ubuntu: apt-get install %s", tool, install)
+		}
+	}
+	dir, err := os.MkdirTemp("", "march-model-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	c := checker{dir: dir, memory: *memory, timeout: *timeout}
+	if *replay != "" {
+		return c.replay(ctx, *replay, stdout)
+	}
+	todo, err := selected(*only, *quick)
+	if err != nil {
+		return err
+	}
+	return c.all(ctx, todo, stdout, stderr)
+}
+
+// selected returns the runs that are asked for.
+func selected(only string, quick bool) ([]run, error) {
+	if only != "" {
+		r, err := find(only)
+		return []run{r}, err
+	}
+	var todo []run
+	for _, r := range runs {
+		if !quick || !r.large {
+			todo = append(todo, r)
+		}
+	}
+	return todo, nil
+}
+
+// all does the runs one by one and prints the table. Its error says how many
+// did not end as they must.
+func (c *checker) all(ctx context.Context, todo []run, stdout, stderr io.Writer) error {
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "KIND\tNAME\tRESULT\tSTATES\tAT LEAST\tTIME\tMEMORY")
+	failed := 0
+	for i, r := range todo {
+		_, _ = fmt.Fprintf(stderr, "%d of %d  %s %s: %s\n", i+1, len(todo), r.kind, r.name, r.what)
+		o, err := c.check(ctx, r)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		verdict := r.verdict(o, err)
+		if verdict != "" {
+			failed++
+			_, _ = fmt.Fprintf(stderr, "   FAILED: %s\n", verdict)
+		} else {
+			_, _ = fmt.Fprintf(stderr, "   %s after %d states, %.1f s\n", r.result(verdict), o.states, o.took.Seconds())
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%.1f s\t%d MB\n", r.kind, r.name, r.result(verdict), o.states, r.states, o.took.Seconds(), o.memory)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d runs did not end as they must", failed, len(todo))
+	}
+	_, err := fmt.Fprintf(stdout, "\nAll %d runs ended as they must.\n", len(todo))
+	return err
+}
