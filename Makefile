@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model mutants bench migrations build generate lint ci
+.PHONY: help dev test race model simulate mutants bench migrations build generate lint ci
 
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -15,6 +15,9 @@ race: ## run all tests under the race detector; needs a C compiler too
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	go run ./allocator/ledger/model $(ARGS)
+
+simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in ARGS: -seed N, -seeds N)
+	go test ./sim -run TestSimulation -v -timeout 10m -seeds 1000 $(ARGS)
 
 mutants: ## make mistakes on purpose, and see that the simulation finds each (flags in ARGS)
 	go run ./sim/mutants $(ARGS)

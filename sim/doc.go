@@ -4,8 +4,11 @@
 // of testing/synctest. It stands above rooms and consoles, as a program does,
 // and nothing imports it.
 //
-//	go test ./sim                                     # 1,000 seeds; fewer with -short
+//	make simulate                                     # 1,000 seeds, and what they met
+//	go test ./sim                                     # fewer, fewer still with -short
 //	go test ./sim -run TestSimulation -seed 42 -v     # one of them again, and its schedule
+//	go test ./sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
+//	make mutants                                      # that it finds mistakes: see sim/mutants
 //
 // A seed decides everything: which faults there are and how often, the layouts,
 // rooms, tags and holds, who does what and when, and the fate of every
@@ -51,9 +54,9 @@
 // # What is deterministic
 //
 // The clock of a bubble stands still until all goroutines sleep, so two things
-// that happen at different times happen in that order. Hence everything that the simulation does is preceded by a sleep
-// of so many nanoseconds as the seed says, of which the last digits are the
-// sleeper's own; and what it draws for a transaction is drawn from the seed, the
+// that happen at different times happen in that order. Hence everything that the
+// simulation does is preceded by a sleep of so many nanoseconds as the seed says,
+// of which the last digits are the sleeper's own; and what it draws for a transaction is drawn from the seed, the
 // process, what the transaction reads and writes, and how often the process sent
 // the like, not from the order in which goroutines came to ask. Random bits (of
 // nonces, epochs, names) are not the seed's, and nothing depends on them.
@@ -62,7 +65,8 @@
 // which is the same each time as long as there is one processor. So a process of
 // this test uses one, and TestSimulation starts as many as there are. A
 // transcript lists what happened at one instant in the order of letters.
-// TestReplay runs seeds twice and compares transcripts.
+// TestReplay runs seeds twice and compares transcripts. (Not under the race
+// detector, which has goroutines run in random order.)
 //
 // # What is missing
 //

@@ -71,17 +71,17 @@ func (w *world) log1(format, id string, d time.Duration) time.Duration {
 func (w *world) chooseFaults() {
 	d := w.first
 	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
-	if d.chance(10) {
+	if d.chance(10) && *with == "" {
 		return
 	}
 	for _, fate := range ledgertest.Fates() {
-		if fate != ledgertest.Done && d.chance(3) {
+		if fate != ledgertest.Done && (d.chance(3) || fate.String() == *with) {
 			w.fates = append(w.fates, fate)
 		}
 	}
 	w.slow = pick(d, []int{0, 0, 5, 50})
 	for _, t := range troubles() {
-		if d.chance(3) {
+		if d.chance(3) || t.name == *with {
 			w.troubles = append(w.troubles, t)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 
 var (
 	oneSeed  = flag.Int64("seed", -1, "run this seed alone, and with -v print its schedule")
-	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 1,000, or 100 with -short or under the race detector")
+	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 150, or 40 with -short or under the race detector; make simulate runs 1,000")
+	with     = flag.String("with", "", "a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
 	logs     = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
 	share    = flag.Int("share", -1, "run every shares-th seed from this on, and nothing more: what TestSimulation starts")
 	shares   = flag.Int("shares", 1, "see -share")

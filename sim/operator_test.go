@@ -67,7 +67,7 @@ func (w *world) operate(slot *slot, lane int) {
 			hat = append(hat, a)
 		}
 	}
-	d := w.dice("operator "+slot.name)
+	d := w.dice("operator " + slot.name)
 	for w.sleep(w.heal, d.between(100*time.Millisecond, 5*time.Second), lane) {
 		p, a := slot.running(), pick(d, hat)
 		if p == nil {

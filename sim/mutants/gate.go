@@ -81,7 +81,7 @@ func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	if m.pkg != "" {
 		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
 	}
-	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-share", "0", "-seeds", strconv.Itoa(g.seeds))
+	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-share", "0", "-seeds", strconv.Itoa(g.seeds), "-with", m.with)
 }
 
 // control runs without a mistake what caught each: it must pass.
@@ -105,9 +105,9 @@ func (g gate) control(ctx context.Context, todo []mistake, fates []fate) error {
 
 // run runs a program with a mistake in it.
 func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, error) {
-	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, g.program(pkg), args...) //nolint:gosec // just built
+	cmd := exec.CommandContext(bounded, g.program(pkg), args...) //nolint:gosec // just built
 	cmd.Dir, cmd.Env = pkg, append(os.Environ(), "MARCH_MUTANT="+name)
 	start := time.Now()
 	said, err := cmd.CombinedOutput()
@@ -116,6 +116,8 @@ func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, 
 	switch {
 	case ctx.Err() != nil:
 		return f, context.Cause(ctx)
+	case bounded.Err() != nil:
+		return f, nil
 	case err == nil && strings.Contains(string(said), "no tests to run"):
 		return f, fmt.Errorf("%s %v: no such test", pkg, args)
 	case err == nil:

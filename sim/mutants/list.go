@@ -9,7 +9,8 @@ import (
 type mistake struct {
 	name      string
 	what      string
-	pkg, test string // what catches it where the simulation cannot see it
+	with      string // the fault of the simulation that it shows under, where it shows under few
+	pkg, test string // what finds it where the simulation cannot see it
 }
 
 // mistakes is every one of them.
@@ -22,7 +23,7 @@ var mistakes = []mistake{
 	{name: "no-tag", what: "a lease does not compare the tag's settings, so a skip does not hold at once"},
 	{name: "no-floor", what: "the first lease under a layout does not ask for the floor"},
 	{name: "floor-before-layout", what: "a floor counts that was read before the layout that it is used under"},
-	{name: "stale-floor", what: "the floor is read without the condition on the layout, so it may be of a stale snapshot"},
+	{name: "stale-floor", what: "the floor is read without the condition on the layout, so it may be of a stale snapshot", with: "stale read"},
 	{name: "floor-of-present-rooms", what: "a room's mark does not count any longer when the room has left the layout"},
 	{name: "retry-forgets-mark", what: "after a refusal the base is made without the mark's next"},
 	{name: "retry-is-success", what: "a lease that is refused is taken for done where the mark is what it would have been"},
@@ -40,7 +41,7 @@ var mistakes = []mistake{
 	{name: "gate-open", what: "a strict tag goes on under a layout that was not confirmed"},
 	{name: "confirmed-when-answered", what: "a layout counts as confirmed from the answer on, instead of the sending"},
 	{name: "whole-hold-for-clients", what: "clients of a strict tag may use IDs for a whole hold from when they lease them"},
-	{name: "moves-unreported", what: "a migration moves on before instances have reported"},
+	{name: "moves-unreported", what: "a migration moves on before instances have reported", with: "deaf"},
 
 	// Going back in time.
 	{name: "no-revision-check", what: "a lease counts that etcd wrote at a revision below those that it had shown", pkg: "./allocator/ledger", test: "TestLeaseUnderEachFault"},
