@@ -108,12 +108,6 @@ func (w *world) Errorf(format string, args ...any) {
 // Fatalf is Errorf: a run is always taken to its end.
 func (w *world) Fatalf(format string, args ...any) { w.Errorf(format, args...) }
 
-func (w *world) failed() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.mu.problems) > 0
-}
-
 // log adds a line to the transcript, where there is one.
 func (w *world) log(format string, args ...any) {
 	if w.verbose == nil {

@@ -142,8 +142,16 @@ func found(said string) (by, how string, seed int) {
 		seed, _ = strconv.Atoi(m[1])
 		return "seed " + m[1], short(m[2]), seed
 	}
-	for _, m := range testLine.FindAllStringSubmatch(said, -1) {
-		by, how = m[1], short(m[2]) // the last is the innermost
+	// The first line of the first test that none is in: its parts come after it.
+	for rest := said; ; {
+		m := testLine.FindStringSubmatchIndex(rest)
+		if m == nil {
+			break
+		}
+		by, how = rest[m[2]:m[3]], short(rest[m[4]:m[5]])
+		if rest = rest[m[4]:]; !strings.HasPrefix(how, "--- FAIL: ") {
+			break
+		}
 	}
 	if i := strings.Index(said, "panic: "); i >= 0 {
 		how, _, _ = strings.Cut(said[i:], "\n")

@@ -12,7 +12,7 @@ import (
 func TestMistakesAreTheCodes(t *testing.T) {
 	inCode := make(map[string]bool)
 	for _, dir := range []string{"allocator", "allocator/ledger", "room", "console"} {
-		files, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
+		files, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)
 		}

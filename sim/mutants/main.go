@@ -23,19 +23,19 @@ import (
 	"time"
 )
 
-func main() {
+func main() { os.Exit(exitCode(os.Args[1:])) }
+
+func exitCode(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	switch err := command(ctx, os.Args[1:], os.Stdout, os.Stderr); {
-	case errors.Is(err, flag.ErrHelp):
+	switch err := command(ctx, args, os.Stdout, os.Stderr); {
 	case errors.Is(err, errUsage):
-		stop()
-		os.Exit(2)
-	case err != nil:
+		return 2
+	case err != nil && !errors.Is(err, flag.ErrHelp):
 		_, _ = fmt.Fprintln(os.Stderr, "mutants:", err)
-		stop()
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 var errUsage = errors.New("wrong usage")
