@@ -10,8 +10,8 @@ dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARG
 test: ## run all tests; needs Go, bash and curl
 	go test -timeout 5m ./...
 
-race: ## run all tests under the race detector; needs a C compiler too
-	go test -race -timeout 10m ./...
+race: ## run all tests, the long ones shortened, under the race detector; needs a C compiler too
+	go test -race -short -timeout 10m ./...
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	go run ./allocator/ledger/model $(ARGS)

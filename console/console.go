@@ -107,13 +107,27 @@ func (s *Server) Run(ctx context.Context) error {
 	err := server.Run(ctx, server.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
-		Ready:    func(ctx context.Context) []server.Check { return []server.Check{{Name: "etcd", Err: s.ready(ctx)}} },
+		Ready:    s.checks,
 		Routes:   s.routes,
 		Draining: func() { close(s.stopping) },
 		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err
+}
+
+// checks is what readiness rests on. A console is of use while leasing is
+// halted, so that is a note.
+func (s *Server) checks(ctx context.Context) []server.Check {
+	etcd, leasing := server.Check{Name: "etcd", Err: s.ready(ctx)}, server.Check{Name: "leasing"}
+	if etcd.Err == nil {
+		if _, err := s.ledger.Refresh(ctx); err != nil {
+			leasing.Note = err.Error()
+		} else if err := s.ledger.Lessable(); err != nil {
+			leasing.Note = err.Error()
+		}
+	}
+	return []server.Check{etcd, leasing}
 }
 
 // ready checks that etcd answers: without it a console can do nothing.

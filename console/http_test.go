@@ -72,8 +72,8 @@ func TestHTTP(t *testing.T) {
 	c.wants("DELETE /v1/tags/order", 404, "order")
 
 	c.wants("GET /v1/rooms", 200, `{"rooms":[{"name":"a","range":{"lower":"0","upper":"50"},`)
-	c.wants("GET /v1/instances", 200, `{"instances":[]}`)
-	c.wants("GET /v1/rooms/a/instances", 200, `{"instances":[]}`)
+	c.wants("GET /v1/instances", 200, `{"instances":[],"halt":null}`)
+	c.wants("GET /v1/rooms/a/instances", 200, `{"instances":[],"halt":null}`)
 	c.wants("GET /v1/rooms/A/instances", 400, `"reason":"invalid"`)
 	c.wants("DELETE /v1/rooms/a/instances/gone", 404, "gone")
 
@@ -151,7 +151,7 @@ func TestHealthWithoutEtcd(t *testing.T) {
 		}
 	}
 	await(t, "serving", health(healthpb.HealthCheckResponse_SERVING))
-	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\nreadyz check passed\n")
+	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok\nreadyz check passed\n")
 	c.etcd.Stop()
 	c.wants("GET /readyz", 503, "[-]etcd failed: ")
 	await(t, "not serving", health(healthpb.HealthCheckResponse_NOT_SERVING))

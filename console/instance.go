@@ -59,7 +59,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.ListInstancesResponse{}
+	if _, err := s.ledger.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to show none
+		return nil, err
+	}
+	answer := &marchv1.ListInstancesResponse{Halt: s.halt()}
 	for _, i := range instances {
 		p := &marchv1.Instance{
 			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,

@@ -18,6 +18,16 @@ func recordToProto(r ledger.LayoutRecord) *marchv1.LayoutRecord {
 	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
 }
 
+// halt returns why nothing is leased, as of the last Refresh; nil while leasing
+// is not halted.
+func (s *Server) halt() *marchv1.Halt {
+	h, halted := s.ledger.Halted()
+	if !halted {
+		return nil
+	}
+	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time)}
+}
+
 // InitLayout implements ConsoleService.
 func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (*marchv1.InitLayoutResponse, error) {
 	layout, err := api.LayoutFromProto(r.GetLayout())
@@ -55,7 +65,7 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid}, nil
+	return &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt()}, nil
 }
 
 // ListLayouts implements ConsoleService. A page token is the last version of

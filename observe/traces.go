@@ -2,9 +2,11 @@ package observe
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
@@ -70,6 +72,32 @@ func Calls(tracer trace.TracerProvider, unwanted func(fullMethod string) bool) s
 		otelgrpc.WithPropagators(propagation.TraceContext{}),
 		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !unwanted(info.FullMethodName) }),
 	)
+}
+
+// HTTP returns handler with a span for each request, but for those that unwanted
+// names; and those, too, are part of the trace that the caller named.
+func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path string) bool) http.Handler {
+	spans := otelhttp.NewHandler(handler, "HTTP",
+		otelhttp.WithTracerProvider(tracer),
+		otelhttp.WithMeterProvider(metricnoop.NewMeterProvider()),
+		otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string {
+			if r.Pattern == "" {
+				return "HTTP " + r.Method // it is not routed yet
+			}
+			return r.Pattern
+		}),
+	)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !unwanted(r.URL.Path) {
+			spans.ServeHTTP(w, r)
+			return
+		}
+		if ctx := (propagation.TraceContext{}).Extract(r.Context(), propagation.HeaderCarrier(r.Header)); ctx != r.Context() {
+			r = r.WithContext(ctx)
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // CallsOut returns what makes spans of the calls of a gRPC client, and tells

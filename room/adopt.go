@@ -18,7 +18,7 @@ const (
 	// calls that go on meanwhile; but there are adoptRate a second at least: a
 	// room of few tags need not take as long as one of many.
 	adoptWithin = 5 * time.Second
-	adoptRate   = 200
+	adoptRate   = 50
 )
 
 // adoptLayouts moves this instance to every layout after served, the one it

@@ -31,6 +31,7 @@ type metrics struct {
 	server  *Server
 	limit   int
 	results *prometheus.CounterVec
+	behind  prometheus.Counter
 
 	mu struct {
 		sync.Mutex
@@ -53,6 +54,9 @@ func newMetrics(s *Server) *metrics {
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "march_refills_total", Help: "Segments asked of the ledger, by result: ok, or the kind of error.",
 		}, []string{"result"}),
+		behind: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "march_left_behind_total", Help: "Tags whose IDs may have been issued twice, as a recover did not know of what this instance held.",
+		}),
 		chains:  desc("chains", "Tags in memory."),
 		ready:   desc("ready", "1 while this instance can issue IDs."),
 		served:  desc("layout_served_version", "The layout that this instance says it serves: it issues no ID of an earlier one."),
@@ -71,7 +75,7 @@ func newMetrics(s *Server) *metrics {
 	m.mu.own = make(map[*counted]totals)
 	m.results.WithLabelValues(resultOK)
 	m.results.WithLabelValues(allocator.Unavailable.Error())
-	s.cfg.Metrics.Register(m, m.results)
+	s.cfg.Metrics.Register(m, m.results, m.behind)
 	return m
 }
 

@@ -37,6 +37,9 @@ type Config struct {
 	Advertise string
 	// Build is the program's version.
 	Build string
+	// Journal is the directory of this instance's journal, which tells after a
+	// restart whether etcd went back in time; empty for none.
+	Journal string
 	// CreateTags creates a tag with default settings when it is first asked for,
 	// instead of answering not_found. For development: with it a misspelt tag
 	// is a new sequence. Default false.
@@ -174,13 +177,19 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold, Journal: s.cfg.Journal,
 	})
 	if err != nil {
 		s.closeListeners()
 		return err
 	}
+	defer func() {
+		if err := s.instance.Close(); err != nil {
+			s.log.Warn("journal not closed", "error", err)
+		}
+	}()
 	s.instance.OnTag(s.tagChanged)
+	s.instance.OnBehind(s.leftBehind)
 	served := s.instance.Version()
 	// The background goes on while calls drain, and ends after them.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))

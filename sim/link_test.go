@@ -236,10 +236,10 @@ func (l *link) KeepAlive(ctx context.Context, lease int64) error {
 	return err
 }
 
-// Version implements ledger.Store.
-func (l *link) Version(ctx context.Context) (string, error) {
+// Status implements ledger.Store.
+func (l *link) Status(ctx context.Context) (ledger.Status, error) {
 	conn := l.w.mem.Open()
-	return call(ctx, l, l.toss("version"), func() (string, error) { return conn.Version(context.Background()) })
+	return call(ctx, l, l.toss("status"), func() (ledger.Status, error) { return conn.Status(context.Background()) })
 }
 
 // Watch implements ledger.Store.

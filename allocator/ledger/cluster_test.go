@@ -170,7 +170,7 @@ func (c *cluster) startAs(room allocator.Room, name allocator.Instance) *process
 	p := &process{c: c, room: room, name: name, conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
 	p.ledger = open(c.tb, p.conn)
 	var err error
-	if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: room, Name: name, Address: "127.0.0.1:1", Build: "test"}); err != nil {
+	if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Build: "test"}); err != nil {
 		c.tb.Fatalf("join: %v", err)
 	}
 	return p

@@ -39,6 +39,16 @@ type haltValue struct {
 	Why   string    `json:"why"`
 	Time  time.Time `json:"time"`
 	Nonce string    `json:"nonce"`
+	// Recover is set where `march recover` halted: it may have raised marks.
+	Recover bool `json:"recover,omitempty"`
+}
+
+type beatValue struct {
+	header
+	RaftIndex uint64    `json:"raft_index,string"`
+	RaftTerm  uint64    `json:"raft_term,string"`
+	Revision  int64     `json:"revision,string"`
+	Time      time.Time `json:"time"`
 }
 
 type rangeValue struct {
@@ -55,6 +65,7 @@ type layoutValue struct {
 	Time     time.Time             `json:"time"`
 	Actor    string                `json:"actor"`
 	Nonce    string                `json:"nonce"`
+	Lost     int64                 `json:"lost,string,omitempty"`
 }
 
 type tagValue struct {
@@ -109,6 +120,10 @@ type registrationValue struct {
 	Version     int64     `json:"version,string"` // of the layout it serves
 	Started     time.Time `json:"started"`
 	Hold        string    `json:"hold"` // for how long it goes on under a layout that was not confirmed again
+	// Epoch is the last one that this was written under, and Lost are the earlier
+	// processes of this name under it whose memory this one does not have.
+	Epoch string   `json:"epoch,omitempty"`
+	Lost  []string `json:"lost,omitempty"`
 }
 
 // silentValue is since when an instance's heartbeat has been missed.

@@ -11,6 +11,7 @@
 //
 //	identity                     the cluster's uuid and the ID of its etcd cluster
 //	epoch                        128 random bits, compared by every lease; or halted
+//	beat                         "etcd was at least here": its raft index
 //	layout                       the current layout, and all rooms that ever had a range
 //	layouts/<version>            every layout that ever was
 //	tags/<tag>                   a tag's settings
@@ -74,8 +75,26 @@
 // that a limit or a deletion takes effect at once, and the registration's mod
 // revision, so that of two processes with one name only the newer leases.
 //
-// # What it does not do
+// # Going back in time
 //
-// It does not yet detect an etcd that was restored from a backup with its
-// cluster ID kept: see the README's limits.
+// An etcd that was restored from a backup has forgotten marks, and its revisions
+// repeat. So revisions, and what is remembered of layouts, belong to an epoch
+// (epoch.go). What shows that time went back: an epoch that is in force again
+// after another; a revision below one that was seen under the same epoch; an own
+// mark below what it was (memory.go, and over restarts package journal); a raft
+// index below that of the beat (beat.go). The first sight is a doubt, which stops
+// leasing in this process; a second look, through consensus, confirms it and
+// halts leasing for all (look.go, halt.go). Another uuid or etcd cluster stops
+// only who meets it.
+//
+// A lease is ours only if it came over the connection that was checked, in the
+// generation that it was sent in (accept). Recover (recover.go) begins a new
+// epoch above all that anybody remembers. Versions of layouts that were lost on
+// the way, and the stretch of IDs, are known as such (LayoutRecord.Lost).
+//
+// # What it cannot see
+//
+// A rollback of raft's own data with every process and journal lost; an instance
+// that a recover went on without, until it reaches etcd; a cloned process within
+// one heartbeat. See the README.
 package ledger

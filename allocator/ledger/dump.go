@@ -25,6 +25,8 @@ type Dump struct {
 
 	Registrations []Registration // by room and name
 	Audits        int            // how many audit entries there are
+
+	recovering bool // a recover has begun, and has not ended
 }
 
 // Dump reads a Dump. It reads everything in one transaction, so it is for
@@ -65,7 +67,9 @@ func (d *Dump) add(l *Ledger, kv KV) error {
 	case "epoch":
 		var v epochValue
 		err = decode(kv, &v)
-		d.Epoch = v.Epoch
+		d.Epoch, d.recovering = v.Epoch, v.Halted != nil && v.Halted.Recover
+	case "beat":
+		err = decode(kv, &beatValue{})
 	case "layout":
 		d.Layout, err = decodeLayout(kv)
 		d.Layout.revision = kv.ModRevision

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
@@ -47,6 +50,8 @@ type EtcdConfig struct {
 // etcd is the Store over an etcd cluster.
 type etcd struct {
 	cfg EtcdConfig
+
+	ended atomic.Int64 // connections that ended, so far
 
 	mu struct {
 		sync.Mutex
@@ -112,6 +117,7 @@ func (e *etcd) client() (*member, error) {
 				MinConnectTimeout: 2 * time.Second,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),
+			grpc.WithStatsHandler((*endings)(e)),
 		),
 	})
 	if err != nil {
@@ -185,6 +191,7 @@ func (e *etcd) rotate(m *member) {
 	}
 	e.mu.next++
 	e.mu.member = nil
+	e.ended.Add(1) // for us
 	e.mu.retired = append(e.mu.retired, m)
 	if len(e.mu.retired) > len(e.cfg.Endpoints) { // its calls are long over
 		_ = e.mu.retired[0].Client.Close()
@@ -242,13 +249,12 @@ func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
 			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.ModRevision))
 		}
 	}
+	ended := e.ended.Load()
 	r, err := m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(ops(txn.Else)...).Commit()
 	if err != nil {
 		return Answer{}, e.failed(m, m.endpoint, err)
 	}
-	answer := Answer{
-		ClusterID: r.Header.ClusterId, MemberID: r.Header.MemberId, Revision: r.Header.Revision, Succeeded: r.Succeeded,
-	}
+	answer := Answer{Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Succeeded: r.Succeeded}
 	for _, response := range r.Responses {
 		if got := response.GetResponseRange(); got != nil {
 			kvs := make([]KV, 0, len(got.Kvs))
@@ -320,22 +326,56 @@ func (e *etcd) KeepAlive(ctx context.Context, lease int64) error {
 	return nil
 }
 
-// Version implements Store. It tries every endpoint once.
-func (e *etcd) Version(ctx context.Context) (string, error) {
+// sender returns who answered with header. ended is how many connections had
+// ended before the request was sent.
+func (e *etcd) sender(header *etcdserverpb.ResponseHeader, ended int64) Sender {
+	o := Sender{ClusterID: header.ClusterId, MemberID: header.MemberId}
+	if e.ended.Load() == ended { // else it may have been sent on the next one
+		o.Connection = ended + 1
+	}
+	return o
+}
+
+// Status implements Store. It tries every endpoint once.
+func (e *etcd) Status(ctx context.Context) (Status, error) {
 	var last error
 	for range e.cfg.Endpoints {
 		m, err := e.client()
 		if err != nil {
-			return "", err
+			return Status{}, err
 		}
-		var r *clientv3.StatusResponse
-		if r, err = m.Status(ctx, m.endpoint); err == nil {
-			return r.Version, nil
+		ended := e.ended.Load()
+		// The client's own Status would make a connection for itself.
+		var r *etcdserverpb.StatusResponse
+		if r, err = etcdserverpb.NewMaintenanceClient(m.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{}); err == nil {
+			return Status{
+				Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Version: r.Version,
+				RaftIndex: r.RaftIndex, RaftTerm: r.RaftTerm,
+			}, nil
 		}
 		last = e.failed(m, m.endpoint, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return "", last
+	return Status{}, last
 }
+
+// endings counts the connections that end, whoever ends them.
+type endings etcd
+
+// HandleConn implements stats.Handler.
+func (e *endings) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnEnd); ok {
+		e.ended.Add(1)
+	}
+}
+
+// HandleRPC implements stats.Handler.
+func (*endings) HandleRPC(context.Context, stats.RPCStats) {}
+
+// TagConn implements stats.Handler.
+func (*endings) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// TagRPC implements stats.Handler.
+func (*endings) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }

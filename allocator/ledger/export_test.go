@@ -27,6 +27,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"alive":        again[aliveValue],
 	"silent":       again[silentValue],
 	"audit":        again[auditValue],
+	"beat":         again[beatValue],
 }
 
 func again[V any, P interface {
@@ -88,3 +89,6 @@ func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name all
 func (l *Ledger) VerifyPages(ctx context.Context, page int64, progress func(VerifyProgress)) (VerifyReport, error) {
 	return l.verify(ctx, page, progress)
 }
+
+// Uncheck has the next lease look before it is made.
+func (l *Ledger) Uncheck() { l.uncheck() }

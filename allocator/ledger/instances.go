@@ -21,6 +21,7 @@ type InstanceRecord struct {
 
 	incarnation  string
 	registration KV
+	epoch        KV // as it was in the same snapshot
 	silent       KV // the note of its silence; without a value where there is none
 }
 
@@ -30,7 +31,7 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]Instance
 	if err := l.attach(ctx); err != nil {
 		return nil, err
 	}
-	answer, err := l.gets(ctx, getPrefix(l.keys.registrations(room)), getPrefix(l.keys.heartbeats(room)), getPrefix(l.keys.silences(room)))
+	answer, err := l.gets(ctx, getPrefix(l.keys.registrations(room)), getPrefix(l.keys.heartbeats(room)), getPrefix(l.keys.silences(room)), get(l.keys.epoch()))
 	if err != nil {
 		return nil, err
 	}
@@ -46,6 +47,7 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]Instance
 	for _, kv := range answer.Got[2] {
 		silences[kv.Key] = kv
 	}
+	epoch, _ := answer.one(3)
 	records := make([]InstanceRecord, 0, len(answer.Got[0]))
 	for _, kv := range answer.Got[0] {
 		r, err := l.parseInstance(kv)
@@ -53,7 +55,7 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]Instance
 			return nil, err
 		}
 		beat, alive := beats[r.incarnation]
-		r.Alive, r.LastSeen = alive, beat.Time
+		r.Alive, r.LastSeen, r.epoch = alive, beat.Time, epoch
 		key := l.keys.silent(r.Room, r.Name)
 		r.silent = silences[key]
 		r.silent.Key = key
@@ -128,14 +130,18 @@ func (l *Ledger) NoteSilence(ctx context.Context, instances []InstanceRecord) er
 }
 
 // ForgetSilent forgets an instance that has been silent for long, unless it was
-// heard of since i was read: then nothing happens. Its error is Unavailable.
+// heard of since i was read, or leasing is halted: then nothing happens. Its
+// error is Unavailable.
 func (l *Ledger) ForgetSilent(ctx context.Context, i InstanceRecord, actor string) error {
 	if i.SilentSince.IsZero() {
 		return errors.New("ledger: an instance that is not silent was to be forgotten as silent")
 	}
+	if forgettable(i.epoch) != nil {
+		return nil
+	}
 	key := l.keys.registration(i.Room, i.Name)
 	answer, err := l.try(ctx, Txn{
-		If: []Cond{unchanged(i.registration), absent(l.keys.alive(i.Room, i.Name)), unchanged(i.silent)},
+		If: []Cond{unchanged(i.registration), hasValue(i.epoch.Key, i.epoch.Value), absent(l.keys.alive(i.Room, i.Name)), unchanged(i.silent)},
 		Then: []Op{
 			{Delete: key}, {Delete: i.silent.Key},
 			l.audit(actor, "forget instance", key, i.registration.Value, nil),
@@ -147,14 +153,30 @@ func (l *Ledger) ForgetSilent(ctx context.Context, i InstanceRecord, actor strin
 	return err
 }
 
+// forgettable returns why no instance may be forgotten, nil where it may:
+// `march recover` asks those that are registered.
+func forgettable(epoch KV) error {
+	var e epochValue
+	if err := decode(epoch, &e); err != nil {
+		return err
+	}
+	if e.Halted != nil {
+		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` has to know of every instance, none is forgotten before it has ended; it goes on without one by `march recover --without ROOM/INSTANCE`",
+			e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
 // Forget takes an instance's registration away: it leases nothing from then on,
-// whatever it does. Its error is NotFound where it is not registered.
+// whatever it does. It compares the epoch: after a restore the mod revision of
+// another registration may be the same. Its errors are NotFound where it is not
+// registered, WentBack while leasing is halted, and Conflict.
 func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
 	if err := l.attach(ctx); err != nil {
 		return err
 	}
 	key := l.keys.registration(room, name)
-	answer, err := l.gets(ctx, get(key))
+	answer, err := l.gets(ctx, get(key), get(l.keys.epoch()))
 	if err != nil {
 		return err
 	}
@@ -162,8 +184,12 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 	if !ok {
 		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
 	}
+	epoch, _ := answer.one(1)
+	if err := forgettable(epoch); err != nil {
+		return err
+	}
 	answer, err = l.try(ctx, Txn{
-		If:   []Cond{unchanged(kv)},
+		If:   []Cond{unchanged(kv), hasValue(epoch.Key, epoch.Value)},
 		Then: []Op{{Delete: key}, {Delete: l.keys.silent(room, name)}, l.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
 	if err == nil && answer.Succeeded {
@@ -179,5 +205,5 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 	if err != nil {
 		return err
 	}
-	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again just now", room, name)
+	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
 }

@@ -12,7 +12,7 @@ import (
 func (r LayoutRecord) encode(nonce string) []byte {
 	v := &layoutValue{
 		Version: r.Layout.Version, Boundary: r.Layout.Boundary, Rooms: make(map[string]rangeValue, len(r.Layout.Ranges)),
-		Time: r.Time, Actor: r.Actor, Nonce: nonce,
+		Time: r.Time, Actor: r.Actor, Nonce: nonce, Lost: r.Lost,
 	}
 	for room, rng := range r.Layout.Ranges {
 		v.Rooms[string(room)] = rangeValue(rng)
@@ -36,7 +36,7 @@ func decodeLayoutNonce(kv KV) (LayoutRecord, string, error) {
 	}
 	r := LayoutRecord{
 		Layout: allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range, len(v.Rooms))},
-		Time:   v.Time, Actor: v.Actor,
+		Time:   v.Time, Actor: v.Actor, Lost: v.Lost,
 	}
 	for room, rng := range v.Rooms {
 		r.Layout.Ranges[allocator.Room(room)] = allocator.Range(rng)
@@ -51,6 +51,9 @@ func decodeLayoutNonce(kv KV) (LayoutRecord, string, error) {
 		if _, err := allocator.ParseRoom(string(room)); err != nil || i > 0 && r.Ever[i-1] >= room {
 			return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: rooms that ever were: %q; allowed: names in order", kv.Key, r.Ever)
 		}
+	}
+	if v.Lost != 0 && (v.Lost < 2 || v.Lost >= v.Version) {
+		return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: version %d, with versions lost from %d on", kv.Key, v.Version, v.Lost)
 	}
 	if v.Version < 1 || len(r.Ever) > allocator.MaxRooms || !containsAll(r.Ever, r.Layout.Rooms()) {
 		return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: version %d with rooms %v and rooms that ever were %v", kv.Key, v.Version, r.Layout.Rooms(), r.Ever)
@@ -117,7 +120,7 @@ func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocat
 		return LayoutRecord{}, err
 	}
 	s, _ := l.current()
-	if err := s.lessable(); err != nil {
+	if err := l.Lessable(); err != nil {
 		return LayoutRecord{}, err
 	}
 	to.Version = from.Layout.Version + 1

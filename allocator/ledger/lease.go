@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/march-id/march/allocator"
 )
@@ -120,21 +119,6 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 	return seg, done, err
 }
 
-// lessableState returns the state, read again where nothing may be leased
-// under the one that is known.
-func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
-	s, _ := l.current()
-	if s.lessable() == nil {
-		return s, nil
-	}
-	if _, err := l.Refresh(ctx); err != nil {
-		return nil, err
-	}
-	s, _ = l.current()
-	err := s.lessable()
-	return s, err
-}
-
 // read reads the tag, the room's mark, and the floor: the largest next of all
 // rooms that ever were, under which nothing may be leased under a layout that
 // is new to the room's mark. It does so in one transaction, under the condition
@@ -151,6 +135,7 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 		}
 		ops = append(ops, get(l.keys.mark(room, s.name)))
 	}
+	before := l.before()
 	// One try: who refills has a back-off of its own, and wants to hear.
 	answer, err := l.try(ctx, Txn{If: without(l.holds(state), "", "stale-floor"), Then: ops})
 	if err != nil {
@@ -164,6 +149,12 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 		return settings, err
 	}
 	s.known = false // until the floor is, too
+	if behind, ok := s.instance.recall(before, s.name, s.mark.Next); !ok || behind > 0 {
+		if ok {
+			err = s.instance.left(ctx, s.name, behind)
+		}
+		return settings, err
+	}
 	marks := make([]Mark, 0, len(state.layout.Ever))
 	for i := 2; i < len(ops); i++ {
 		if kv, ok := answer.one(i); ok {
@@ -288,12 +279,16 @@ func (s *lessor) standing(state *state) Txn {
 }
 
 // outdated learns from what a standing transaction showed.
-func (s *lessor) outdated(ctx context.Context, state *state, answer Answer) error {
-	if err := s.instance.check(answer.Got[2]); err != nil {
+func (s *lessor) outdated(ctx context.Context, state *state, answer Answer, before moment) error {
+	if err := s.instance.check(ctx, answer.Got[2]); err != nil {
 		return err
 	}
 	if _, err := s.take(state, answer.Got[0], answer.Got[1]); err != nil {
 		return err
+	}
+	if behind, ok := s.instance.recall(before, s.name, s.mark.Next); !ok || behind > 0 {
+		s.known = false // and the next attempt reads it
+		return nil
 	}
 	if mutant("retry-forgets-mark") {
 		s.raw, s.mark.Next = string(s.value()), 0
@@ -305,11 +300,12 @@ func (s *lessor) outdated(ctx context.Context, state *state, answer Answer) erro
 // confirm reports whether all that a lease stands on is as known. False
 // without an error means that it was not, and has been learned.
 func (s *lessor) confirm(ctx context.Context, state *state) (bool, error) {
+	before := s.instance.ledger.before()
 	answer, err := s.instance.ledger.read(ctx, s.standing(state))
 	if err != nil || answer.Succeeded {
 		return err == nil, err
 	}
-	return false, s.outdated(ctx, state, answer)
+	return false, s.outdated(ctx, state, answer, before)
 }
 
 // commit raises the mark over seg. It reports whether seg is ours; false
@@ -323,8 +319,10 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		txn.Then = append(txn.Then, put(l.keys.era(s.instance.room, s.name, ended.Version), ended.encode()))
 	}
 
-	seen := l.seenRevision() // before the request is sent: answers may overtake each other
-	sent := time.Now()
+	if err := s.instance.journalReady(); err != nil {
+		return false, err
+	}
+	before := l.before() // the request is sent: answers may overtake each other
 	answer, err := l.try(ctx, txn)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
@@ -335,14 +333,17 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, err
 	}
 	if !answer.Succeeded && !(mutant("retry-is-success") && len(answer.Got[1]) > 0 && bytes.Equal(answer.Got[1][0].Value, mark.encode())) {
-		return false, s.outdated(ctx, state, answer)
+		return false, s.outdated(ctx, state, answer, before)
 	}
-	if answer.Revision <= seen && !mutant("no-revision-check") {
-		return false, l.wentBack(ctx,
-			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, seen)
+	if ours, err := s.instance.accept(before, answer, s.name, mark.Next); err != nil || !ours {
+		s.known = false // the mark was raised
+		return false, err
+	}
+	if err := s.instance.note(state, s.name, mark.Next); err != nil {
+		return false, err
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""
-	l.confirm(state.layout.Layout.Version, sent)
+	l.confirm(state.layout.Layout.Version, before.at)
 	return true, nil
 }
 

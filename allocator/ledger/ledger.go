@@ -59,9 +59,11 @@ type Ledger struct {
 	mu struct {
 		sync.Mutex
 		identity identityValue // zero until the cluster's was read
-		seen     int64         // the highest revision any answer had
+		timeline timeline
 		state    *state        // never nil
 		changed  chan struct{} // closed when state is replaced
+		flight   *shared       // the look that leases wait for, nil while there is none
+		haltsAs  string        // who halts leasing where this process sees etcd go back; empty for nobody
 
 		confirmed confirmations // see Confirmed
 
@@ -129,16 +131,17 @@ func (l *Ledger) Contact() Contact {
 func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
-	sent := time.Now()
+	before := l.before()
 	answer, err := l.store.Txn(bounded, txn)
 	now := time.Now()
 	if l.cfg.Observe != nil {
-		l.cfg.Observe(now.Sub(sent), err)
+		l.cfg.Observe(now.Sub(before.at), err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	contact := &l.mu.contact
+	contact, t := &l.mu.contact, &l.mu.timeline
 	if err != nil {
+		t.checked = check{} // what answers next may be another etcd
 		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable {
 			contact.Cause = err
 			if contact.Away.IsZero() {
@@ -151,19 +154,21 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	if !contact.Away.IsZero() && l.mu.saidAway {
 		l.log.Info("etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
-	contact.answered(now, now.Sub(sent))
+	contact.answered(now, now.Sub(before.at))
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID && !mutant("no-cluster-check") {
-		return Answer{}, l.wentBack(ctx,
-			"etcd cluster %x answered, but cluster %s lives in etcd cluster %x: wrong endpoint, or etcd was restored", answer.ClusterID, l.mu.identity.UUID, pinned)
+		t.checked = check{}
+		return Answer{}, allocator.Errorf(allocator.WentBack, "%w", &otherClusterError{l.mu.identity.UUID, pinned, answer.ClusterID})
 	}
-	l.mu.seen = max(l.mu.seen, answer.Revision)
+	if why := t.saw(before, answer.Revision); why != "" {
+		t.suspect(why, nil)
+	}
 	return answer, nil
 }
 
-// wentBack returns an error that says that etcd went back in time.
-func (l *Ledger) wentBack(ctx context.Context, format string, args ...any) error {
+// sawBack counts and logs err, which says that etcd went back in time, and
+// returns it. Where leasing is halted because of it, adopt counts that.
+func (l *Ledger) sawBack(ctx context.Context, err error) error {
 	l.regressions.Add(1)
-	err := allocator.Errorf(allocator.WentBack, format, args...)
 	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)
 	return err
 }
@@ -171,13 +176,6 @@ func (l *Ledger) wentBack(ctx context.Context, format string, args ...any) error
 // Regressions returns how often this ledger saw etcd go back in time, or
 // leasing halted because another process did.
 func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
-
-// seenRevision returns the highest revision seen so far.
-func (l *Ledger) seenRevision() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.seen
-}
 
 // retryPause is the pause between tries of a read.
 const retryPause = 50 * time.Millisecond
@@ -190,6 +188,9 @@ func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
 	var reason error // of the last try that had its time
 	for {
 		answer, err := l.try(ctx, txn)
+		if l.moved(ctx, err) {
+			continue
+		}
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			return answer, err
 		}
@@ -270,11 +271,11 @@ func (l *Ledger) UUID(ctx context.Context) (string, error) {
 // Ping checks within ctx that etcd answers. Its errors are Unavailable and
 // Refused (the server's version is not supported).
 func (l *Ledger) Ping(ctx context.Context) error {
-	version, err := l.store.Version(ctx)
+	status, err := l.store.Status(ctx)
 	if err != nil {
 		return err
 	}
-	return checkVersion(version)
+	return checkVersion(status.Version)
 }
 
 // randomHex returns 128 random bits.

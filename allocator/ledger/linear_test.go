@@ -139,12 +139,16 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 			room := client % 2
 			own := rand.New(rand.NewPCG(seed, uint64(client)+1)) //nolint:gosec // a test's seed
 			p := c.start(linearRooms[room])
-			p.conn.Fate(func(ledger.Txn) ledgertest.Fate {
+			p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
 				time.Sleep(time.Duration(own.IntN(3)) * time.Millisecond) // who is next
 				if own.IntN(8) > 0 {
 					return ledgertest.Fate{}
 				}
-				return ledgertest.Fate{Name: linearFates[own.IntN(len(linearFates))], N: 1 + own.IntN(5)}
+				fate := ledgertest.Fate{Name: linearFates[own.IntN(len(linearFates))], N: 1 + own.IntN(5)}
+				if fate.Name == ledgertest.OldRevision && !writes("marks/")(txn) {
+					return ledgertest.Fate{} // twice, it is an etcd that went back in time, and leasing is halted
+				}
+				return fate
 			})
 			all.Go(func() {
 				var source allocator.Source
@@ -195,7 +199,7 @@ func TestLinearizable(t *testing.T) {
 	if testing.Short() {
 		histories = 20
 	}
-	var calls, unknown, leased, planted, found int
+	var calls, unknown, leased, planted, found, undecided int
 	for seed := range uint64(histories) { //nolint:gosec // small
 		history, first, lost := leaseHistory(t, seed)
 		calls, unknown = calls+len(history), unknown+lost
@@ -212,20 +216,25 @@ func TestLinearizable(t *testing.T) {
 				continue
 			}
 			leased++
-			if i%4 > 0 {
+			// Each call in doubt may have come anywhere or not at all: with more than
+			// two the checker takes minutes to be sure that no order explains a history.
+			if i%4 > 0 || lost > 2 {
 				continue
 			}
 			// The same segment a second time, as another call's answer.
 			again := slices.Clone(history)
 			op.Call, op.Return = 1<<41, 1<<41+1
 			planted++
-			if porcupine.CheckOperationsTimeout(model, append(again, op), time.Minute) == porcupine.Illegal {
+			switch porcupine.CheckOperationsTimeout(model, append(again, op), 5*time.Second) {
+			case porcupine.Illegal:
 				found++
+			case porcupine.Unknown: // too many ways to order calls in doubt
+				undecided++
 			}
 		}
 	}
-	if planted == 0 || found != planted {
-		t.Errorf("%d of %d planted duplicates were found", found, planted)
+	if planted == 0 || found+undecided != planted || undecided > planted/20 {
+		t.Errorf("%d of %d planted duplicates were found, %d not decided in time", found, planted, undecided)
 	}
 	if unknown < calls/20 || leased < calls/3 {
 		t.Errorf("weak: of %d calls %d leased and %d ended in doubt", calls, leased, unknown)

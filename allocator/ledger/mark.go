@@ -47,6 +47,13 @@ func (m Mark) leased(stamp Stamp, seg allocator.Segment) (next Mark, ended *Era)
 	return Mark{Next: era.End, Era: era}, ended
 }
 
+// raised returns the mark, raised to next where it is below. It keeps its stamp,
+// none where nothing was leased: so the next lease still passes by the floor.
+func (m Mark) raised(next int64) Mark {
+	m.Next = max(m.Next, next)
+	return m
+}
+
 func (m Mark) encode() []byte {
 	v := &markValue{Next: m.Next}
 	if m.Era.Version != 0 {

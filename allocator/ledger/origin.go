@@ -24,6 +24,9 @@ func (l *Ledger) Origin(ctx context.Context, name allocator.Tag, id int64) (allo
 				continue
 			}
 			under, err := l.LayoutAt(ctx, era.Version)
+			if err != nil && allocator.KindOf(err) == allocator.NotFound {
+				return "", LayoutRecord{}, allocator.Errorf(allocator.NotFound, "ID %d of tag %s lies in a stretch that was lost when etcd went back in time: it is not known who leased it, if anybody did", id, name)
+			}
 			if err != nil {
 				return "", LayoutRecord{}, err
 			}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/journal"
 )
 
 // Registration is what an instance says of itself.
@@ -15,6 +16,9 @@ type Registration struct {
 	Name    allocator.Instance // stable over restarts: a host or pod name
 	Address string             // where it serves gRPC, host:port
 	Build   string             // the program's version
+	// Journal is the directory of the instance's journal; empty for none: what
+	// it remembers ends with the process then.
+	Journal string
 	// Hold is for how long the instance may go on issuing IDs of a layout since it
 	// was last confirmed, where it is told to be strict about that, and for how
 	// long clients may use what it leased to them.
@@ -33,12 +37,17 @@ type Instance struct {
 	name        allocator.Instance
 	incarnation string
 	changed     func(TagChange) // see OnTag; nil for nobody
+	behind      func(allocator.Tag, int64)
+	memory      recollection     // guarded by the ledger's lock
+	journal     *journal.Journal // nil for none
 
 	mu struct {
 		sync.Mutex
-		value registrationValue
-		kv    KV    // the registration as we last wrote it
-		lost  error // why it is not ours any longer
+		value  registrationValue
+		kv     KV    // the registration as we last wrote it
+		lost   error // why it is not ours any longer
+		order  int64 // the epoch that we registered under, as timeline counts them
+		looked bool  // it was looked into why the registration is not ours
 	}
 }
 
@@ -53,11 +62,27 @@ const (
 // which leases nothing from then on. Its errors are Refused (no cluster) and
 // Unavailable.
 func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
-	record, err := l.Refresh(ctx)
+	if err := l.attach(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
+	l.mu.Unlock()
+	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
+	if err := i.begin(ctx, r.Journal); err != nil {
+		return nil, err
+	}
+	joined := false
+	defer func() {
+		if !joined {
+			_ = i.Close()
+		}
+	}()
+	record, err := l.look(ctx, true, l.read)
 	if err != nil {
 		return nil, err
 	}
-	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
+	i.mu.order = l.before().order
 	i.mu.value = registrationValue{
 		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Version: record.Layout.Version, Started: now(), Hold: r.Hold.String(),
 	}
@@ -69,10 +94,12 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		if err != nil {
 			return nil, err
 		}
-		i.mu.kv, _ = there.one(0)
-		i.mu.kv.Key = key
-		i.mu.lost = nil
+		if i.mu.kv, err = i.succeed(there.Got[0]); err != nil {
+			return nil, err
+		}
+		i.mu.lost, i.mu.order = nil, l.before().order
 		if err = i.write(ctx); err == nil {
+			joined = true
 			return i, nil
 		}
 		if kind := allocator.KindOf(err); kind != allocator.Refused && kind != allocator.Conflict {
@@ -82,8 +109,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	return nil, allocator.Errorf(allocator.Unavailable, "other processes register as instance %s of room %s all the while", r.Name, r.Room)
 }
 
-// joinAttempts bounds how often Join starts over because the process that it
-// replaces wrote its registration just then.
+// joinAttempts bounds how often Join and Leave start over because the
+// registration was written just then.
 const joinAttempts = 5
 
 // write puts the registration as it now is, over what we know of it. One
@@ -110,7 +137,10 @@ func (i *Instance) write(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := i.adopt(answer.Got[0]); err != nil {
+	i.mu.Unlock()
+	err = i.check(ctx, answer.Got[0])
+	i.mu.Lock()
+	if err != nil {
 		return err
 	}
 	if string(i.mu.kv.Value) == string(value) {
@@ -138,20 +168,16 @@ func (i *Instance) registered() KV {
 	return i.mu.kv
 }
 
-// check looks at what a transaction showed of our registration. Its error is
-// Refused when it is not ours any longer.
-func (i *Instance) check(found []KV) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.adopt(found)
-}
-
-// adopt is check; the caller holds the lock.
+// adopt takes over what was found of our registration; the caller holds the
+// lock. See check.
 func (i *Instance) adopt(found []KV) error {
 	if i.mu.lost != nil {
 		return i.mu.lost
 	}
 	if len(found) == 0 {
+		if err := i.displaced(); err != nil {
+			return err
+		}
 		i.mu.lost = allocator.Errorf(allocator.Refused, "instance %s of room %s is not registered any longer (an operator's forget?): restart it to register again", i.name, i.room)
 		return i.mu.lost
 	}
@@ -160,6 +186,9 @@ func (i *Instance) adopt(found []KV) error {
 		return err
 	}
 	if v.Incarnation != i.incarnation {
+		if err := i.displaced(); err != nil {
+			return err
+		}
 		i.mu.lost = allocator.Errorf(allocator.Refused, "another process registered as instance %s of room %s at %s, from %s: give every process a name of its own (--name)",
 			i.name, i.room, v.Started.Format(time.RFC3339), v.Address)
 		return i.mu.lost
@@ -175,6 +204,7 @@ func (i *Instance) adopt(found []KV) error {
 func (i *Instance) Serve(ctx context.Context, version int64) error {
 	i.mu.Lock()
 	i.mu.value.Version = version
+	i.mu.value.under(i.ledger.epoch())
 	i.mu.Unlock()
 	return i.write(ctx)
 }
@@ -184,14 +214,28 @@ func (i *Instance) Serve(ctx context.Context, version int64) error {
 // an operator's forget: the process must stop issuing.
 func (i *Instance) Run(ctx context.Context) error {
 	var beat heartbeat
+	following, stop := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() { i.follow(following) })
+	defer follower.Wait()
+	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	order := i.ledger.before().order
 	for {
+		_, adopted := i.ledger.current()
+		if now := i.ledger.before().order; now != order {
+			order = now // a restored etcd may have forgotten us: register again before `march recover` asks
+			timer.Reset(0)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-adopted:
+			continue
 		case <-timer.C:
 		}
+		_, _ = i.ledger.lessableState(ctx) // so that a lease seldom has to wait for a look, and an idle room looks, too
 		if err := beat.send(ctx, i); err != nil && allocator.KindOf(err) == allocator.Refused {
 			return err
 		}
@@ -229,7 +273,7 @@ func (b *heartbeat) send(ctx context.Context, i *Instance) error {
 	}
 	b.kv.Key = l.keys.alive(i.room, i.name)
 	for range 2 { // a second time over what the first one found
-		registration := i.registered()
+		registration, order := i.registered(), l.before().order
 		value := encode(&aliveValue{Incarnation: i.incarnation, Time: now(), Nonce: randomHex()})
 		answer, err := l.try(ctx, Txn{
 			If:   []Cond{unchanged(registration), unchanged(b.kv)},
@@ -241,10 +285,11 @@ func (b *heartbeat) send(ctx context.Context, i *Instance) error {
 			return err
 		}
 		if answer.Succeeded {
+			i.registeredUnder(order)
 			b.kv, b.doubt = KV{Key: b.kv.Key, Value: value, ModRevision: answer.Revision}, nil
 			return nil
 		}
-		if err := i.check(answer.Got[0]); err != nil {
+		if err := i.check(ctx, answer.Got[0]); err != nil {
 			return err
 		}
 		if err := b.adopt(i, append(b.doubt, value, b.kv.Value), answer.Got[1]); err != nil {
@@ -280,17 +325,33 @@ func (b *heartbeat) adopt(i *Instance, ours [][]byte, found []KV) error {
 }
 
 // Leave takes the registration and the heartbeat away: a clean stop. Nothing
-// may be leased after it.
+// may be leased after it. Where etcd went back in time, or is halted, the
+// registration stays, and the error says so: `march recover` has to know of us.
 func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
-	registration := i.registered()
-	answer, err := l.try(ctx, Txn{
-		If:   []Cond{unchanged(registration)},
-		Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}, {Delete: l.keys.silent(i.room, i.name)}},
-		Else: []Op{get(registration.Key)},
-	})
-	if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
-		return err
+	for range joinAttempts {
+		state, err := l.lessableState(ctx)
+		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
+			return err
+		}
+		if state == nil {
+			state, _ = l.current()
+		}
+		registration := i.registered()
+		answer, err := l.try(ctx, Txn{
+			If:   []Cond{unchanged(registration), hasValue(l.keys.epoch(), state.raw)},
+			Then: []Op{{Delete: registration.Key}, {Delete: l.keys.alive(i.room, i.name)}, {Delete: l.keys.silent(i.room, i.name)}},
+			Else: []Op{get(registration.Key)},
+		})
+		if err != nil || answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
+			return err
+		}
+		if err := i.check(ctx, answer.Got[0]); err != nil {
+			return err
+		}
+		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+			return err
+		}
 	}
-	return i.check(answer.Got[0])
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
 }

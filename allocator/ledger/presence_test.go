@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,7 @@ func (c *cluster) instances(room allocator.Room) (out []string) {
 	}
 	for _, i := range all {
 		out = append(out, fmt.Sprintf("%s/%s:%d:%v", i.Room, i.Name, i.Version, i.Alive))
-		if i.Address != "127.0.0.1:1" || i.Build != "test" || i.Started.IsZero() || i.Alive == i.LastSeen.IsZero() {
+		if i.Address != string(i.Name)+".test:7010" || i.Build != "test" || i.Started.IsZero() || i.Alive == i.LastSeen.IsZero() {
 			c.tb.Errorf("instance %+v", i)
 		}
 	}
@@ -147,9 +148,10 @@ func TestHeartbeatUnderEachFault(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, "10 a=0-5 b=5-10")
-				p, n := c.start("a"), 0
+				p := c.start("a")
+				var count atomic.Int64
 				p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
-					if n++; writes("alive/")(txn) && n%3 != 1 {
+					if n := int(count.Add(1)); writes("alive/")(txn) && n%3 != 1 {
 						return ledgertest.Fate{Name: fate, N: n % 4}
 					}
 					return ledgertest.Fate{}

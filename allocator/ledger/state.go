@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,6 +16,9 @@ type LayoutRecord struct {
 	Ever   []allocator.Room // rooms that ever had a range, sorted; their marks count for floors
 	Time   time.Time        // by the clock of the process that stored it
 	Actor  string           // who stored it
+	// Lost is not 0 where `march recover` made this version: versions from Lost up
+	// to this one were lost when etcd went back in time.
+	Lost int64
 
 	revision int64 // of the key `layout`; 0 in a record from the history
 }
@@ -28,6 +32,8 @@ type state struct {
 	halted  *haltValue // why nothing may be leased
 	layout  LayoutRecord
 	problem error // why the layout in etcd cannot be used; layout is then the last good one
+
+	fallen string // marks that are below what they were, in words; see sight
 }
 
 // lessable returns why nothing can be leased under s, nil when it can.
@@ -64,40 +70,16 @@ func (l *Ledger) Layout() (LayoutRecord, <-chan struct{}) {
 // Lessable returns why nothing can be leased at present, nil when it can: no
 // layout was read yet, leasing is halted, or the layout in etcd is invalid.
 func (l *Ledger) Lessable() error {
-	s, _ := l.current()
-	return s.lessable()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.timeline.lessable(l.mu.state)
 }
 
 // Refresh reads epoch and layout and adopts them. An invalid layout is kept
 // out: the last good one stays for serving, and Lessable says why nothing is
 // leased.
 func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
-	if err := l.attach(ctx); err != nil {
-		return LayoutRecord{}, err
-	}
-	const looks = 2
-	var answer Answer
-	var seen int64
-	for range looks {
-		seen = l.seenRevision() // before the request is sent
-		sent := time.Now()
-		var err error
-		if answer, err = l.gets(ctx, get(l.keys.epoch()), get(l.keys.layout()), Op{Get: &Get{
-			Interval: Interval{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, Limit: 2, Descending: true,
-		}}); err != nil {
-			return LayoutRecord{}, err
-		}
-		if answer.Revision >= seen {
-			found := l.parseState(answer)
-			record, err := l.adopt(found)
-			if found.problem == nil {
-				l.confirm(found.layout.Layout.Version, sent)
-			}
-			return record, err
-		}
-	}
-	return LayoutRecord{}, l.wentBack(ctx,
-		"etcd answered at revision %d, %d times, after it had shown revision %d: it went back in time", answer.Revision, looks, seen)
+	return l.look(ctx, false, l.read)
 }
 
 // parseState reads a state from the answer to gets of epoch, layout, and the
@@ -177,23 +159,30 @@ func (l *Ledger) invalid(what, format string, args ...any) error {
 	return allocator.Errorf(allocator.Refused, "the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))
 }
 
-// adopt replaces the state by next, unless the present one is newer.
+// adopt replaces the state by next, unless the present one is newer. The caller
+// holds the lock.
 func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	old := l.mu.state
-	if old.revision > next.revision {
+	was := old.layout
+	switch sameEpoch := next.id() == "" || next.id() == old.id(); {
+	case sameEpoch && old.revision > next.revision:
 		return old.layout, old.problem // another refresh overtook this one
-	}
-	if was := old.layout; next.problem == nil {
-		if next.layout.Layout.Version < was.Layout.Version {
-			next.problem = l.invalid("layout", "its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
-		} else if err := grown(next.layout.Ever, was.Ever); err != nil {
+	case next.problem != nil:
+	case next.halted != nil && next.layout.Layout.Version < was.Layout.Version:
+		// A restored etcd that was halted has forgotten layouts. Nothing is leased
+		// under the one that it has, and what is held is served under what was.
+		next.layout = was
+	case !sameEpoch:
+		// What was remembered of layouts belongs to the epoch before.
+	case next.layout.Layout.Version < was.Layout.Version:
+		next.problem = l.invalid("layout", "its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
+	default:
+		if err := grown(next.layout.Ever, was.Ever); err != nil {
 			next.problem = l.invalid("layout", "%w", err)
 		}
 	}
 	if next.problem != nil {
-		next.layout = old.layout // the last good one
+		next.layout = was // the last good one
 	}
 	l.mu.state = next
 	if next.same(old) {
@@ -264,6 +253,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
 func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 	for ctx.Err() == nil {
 		err := l.watch(ctx, onTag)
+		l.uncheck() // what answers next may be another etcd
 		if ctx.Err() != nil {
 			break
 		}
@@ -282,6 +272,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	if err != nil {
 		return err
 	}
+	order := l.before().order
 	if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 		return err
 	}
@@ -293,7 +284,22 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, // whose repair makes a layout valid again
 		{Key: l.keys.tags(), End: prefixEnd(l.keys.tags())},
 	}, answer.Revision+1)
-	for change := range changes {
+	for {
+		_, adopted := l.current()
+		if l.before().order != order {
+			// A restored etcd's revisions begin below those that were seen: a watch
+			// that was resumed above them would hear nothing for long.
+			return errNewEpoch
+		}
+		var change Change
+		select {
+		case change = <-changes:
+		case <-adopted:
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if change.Err != nil {
 			return change.Err
 		}
@@ -305,5 +311,6 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 			}
 		}
 	}
-	return ctx.Err()
 }
+
+var errNewEpoch = errors.New("the epoch changed")

@@ -30,8 +30,9 @@ type Store interface {
 	// KeepAlive prolongs a lease once. NotFound: it has expired.
 	KeepAlive(ctx context.Context, lease int64) error
 
-	// Version returns the version of the etcd server that answers.
-	Version(ctx context.Context) (string, error)
+	// Status asks the member that is in use, or another one where that does not
+	// answer, which is then in use.
+	Status(ctx context.Context) (Status, error)
 	Close() error
 }
 
@@ -87,11 +88,30 @@ type KV struct {
 
 // Answer is a transaction's outcome.
 type Answer struct {
-	ClusterID uint64 // of the etcd cluster
-	MemberID  uint64
+	Sender
 	Revision  int64  // of the store after the transaction
 	Succeeded bool   // whether Then was done
 	Got       [][]KV // for each Get of the branch that was done
+}
+
+// Sender says who answered.
+type Sender struct {
+	ClusterID uint64 // of the etcd cluster
+	MemberID  uint64
+	// Connection numbers the connection that was used: two answers with one
+	// number are of one process, which was not started again in between. 0 where
+	// the connection broke meanwhile.
+	Connection int64
+}
+
+// Status is what a member says of itself. Nothing of it is linearizable, but
+// RaftIndex is at or above the index of all that this member answered before.
+type Status struct {
+	Sender
+	Revision  int64
+	Version   string // of the server
+	RaftIndex uint64 // up to which it knows the log to be committed
+	RaftTerm  uint64
 }
 
 // one returns what the i-th Get of a single key found.

@@ -20,6 +20,8 @@ type VerifyReport struct {
 	Eras      int64 // that ended
 	Instances int64 // registered
 
+	Halt HaltRecord // zero while leasing is not halted
+
 	Problems []string // the first MaxProblems
 	More     int64    // problems besides those
 }

@@ -18,6 +18,9 @@ func (v *verification) epoch(ctx context.Context) error {
 		v.add("%v", err)
 	} else if e.Epoch == "" && e.Halted == nil {
 		v.add("key %s is empty", kv.Key)
+	} else if e.Halted != nil {
+		v.checker.recovering = e.Halted.Recover
+		v.report.Halt = HaltRecord{By: e.Halted.By, Why: e.Halted.Why, Time: e.Halted.Time}
 	}
 	return nil
 }

@@ -16,10 +16,12 @@ type checker struct {
 	add func(format string, args ...any)
 
 	layouts map[int64]allocator.Layout // the history
+	lost    [][2]int64                 // versions that were lost when etcd went back in time: from, up to
 	ever    []allocator.Room           // all rooms that any layout's list has, sorted
 	// layoutRevision is the mod revision of the key `layout`, in the snapshot
 	// that the tag is from: no stamp can be above it.
 	layoutRevision int64
+	recovering     bool // a recover has begun, and has not ended
 
 	last *LayoutRecord // of the history, nil before the first
 }
@@ -31,7 +33,9 @@ func (c *checker) version(r LayoutRecord) {
 	if c.last != nil {
 		before = *c.last
 	}
-	if want := before.Layout.Version + 1; r.Layout.Version != want {
+	if want := before.Layout.Version + 1; r.Lost == want && r.Layout.Version > want {
+		c.lost = append(c.lost, [2]int64{r.Lost, r.Layout.Version})
+	} else if r.Layout.Version != want || r.Lost != 0 {
 		c.add("layout %d of the history is version %d", want, r.Layout.Version)
 	}
 	if err := r.Layout.Validate(); err != nil {
@@ -71,7 +75,7 @@ func (c *checker) current(r LayoutRecord) {
 
 // served checks that an instance serves a layout that is or was.
 func (c *checker) served(room allocator.Room, name allocator.Instance, version int64) {
-	if _, ok := c.layouts[version]; !ok {
+	if _, ok := c.layouts[version]; !ok && !c.wasLost(version) {
 		c.add("instance %s/%s serves layout version %d; there is no such layout", room, name, version)
 	}
 }
@@ -113,7 +117,11 @@ func (c *checker) tag(s tagState) {
 			eras = append(eras, leasedEra{e, room})
 		}
 		if mark.Era.Version != 0 {
-			eras = append(eras, leasedEra{mark.Era, room})
+			at := len(eras) // the last one, unless a recover wrote of stretches that were lost since
+			for at > 0 && eras[at-1].Version > mark.Era.Version && c.wasLost(eras[at-1].Version) {
+				at--
+			}
+			eras = slices.Insert(eras, at, leasedEra{mark.Era, room})
 		}
 		for _, e := range eras {
 			if mark.Next < e.End && !mark.unread {
@@ -149,11 +157,15 @@ func (c *checker) tag(s tagState) {
 // that are known.
 func (c *checker) eras(tag allocator.Tag, eras []leasedEra) (known []leasedEra) {
 	for i, e := range eras {
-		if e.Stamp.Revision > c.layoutRevision && c.layoutRevision > 0 {
+		if e.Stamp.Revision > c.layoutRevision && c.layoutRevision > 0 && !c.recovered(e.Version) {
 			c.add("tag %s: %v has the stamp of layout revision %d, but the layout is at revision %d", tag, e, e.Stamp.Revision, c.layoutRevision)
 		}
 		if i > 0 && (e.Version <= eras[i-1].Version || e.First < eras[i-1].End || e.Stamp.Revision <= eras[i-1].Stamp.Revision) {
 			c.add("tag %s: %v does not follow %v", tag, e, eras[i-1])
+		}
+		if c.wasLost(e.Version) {
+			known = append(known, e)
+			continue
 		}
 		l, ok := c.layouts[e.Version]
 		r, in := l.Ranges[e.room]
@@ -192,10 +204,23 @@ func (c *checker) disjoint(tag allocator.Tag, all []leasedEra) {
 // by the residues that they share. Eras of different boundaries must not share
 // an interval at all, and the protocol sees to that: the later one began at a
 // floor above the earlier one's end.
+//
+// Of a stretch that was lost nobody knows who leased what: eras of versions that
+// were lost may share IDs with those of before, and of other rooms. But what came
+// after lies above all of it.
 func (c *checker) common(a, b leasedEra) (int64, bool) {
 	first, end := max(a.First, b.First), min(a.End, b.End)
 	if first >= end {
 		return 0, false
+	}
+	if a.Version > b.Version {
+		a, b = b, a
+	}
+	switch {
+	case c.wasLost(b.Version):
+		return 0, false
+	case c.wasLost(a.Version):
+		return first, true
 	}
 	la, lb := c.layouts[a.Version], c.layouts[b.Version]
 	if la.Boundary != lb.Boundary {
@@ -210,10 +235,21 @@ func (c *checker) common(a, b leasedEra) (int64, bool) {
 	return seg.First, err == nil
 }
 
+// recovered reports whether a version is that of the stretch which a recover
+// writes that has not ended: its layout comes last.
+func (c *checker) recovered(version int64) bool {
+	return c.recovering && c.last != nil && version == c.last.Layout.Version+1
+}
+
+// wasLost reports whether a version was lost when etcd went back in time.
+func (c *checker) wasLost(version int64) bool {
+	return c.recovered(version) || slices.ContainsFunc(c.lost, func(l [2]int64) bool { return l[0] <= version && version < l[1] })
+}
+
 // Problems returns what does not hold in d that must.
 func (d *Dump) Problems() []string {
 	var problems []string
-	c := &checker{layoutRevision: d.Layout.revision, add: func(format string, args ...any) {
+	c := &checker{layoutRevision: d.Layout.revision, recovering: d.recovering, add: func(format string, args ...any) {
 		problems = append(problems, fmt.Sprintf(format, args...))
 	}}
 	if d.UUID == "" || d.ClusterID == 0 {

@@ -282,6 +282,28 @@ func listen(tb testing.TB, address string) net.Listener {
 	return l
 }
 
+// silence takes an address that a server left, and closes every connection made
+// to it: another program's server could answer there.
+func silence(tb testing.TB, address string) {
+	tb.Helper()
+	l := listen(tb, address)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	tb.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+}
+
 // is checks an error's Kind and what it says.
 func is(tb testing.TB, err error, kind allocator.Kind, says ...string) {
 	tb.Helper()

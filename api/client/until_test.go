@@ -86,6 +86,7 @@ func TestHold(t *testing.T) {
 		await(t, "its IDs are replaced", func() bool { mustNext(t, tag); return tag.Status().Refills > leases+1 })
 	}
 	a.end()
+	silence(t, a.address)
 	for _, name := range []string{"order", "strict"} {
 		var err error
 		await(t, "the end", func() bool { _, err = ids.Next(t.Context(), name); return err != nil })

@@ -3,6 +3,7 @@ package rest
 import (
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/genproto/googleapis/rpc/code"
@@ -13,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/observe"
 )
 
 // refusal is what HTTP refuses by itself, with a status of its own.
@@ -23,6 +25,18 @@ type refusal struct {
 }
 
 func (r *refusal) Error() string { return r.message }
+
+// refuse answers an error, and logs one that nobody foresaw: a person must look,
+// as the caller can do nothing about it.
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if code := status.Code(api.ToStatus(err)); code == codes.Internal || code == codes.Unknown {
+		if _, refused := errors.AsType[*refusal](err); !refused {
+			h.failed.Log(time.Now(), h.cfg.Logger.Error, "request failed",
+				append(observe.TraceID(r.Context()), "method", r.Method, "path", r.URL.Path, "error", err)...)
+		}
+	}
+	writeError(w, err)
+}
 
 // writeError answers an error: as package api has it, with the HTTP status that
 // gRPC's codes have by convention.

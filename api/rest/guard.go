@@ -66,7 +66,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 		if refused, ok := errors.AsType[*refusal](err); ok && refused.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", c.route.allowed())
 		}
-		writeError(w, err)
+		h.refuse(w, r, err)
 		return
 	}
 	ctx := r.Context()

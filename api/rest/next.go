@@ -20,7 +20,7 @@ func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 			err = h.emptyBody(w, r)
 		}
 		if err != nil {
-			writeError(w, err)
+			h.refuse(w, r, err)
 			return
 		}
 		ctx := &lateDeadline{Context: r.Context()}
@@ -39,7 +39,7 @@ func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 			}
 		}
 		if err != nil {
-			writeError(w, err)
+			h.refuse(w, r, err)
 			return
 		}
 		w.Header()["Content-Type"] = contentJSON

@@ -11,13 +11,15 @@ import (
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	gateway "github.com/march-id/march/api/rest/gateway"
+	"github.com/march-id/march/internal/rarely"
 )
 
 // Config bounds what a handler takes.
 type Config struct {
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
-	// Logger; it must be set. Only panics are logged.
+	// Logger; it must be set. Only panics and errors that nobody foresaw are
+	// logged.
 	Logger hclog.Logger
 }
 
@@ -57,7 +59,7 @@ func Console(console marchv1.ConsoleServiceServer, cfg Config) (func(*http.Serve
 		return nil, err
 	}
 	for _, path := range []string{"/v1/migrations/{id}:watch", "/v1/migrations:watch"} {
-		h.routes[path].methods[http.MethodGet].byHand = watch(console)
+		h.routes[path].methods[http.MethodGet].byHand = h.watch(console)
 	}
 	return h.mount, nil
 }
@@ -69,6 +71,7 @@ type handler struct {
 	routes   map[string]*route // by path, as the document has it
 	gateway  *runtime.ServeMux
 	origins  *http.CrossOriginProtection
+	failed   rarely.Line
 }
 
 func newHandler(generated []byte, cfg Config) (*handler, error) {
@@ -76,21 +79,20 @@ func newHandler(generated []byte, cfg Config) (*handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &handler{
-		cfg: cfg, document: document, routes: routes, origins: http.NewCrossOriginProtection(),
-		gateway: runtime.NewServeMux(
-			runtime.WithMarshalerOption(runtime.MIMEWildcard, newCodec(true)),
-			runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, _ *http.Request, err error) {
-				writeError(w, err)
-			}),
-			runtime.WithIncomingHeaderMatcher(actorHeader),
-			runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
-			runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
-			runtime.WithDisablePathLengthFallback(), // no POST of a form for a GET
-			runtime.WithDisableHTTPMethodOverride(), // the method that counts is the one that is seen
-			runtime.WithWriteContentLength(),
-		),
-	}, nil
+	h := &handler{cfg: cfg, document: document, routes: routes, origins: http.NewCrossOriginProtection()}
+	h.gateway = runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, newCodec(true)),
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			h.refuse(w, r, err)
+		}),
+		runtime.WithIncomingHeaderMatcher(actorHeader),
+		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
+		runtime.WithDisablePathLengthFallback(), // no POST of a form for a GET
+		runtime.WithDisableHTTPMethodOverride(), // the method that counts is the one that is seen
+		runtime.WithWriteContentLength(),
+	)
+	return h, nil
 }
 
 func (h *handler) mount(mux *http.ServeMux) {

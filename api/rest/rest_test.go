@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"math"
 	"net/http"
@@ -56,6 +57,8 @@ func (s *ids) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextRe
 		return nil, ctx.Err()
 	case "panic":
 		panic("at the disco")
+	case "lost":
+		return nil, errors.New("nobody foresaw this")
 	case "last":
 		return &marchv1.NextResponse{Id: math.MaxInt64}, nil
 	}
@@ -83,6 +86,9 @@ func (s *ids) Lease(_ context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseR
 	}
 	if r.GetCount() < 1 {
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d", r.GetCount())
+	}
+	if r.GetTag() == "lost" {
+		return nil, errors.New("nobody foresaw this")
 	}
 	s.leased.Add(r.GetCount())
 	return &marchv1.LeaseResponse{Segment: &marchv1.Segment{First: math.MaxInt64 - 1, Count: r.GetCount()}}, nil
@@ -179,6 +185,28 @@ func TestNext(t *testing.T) {
 }
 
 // answer is the body of an error.
+// An error that nobody foresaw is logged, from the hot route as from the
+// gateway's, and then not again for a while; those of callers are not.
+func TestLogsUnforeseen(t *testing.T) {
+	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2", "POST /v1/tags/lost/lease?count=1"} {
+		s := serveRoom(t)
+		s.do("POST /v1/tags/unknown/next")
+		s.do("POST /v1/tags/-/next")
+		s.do("POST /v1/tags/order/lease?count=0")
+		if s.log.Len() > 0 {
+			t.Errorf("what callers did wrong was logged: %s", s.log)
+		}
+		for range 3 {
+			if w := s.do(lost); w.Code != 500 {
+				t.Errorf("%s: got %d %s", lost, w.Code, w.Body)
+			}
+		}
+		if got := s.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request failed") || !strings.Contains(got, "nobody foresaw this") {
+			t.Errorf("%s: logged %q", lost, got)
+		}
+	}
+}
+
 type answer struct {
 	Code, Reason, Message string
 	Metadata              map[string]string

@@ -17,13 +17,13 @@ const sendTimeout = 10 * time.Second
 
 // watch serves WatchMigration as lines of JSON, {"result": ...} as the gateway
 // has streams; an error after the first line is a line too, {"error": ...}.
-func watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
+func (h *handler) watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		conn := http.NewResponseController(w)
 		// It lasts as long as the migration: the server's limits on a whole request
 		// are not for it. The one on reading would end the request's context.
 		if err := conn.SetReadDeadline(time.Time{}); err != nil {
-			writeError(w, allocator.Errorf(allocator.Internal, "lift the read deadline: %w", err))
+			h.refuse(w, r, allocator.Errorf(allocator.Internal, "lift the read deadline: %w", err))
 			return
 		}
 		out := &lines{ctx: r.Context(), w: w, conn: conn}
@@ -36,7 +36,7 @@ func watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
 		case err == nil:
 		case !out.begun:
 			_ = conn.SetWriteDeadline(time.Now().Add(sendTimeout))
-			writeError(w, err)
+			h.refuse(w, r, err)
 		default:
 			_, answer := errorOf(err)
 			_ = out.write("error", answer) // the client may be gone

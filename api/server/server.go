@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -150,8 +151,18 @@ func handler(cfg Config, requests *observe.Requests) http.Handler {
 	if cfg.Routes != nil {
 		cfg.Routes(mux)
 	}
+	var h http.Handler = mux
 	if requests != nil {
-		return requests.HTTP(mux)
+		h = requests.HTTP(mux)
 	}
-	return mux
+	if cfg.Tracer != nil {
+		h = observe.HTTP(cfg.Tracer, h, untracedPath)
+	}
+	return h
+}
+
+// untracedPath says of requests over HTTP what untraced does of calls.
+func untracedPath(path string) bool {
+	return strings.HasPrefix(path, "/v1/tags/") && strings.HasSuffix(path, "/next") ||
+		path == "/livez" || path == "/readyz" || path == "/metrics"
 }

@@ -217,6 +217,9 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
 	cfg.CreateTags, cfg.Metrics = true, w.metrics
+	if !d.data.temporary {
+		cfg.Journal = d.data.journal()
+	}
 	cfg.Drain = 2 * time.Second
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {

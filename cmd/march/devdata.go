@@ -15,6 +15,7 @@ import (
 //
 //	lock        locked by the march dev that uses it
 //	etcd        etcd's data
+//	journal     the rooms' journals
 //	unfinished  there while the first start is under way
 //
 // An etcd that is killed in its very first start may never start again on what
@@ -28,6 +29,7 @@ type devData struct {
 }
 
 func (d *devData) etcd() string       { return filepath.Join(d.dir, "etcd") }
+func (d *devData) journal() string    { return filepath.Join(d.dir, "journal") }
 func (d *devData) unfinished() string { return filepath.Join(d.dir, "unfinished") }
 
 // open makes, locks and tidies the directory, a temporary one where none is

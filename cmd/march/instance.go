@@ -44,6 +44,7 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(), i.GetName(), i.GetAddress(),
 							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
 					}
+					haltText(w, answer.GetHalt())
 				})
 			})
 		},

@@ -73,7 +73,10 @@ func newLayoutShow(c *common, t *target) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { recordText(w, answer.GetLayout(), answer.GetCluster()) })
+				return c.print(answer, func(w *tabwriter.Writer) {
+					recordText(w, answer.GetLayout(), answer.GetCluster())
+					haltText(w, answer.GetHalt())
+				})
 			})
 		},
 	}

@@ -26,5 +26,19 @@ func TestMain(m *testing.M) {
 			_ = os.Setenv("GORACE", "atexit_sleep_ms=20") // not 1 s at the end of each process
 		}
 	}
-	testscript.Main(m, map[string]func(){"march": main})
+	testscript.Main(withState{m}, map[string]func(){"march": main})
+}
+
+// withState runs tests with a directory of their own for journals.
+type withState struct{ m *testing.M }
+
+// Run implements testscript.TestingM.
+func (w withState) Run() int {
+	dir, err := os.MkdirTemp("", "march-state-")
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	_ = os.Setenv("XDG_STATE_HOME", dir)
+	return w.m.Run()
 }

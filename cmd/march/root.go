@@ -104,7 +104,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newTag(c), newLayout(c), newInstance(c), newMigrate(c), newAudit(c),
-		newVerify(c),
+		newVerify(c), newFence(c), newRecover(c),
 		newBench(c), newVersion(c),
 	)
 	root.SetHelpCommand(newHelp(root))

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -131,6 +132,7 @@ func newRoom(c *common) *cobra.Command {
 		cluster           clusterFlags
 		watch             watchFlags
 		grpc, http, name  string
+		journal           string
 		warm              []string
 		cfg               = room.DefaultConfig()
 		hostname, hostErr = os.Hostname()
@@ -165,6 +167,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				}
 				cfg.WarmTags = append(cfg.WarmTags, parsed)
 			}
+			if cfg.Journal, err = journalDir(journal); err != nil {
+				return usageError{err}
+			}
 			if cfg.Advertise != "" {
 				if err := api.CheckAddress("advertise", cfg.Advertise); err != nil {
 					return usageError{err}
@@ -191,6 +196,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	watch.add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
+	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
@@ -292,4 +298,26 @@ func advertise(set string, at net.Addr, hostname string) string {
 		return net.JoinHostPort(hostname, strconv.Itoa(tcp.Port))
 	}
 	return tcp.String()
+}
+
+// journalDir returns the directory of journals, empty for none.
+func journalDir(set string) (string, error) {
+	switch set {
+	case "off":
+		return "", nil
+	case "":
+	default:
+		return set, nil
+	}
+	if dir, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); dir != "" { // systemd's
+		return dir, nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "march"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "journal: there is no directory for it by default: %w; give --journal DIR, or --journal off", err)
+	}
+	return filepath.Join(home, ".local", "state", "march"), nil
 }

@@ -77,6 +77,9 @@ func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error 
 		if report.More > 0 {
 			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", grouped(report.More))
 		}
+		if h := report.Halt; h.By != "" {
+			_, _ = fmt.Fprintf(c.stdout, "leasing is halted by %s since %s: %s; next: `march recover`\n", excerpt(h.By), h.Time.UTC().Format(time.RFC3339), excerpt(h.Why))
+		}
 	}
 	found := int64(len(report.Problems)) + report.More
 	switch {
@@ -138,6 +141,15 @@ func reportJSON(r ledger.VerifyReport) any {
 	if problems == nil {
 		problems = []string{}
 	}
+	type halt struct {
+		By   string    `json:"by"`
+		Why  string    `json:"why"`
+		Time time.Time `json:"time"`
+	}
+	var halted *halt
+	if r.Halt.By != "" {
+		halted = &halt{r.Halt.By, r.Halt.Why, r.Halt.Time}
+	}
 	return struct {
 		Layouts   int64    `json:"layouts,string"`
 		Rooms     int64    `json:"rooms,string"`
@@ -147,7 +159,8 @@ func reportJSON(r ledger.VerifyReport) any {
 		Instances int64    `json:"instances,string"`
 		Problems  []string `json:"problems"`
 		More      int64    `json:"more,string"`
-	}{r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More}
+		Halt      *halt    `json:"halt"`
+	}{r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted}
 }
 
 // counted returns "1 tag" or "1,000 tags".

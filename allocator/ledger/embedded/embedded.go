@@ -25,6 +25,9 @@ type Config struct {
 	// NoSync leaves out fsync, for tests: the data may not survive a crash of
 	// the machine.
 	NoSync bool
+	// ForceNewCluster makes a cluster of this member alone out of what Dir has of a
+	// larger one.
+	ForceNewCluster bool
 	// Logger gets etcd's errors; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -50,7 +53,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
 	c.TickMs, c.ElectionMs = 10, 100 // one member: there is nobody to wait for
-	c.UnsafeNoFsync = cfg.NoSync
+	c.UnsafeNoFsync, c.ForceNewCluster = cfg.NoSync, cfg.ForceNewCluster
 	log := cfg.Logger
 	if log == nil {
 		log = hclog.NewNullLogger()

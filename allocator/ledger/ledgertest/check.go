@@ -58,9 +58,12 @@ func CheckCluster(tb TB, store ledger.Store, cluster string, issued Issued) {
 
 // Verify is the pure part of CheckCluster: it returns what is wrong.
 func Verify(d *ledger.Dump, issued Issued) []string {
-	v := &verifier{dump: d, layouts: make(map[int64]allocator.Layout), problems: d.Problems()}
+	v := &verifier{dump: d, layouts: make(map[int64]allocator.Layout), lost: make(map[int64]bool), problems: d.Problems()}
 	for _, r := range d.History {
 		v.layouts[r.Layout.Version] = r.Layout
+		for version := r.Lost; r.Lost != 0 && version < r.Layout.Version; version++ {
+			v.lost[version] = true
+		}
 	}
 	for tag, rooms := range issued {
 		v.issued(tag, rooms)
@@ -71,6 +74,7 @@ func Verify(d *ledger.Dump, issued Issued) []string {
 type verifier struct {
 	dump     *ledger.Dump
 	layouts  map[int64]allocator.Layout
+	lost     map[int64]bool // versions that were lost when etcd went back in time
 	problems []string
 }
 
@@ -100,13 +104,17 @@ func (v *verifier) issued(tag allocator.Tag, rooms map[allocator.Room][]allocato
 				continue
 			}
 			l := v.layouts[s.Version]
-			if l.Boundary != s.Boundary || l.Ranges[room] != s.Range {
+			// What was issued in a stretch that was lost is only known to lie in it.
+			lost := slices.ContainsFunc(eras, func(e ledger.Era) bool {
+				return v.lost[e.Version] && e.First <= s.First && s.Last() < e.End
+			})
+			if !lost && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range) {
 				v.add("tag %s room %s: segment %v is not of layout %v", tag, room, s, l)
 			}
 			// Within an era a segment is an interval of the room's IDs, so
 			// segments are disjoint where their intervals are; and eras are
 			// disjoint, which was shown before.
-			if !slices.ContainsFunc(eras, func(e ledger.Era) bool {
+			if !lost && !slices.ContainsFunc(eras, func(e ledger.Era) bool {
 				return e.Version == s.Version && e.First <= s.First && s.Last() < e.End
 			}) {
 				v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)

@@ -70,7 +70,7 @@ func isOneOf(rest string, names []string) bool {
 
 func (m *Memory) complainPut(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, cluster, rest string) {
 	old, there := m.mu.data.at(put.Key, m.mu.data.rev)
-	if there && isOneOf(rest, once) && string(old.value) != string(put.Value) {
+	if there && isOneOf(rest, once) && string(old.value) != string(put.Value) && !recovers(ops, cluster, rest, old.value, put.Value) {
 		m.tb.Errorf("complaint: %s is written again with other content:\n was %s\n now %s", put.Key, old.value, put.Value)
 	}
 	switch {
@@ -79,6 +79,20 @@ func (m *Memory) complainPut(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, c
 	case strings.HasPrefix(rest, "marks/"):
 		m.complainMark(txn, ops, put, cluster, rest)
 	}
+}
+
+// recovers reports whether a recover writes what else is written once: the ID
+// of the etcd cluster, together with a new epoch; or again a lost era, further up
+// and from the same ID on.
+func recovers(ops []ledger.Op, cluster, rest string, old, now []byte) bool {
+	if rest == "identity" {
+		var was, is struct{ UUID string }
+		return json.Unmarshal(old, &was) == nil && json.Unmarshal(now, &is) == nil && was == is &&
+			slices.ContainsFunc(ops, func(op ledger.Op) bool { return op.Put != nil && op.Put.Key == cluster+"epoch" })
+	}
+	var was, is seenEra
+	return strings.HasPrefix(rest, "eras/") && json.Unmarshal(old, &was) == nil && json.Unmarshal(now, &is) == nil &&
+		was.Version == is.Version && was.First == is.First && was.End < is.End && was.Epoch != is.Epoch
 }
 
 // complainLayout: the version grows, the rooms that ever were stay, and the

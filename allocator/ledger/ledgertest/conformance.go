@@ -40,7 +40,7 @@ func RunStore(t *testing.T, open func(t *testing.T) Subject) {
 		{"watch of what is compacted", testCompacted},
 		{"a context that ended", testContext},
 		{"closed", testClosed},
-		{"version", testVersion},
+		{"status", testStatus},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
 	}
@@ -276,8 +276,8 @@ func testContext(t *testing.T, s Subject) {
 	cancel()
 	_, txn := s.Store.Txn(ctx, ledger.Txn{Then: []ledger.Op{put("a", "1")}})
 	_, grant := s.Store.Grant(ctx, time.Minute)
-	_, version := s.Store.Version(ctx)
-	for name, err := range map[string]error{"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(ctx, 1), "Version": version} {
+	_, status := s.Store.Status(ctx)
+	for name, err := range map[string]error{"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(ctx, 1), "Status": status} {
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			t.Errorf("%s: error %v, want Unavailable", name, err)
 		}
@@ -303,9 +303,9 @@ func testClosed(t *testing.T, s Subject) {
 	}
 	_, txn := s.Store.Txn(t.Context(), ledger.Txn{})
 	_, grant := s.Store.Grant(t.Context(), time.Minute)
-	_, version := s.Store.Version(t.Context())
+	_, status := s.Store.Status(t.Context())
 	errs := map[string]error{
-		"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(t.Context(), 1), "Version": version,
+		"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(t.Context(), 1), "Status": status,
 		"a watch that was open": last(watch), "a new watch": last(s.Store.Watch(t.Context(), []ledger.Interval{{Key: "a"}}, 1)),
 	}
 	for name, err := range errs {
@@ -325,8 +325,28 @@ func last(watch <-chan ledger.Change) error {
 	return err
 }
 
-func testVersion(t *testing.T, s Subject) {
-	if version, err := s.Store.Version(t.Context()); err != nil || version == "" {
-		t.Errorf("Version: %q, %v", version, err)
+// A member's raft index is above that of every status that was taken before a
+// write which it has shown.
+func testStatus(t *testing.T, s Subject) {
+	status := func(s ledger.Store) ledger.Status {
+		t.Helper()
+		status, err := s.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status
+	}
+	wrote := write(t, s.Store, put("a", "1"))
+	first := status(s.Store)
+	if first.Sender != wrote.Sender || first.Connection == 0 || first.Version == "" || first.RaftTerm == 0 || first.Revision < wrote.Revision {
+		t.Errorf("status %+v after the answer %+v", first, wrote)
+	}
+	for range 3 {
+		before := status(s.Store)
+		write(t, s.Another, put("a", "2"))
+		write(t, s.Store, get("a", ""))
+		if after := status(s.Store); after.RaftIndex <= before.RaftIndex {
+			t.Errorf("raft index %d, and after a write %d", before.RaftIndex, after.RaftIndex)
+		}
 	}
 }

@@ -146,7 +146,7 @@ func (m *Memory) arrive(all bool) {
 // readAt answers a pure read from a snapshot. The caller holds mu.
 func (m *Memory) readAt(txn ledger.Txn, rev int64) ledger.Answer {
 	d := &m.mu.data
-	answer := ledger.Answer{ClusterID: ClusterID, MemberID: MemberID, Revision: rev, Succeeded: d.holds(txn.If, rev)}
+	answer := ledger.Answer{Sender: m.sender(), Revision: rev, Succeeded: d.holds(txn.If, rev)}
 	ops := txn.Then
 	if !answer.Succeeded {
 		ops = txn.Else
@@ -164,7 +164,7 @@ func (m *Memory) apply(txn ledger.Txn, watchful bool) (ledger.Answer, error) {
 	if err := check(txn); err != nil {
 		return ledger.Answer{}, err
 	}
-	answer := ledger.Answer{ClusterID: ClusterID, MemberID: MemberID, Succeeded: d.holds(txn.If, d.rev)}
+	answer := ledger.Answer{Sender: m.sender(), Succeeded: d.holds(txn.If, d.rev)}
 	ops := txn.Then
 	if !answer.Succeeded {
 		ops = txn.Else
@@ -177,6 +177,7 @@ func (m *Memory) apply(txn ledger.Txn, watchful bool) (ledger.Answer, error) {
 	if watchful {
 		m.complain(txn, ops)
 	}
+	m.mu.index++
 	// All writes of a transaction share the next revision, and its own reads
 	// see those before them.
 	next, wrote := d.rev+1, false

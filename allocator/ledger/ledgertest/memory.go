@@ -31,7 +31,9 @@ type Memory struct {
 		leases map[int64]*memoryLease
 		late   []lateTxn
 		serial int64 // of the last lease
-		count  int   // transactions so far
+		index  uint64
+		id     uint64 // of the etcd cluster
+		count  int    // transactions so far
 	}
 }
 
@@ -51,6 +53,7 @@ const (
 func NewMemory(tb TB) *Memory {
 	m := &Memory{tb: tb}
 	m.mu.data = newMVCC()
+	m.mu.index, m.mu.id = firstIndex, ClusterID
 	m.mu.grew = make(chan struct{})
 	m.mu.leases = make(map[int64]*memoryLease)
 	return m
@@ -210,12 +213,22 @@ func (c *Conn) KeepAlive(ctx context.Context, lease int64) error {
 	return nil
 }
 
-// Version implements ledger.Store.
-func (c *Conn) Version(ctx context.Context) (string, error) {
+// Status implements ledger.Store.
+func (c *Conn) Status(ctx context.Context) (ledger.Status, error) {
 	if err := c.alive(ctx); err != nil {
-		return "", err
+		return ledger.Status{}, err
 	}
-	return "3.7.3", nil
+	m := c.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return ledger.Status{
+		Sender: m.sender(), Revision: m.mu.data.rev, Version: "3.7.3", RaftIndex: m.mu.index, RaftTerm: 2,
+	}, nil
+}
+
+// sender says who answers. The caller holds mu.
+func (m *Memory) sender() ledger.Sender {
+	return ledger.Sender{ClusterID: m.mu.id, MemberID: MemberID, Connection: int64(m.mu.breaks) + 1}
 }
 
 // Close implements ledger.Store. It may be called more than once.

@@ -20,17 +20,23 @@ import (
 )
 
 func main() {
+	if code := exitCode(); code != 0 {
+		os.Exit(code)
+	}
+}
+
+// exitCode does what the command line asks, and returns the exit code.
+func exitCode() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	switch err := command(ctx, os.Args[1:], os.Stdout, os.Stderr); {
-	case errors.Is(err, flag.ErrHelp):
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
 	case errors.Is(err, errUsage):
-		stop()
-		os.Exit(2)
-	case err != nil:
+		return 2
+	default:
 		_, _ = fmt.Fprintln(os.Stderr, "model:", err)
-		stop()
-		os.Exit(1)
+		return 1
 	}
 }
 

@@ -169,7 +169,9 @@ type GetLayoutResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Layout *LayoutRecord          `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
 	// The cluster's uuid.
-	Cluster       string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster string `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Why nothing is leased; absent while leasing is not halted.
+	Halt          *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -216,6 +218,13 @@ func (x *GetLayoutResponse) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *GetLayoutResponse) GetHalt() *Halt {
+	if x != nil {
+		return x.Halt
+	}
+	return nil
 }
 
 type ListLayoutsRequest struct {
@@ -1071,8 +1080,10 @@ func (x *ListInstancesRequest) GetRoom() string {
 }
 
 type ListInstancesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Instances     []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Instances []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
+	// Why nothing is leased; absent while leasing is not halted.
+	Halt          *Halt `protobuf:"bytes,2,opt,name=halt,proto3" json:"halt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1114,6 +1125,76 @@ func (x *ListInstancesResponse) GetInstances() []*Instance {
 	return nil
 }
 
+func (x *ListInstancesResponse) GetHalt() *Halt {
+	if x != nil {
+		return x.Halt
+	}
+	return nil
+}
+
+// Halt says that leasing is halted in all rooms, until `march recover`: etcd
+// went back in time, or is to be restored.
+type Halt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who halted it: instance ROOM/NAME, or a person.
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	Time          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Halt) Reset() {
+	*x = Halt{}
+	mi := &file_march_v1_console_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Halt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Halt) ProtoMessage() {}
+
+func (x *Halt) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Halt.ProtoReflect.Descriptor instead.
+func (*Halt) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Halt) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Halt) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Halt) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type Instance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -1139,7 +1220,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1232,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1245,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1247,7 +1328,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1340,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1353,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -1297,7 +1378,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1390,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1403,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
 }
 
 type ListAuditRequest struct {
@@ -1337,7 +1418,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1430,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1443,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -1390,7 +1471,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1483,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1496,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -1452,7 +1533,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1545,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1558,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -1540,10 +1621,11 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\",\n" +
 	"\x10GetLayoutRequest\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"]\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\x81\x01\n" +
 	"\x11GetLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
-	"\acluster\x18\x02 \x01(\tR\acluster\"P\n" +
+	"\acluster\x18\x02 \x01(\tR\acluster\x12\"\n" +
+	"\x04halt\x18\x04 \x01(\v2\x0e.march.v1.HaltR\x04halt\"P\n" +
 	"\x12ListLayoutsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1590,9 +1672,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\tinstances\x18\x03 \x01(\x05R\tinstances\x12\x14\n" +
 	"\x05alive\x18\x04 \x01(\x05R\x05alive\"*\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
-	"\x04room\x18\x01 \x01(\tR\x04room\"I\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\"m\n" +
 	"\x15ListInstancesResponse\x120\n" +
-	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\"\xef\x02\n" +
+	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\x12\"\n" +
+	"\x04halt\x18\x02 \x01(\v2\x0e.march.v1.HaltR\x04halt\"X\n" +
+	"\x04Halt\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xef\x02\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1664,7 +1751,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_march_v1_console_proto_goTypes = []any{
 	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
 	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
@@ -1688,118 +1775,122 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*Room)(nil),                      // 19: march.v1.Room
 	(*ListInstancesRequest)(nil),      // 20: march.v1.ListInstancesRequest
 	(*ListInstancesResponse)(nil),     // 21: march.v1.ListInstancesResponse
-	(*Instance)(nil),                  // 22: march.v1.Instance
-	(*ForgetInstanceRequest)(nil),     // 23: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 24: march.v1.ForgetInstanceResponse
-	(*ListAuditRequest)(nil),          // 25: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 26: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 27: march.v1.AuditEntry
-	(*Layout)(nil),                    // 28: march.v1.Layout
-	(*LayoutRecord)(nil),              // 29: march.v1.LayoutRecord
-	(*Tag)(nil),                       // 30: march.v1.Tag
-	(*Chain)(nil),                     // 31: march.v1.Chain
-	(*Range)(nil),                     // 32: march.v1.Range
-	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
-	(*UpdateTagRequest)(nil),          // 35: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 36: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 37: march.v1.PrescaleTagRequest
-	(*PlanMigrationRequest)(nil),      // 38: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 39: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 40: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 41: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 42: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 43: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 44: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 45: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 46: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 47: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 48: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 49: march.v1.PrescaleTagResponse
-	(*PlanMigrationResponse)(nil),     // 50: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 51: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 52: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 53: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 54: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 55: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 56: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 57: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 58: march.v1.ContinueMigrationResponse
+	(*Halt)(nil),                      // 22: march.v1.Halt
+	(*Instance)(nil),                  // 23: march.v1.Instance
+	(*ForgetInstanceRequest)(nil),     // 24: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 25: march.v1.ForgetInstanceResponse
+	(*ListAuditRequest)(nil),          // 26: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 27: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 28: march.v1.AuditEntry
+	(*Layout)(nil),                    // 29: march.v1.Layout
+	(*LayoutRecord)(nil),              // 30: march.v1.LayoutRecord
+	(*Tag)(nil),                       // 31: march.v1.Tag
+	(*Chain)(nil),                     // 32: march.v1.Chain
+	(*Range)(nil),                     // 33: march.v1.Range
+	(*timestamppb.Timestamp)(nil),     // 34: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 35: google.protobuf.Duration
+	(*UpdateTagRequest)(nil),          // 36: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 37: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 38: march.v1.PrescaleTagRequest
+	(*PlanMigrationRequest)(nil),      // 39: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 40: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 41: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 42: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 43: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 44: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 45: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 46: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 47: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 48: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 49: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 50: march.v1.PrescaleTagResponse
+	(*PlanMigrationResponse)(nil),     // 51: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 52: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 53: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 54: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 55: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 56: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 57: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 58: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 59: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	28, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	29, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	29, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	29, // 3: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	28, // 4: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	30, // 5: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	30, // 6: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	30, // 7: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	8,  // 8: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	31, // 9: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	30, // 10: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	19, // 11: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	32, // 12: march.v1.Room.range:type_name -> march.v1.Range
-	22, // 13: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	33, // 14: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	33, // 15: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	34, // 16: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	33, // 17: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
-	27, // 18: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	33, // 19: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	0,  // 20: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 21: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 22: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 23: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	9,  // 24: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	11, // 25: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	13, // 26: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	35, // 27: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	15, // 28: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	36, // 29: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	37, // 30: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	17, // 31: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	20, // 32: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	23, // 33: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	38, // 34: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	39, // 35: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	40, // 36: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	41, // 37: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	42, // 38: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	43, // 39: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	44, // 40: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	45, // 41: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	46, // 42: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	25, // 43: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	1,  // 44: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 45: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 46: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 47: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	10, // 48: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	12, // 49: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	14, // 50: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	47, // 51: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	16, // 52: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	48, // 53: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	49, // 54: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	18, // 55: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	21, // 56: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	24, // 57: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	50, // 58: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	51, // 59: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	52, // 60: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	53, // 61: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	54, // 62: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	55, // 63: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	56, // 64: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	57, // 65: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	58, // 66: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	26, // 67: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	44, // [44:68] is the sub-list for method output_type
-	20, // [20:44] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	29, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	30, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	30, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	22, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	30, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	29, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	31, // 6: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	31, // 7: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	31, // 8: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	8,  // 9: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	32, // 10: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	31, // 11: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	19, // 12: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	33, // 13: march.v1.Room.range:type_name -> march.v1.Range
+	23, // 14: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	22, // 15: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	34, // 16: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	34, // 17: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	34, // 18: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	35, // 19: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	34, // 20: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
+	28, // 21: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	34, // 22: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	0,  // 23: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 24: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 25: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 26: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	9,  // 27: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	11, // 28: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	13, // 29: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	36, // 30: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	15, // 31: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	37, // 32: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	38, // 33: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	17, // 34: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	20, // 35: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	24, // 36: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	39, // 37: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	40, // 38: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	41, // 39: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	42, // 40: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	43, // 41: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	44, // 42: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	45, // 43: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	46, // 44: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	47, // 45: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	26, // 46: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	1,  // 47: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 48: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 49: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 50: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	10, // 51: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	12, // 52: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	14, // 53: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	48, // 54: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	16, // 55: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	49, // 56: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	50, // 57: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	18, // 58: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	21, // 59: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	25, // 60: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	51, // 61: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	52, // 62: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	53, // 63: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	54, // 64: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	55, // 65: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	56, // 66: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	57, // 67: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	58, // 68: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	59, // 69: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	27, // 70: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	47, // [47:71] is the sub-list for method output_type
+	23, // [23:47] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -1817,7 +1908,7 @@ func file_march_v1_console_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

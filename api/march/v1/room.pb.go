@@ -382,7 +382,7 @@ var File_march_v1_room_proto protoreflect.FileDescriptor
 
 const file_march_v1_room_proto_rawDesc = "" +
 	"\n" +
-	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x12march/v1/tag.proto\"#\n" +
+	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16march/v1/recover.proto\x1a\x12march/v1/tag.proto\"#\n" +
 	"\x0fGetChainRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"9\n" +
 	"\x10GetChainResponse\x12%\n" +
@@ -409,14 +409,15 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\x05waits\x18\v \x01(\x03R\x05waits\x12\x18\n" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12.\n" +
 	"\x04used\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04used\x12\x18\n" +
-	"\afailure\x18\x0e \x01(\tR\afailure2\xeb\x02\n" +
+	"\afailure\x18\x0e \x01(\tR\afailure2\xb9\x03\n" +
 	"\vRoomService\x12A\n" +
 	"\bGetChain\x12\x19.march.v1.GetChainRequest\x1a\x1a.march.v1.GetChainResponse\x12G\n" +
 	"\n" +
 	"ListChains\x12\x1b.march.v1.ListChainsRequest\x1a\x1c.march.v1.ListChainsResponse\x12D\n" +
 	"\tUpdateTag\x12\x1a.march.v1.UpdateTagRequest\x1a\x1b.march.v1.UpdateTagResponse\x12>\n" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
-	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponseB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12L\n" +
+	"\vReportMarks\x12\x1c.march.v1.ReportMarksRequest\x1a\x1d.march.v1.ReportMarksResponse0\x01B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_room_proto_rawDescOnce sync.Once
@@ -442,9 +443,11 @@ var file_march_v1_room_proto_goTypes = []any{
 	(*UpdateTagRequest)(nil),      // 7: march.v1.UpdateTagRequest
 	(*SkipTagRequest)(nil),        // 8: march.v1.SkipTagRequest
 	(*PrescaleTagRequest)(nil),    // 9: march.v1.PrescaleTagRequest
-	(*UpdateTagResponse)(nil),     // 10: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),       // 11: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),   // 12: march.v1.PrescaleTagResponse
+	(*ReportMarksRequest)(nil),    // 10: march.v1.ReportMarksRequest
+	(*UpdateTagResponse)(nil),     // 11: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),       // 12: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),   // 13: march.v1.PrescaleTagResponse
+	(*ReportMarksResponse)(nil),   // 14: march.v1.ReportMarksResponse
 }
 var file_march_v1_room_proto_depIdxs = []int32{
 	4,  // 0: march.v1.GetChainResponse.chain:type_name -> march.v1.Chain
@@ -456,13 +459,15 @@ var file_march_v1_room_proto_depIdxs = []int32{
 	7,  // 6: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
 	8,  // 7: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
 	9,  // 8: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	1,  // 9: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
-	3,  // 10: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
-	10, // 11: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	11, // 12: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
-	12, // 13: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	9,  // [9:14] is the sub-list for method output_type
-	4,  // [4:9] is the sub-list for method input_type
+	10, // 9: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
+	1,  // 10: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
+	3,  // 11: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
+	11, // 12: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	12, // 13: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
+	13, // 14: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	14, // 15: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
+	10, // [10:16] is the sub-list for method output_type
+	4,  // [4:10] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
 	4,  // [4:4] is the sub-list for extension extendee
 	0,  // [0:4] is the sub-list for field type_name
@@ -473,6 +478,7 @@ func file_march_v1_room_proto_init() {
 	if File_march_v1_room_proto != nil {
 		return
 	}
+	file_march_v1_recover_proto_init()
 	file_march_v1_tag_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -24,6 +24,7 @@ const (
 	RoomService_UpdateTag_FullMethodName   = "/march.v1.RoomService/UpdateTag"
 	RoomService_SkipTag_FullMethodName     = "/march.v1.RoomService/SkipTag"
 	RoomService_PrescaleTag_FullMethodName = "/march.v1.RoomService/PrescaleTag"
+	RoomService_ReportMarks_FullMethodName = "/march.v1.RoomService/ReportMarks"
 )
 
 // RoomServiceClient is the client API for RoomService service.
@@ -44,6 +45,9 @@ type RoomServiceClient interface {
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
+	// ReportMarks returns what this instance remembers of its leases, for `march
+	// recover`.
+	ReportMarks(ctx context.Context, in *ReportMarksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReportMarksResponse], error)
 }
 
 type roomServiceClient struct {
@@ -104,6 +108,25 @@ func (c *roomServiceClient) PrescaleTag(ctx context.Context, in *PrescaleTagRequ
 	return out, nil
 }
 
+func (c *roomServiceClient) ReportMarks(ctx context.Context, in *ReportMarksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReportMarksResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &RoomService_ServiceDesc.Streams[0], RoomService_ReportMarks_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReportMarksRequest, ReportMarksResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RoomService_ReportMarksClient = grpc.ServerStreamingClient[ReportMarksResponse]
+
 // RoomServiceServer is the server API for RoomService service.
 // All implementations must embed UnimplementedRoomServiceServer
 // for forward compatibility.
@@ -122,6 +145,9 @@ type RoomServiceServer interface {
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
+	// ReportMarks returns what this instance remembers of its leases, for `march
+	// recover`.
+	ReportMarks(*ReportMarksRequest, grpc.ServerStreamingServer[ReportMarksResponse]) error
 	mustEmbedUnimplementedRoomServiceServer()
 }
 
@@ -146,6 +172,9 @@ func (UnimplementedRoomServiceServer) SkipTag(context.Context, *SkipTagRequest) 
 }
 func (UnimplementedRoomServiceServer) PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PrescaleTag not implemented")
+}
+func (UnimplementedRoomServiceServer) ReportMarks(*ReportMarksRequest, grpc.ServerStreamingServer[ReportMarksResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReportMarks not implemented")
 }
 func (UnimplementedRoomServiceServer) mustEmbedUnimplementedRoomServiceServer() {}
 func (UnimplementedRoomServiceServer) testEmbeddedByValue()                     {}
@@ -258,6 +287,17 @@ func _RoomService_PrescaleTag_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RoomService_ReportMarks_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReportMarksRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(RoomServiceServer).ReportMarks(m, &grpc.GenericServerStream[ReportMarksRequest, ReportMarksResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type RoomService_ReportMarksServer = grpc.ServerStreamingServer[ReportMarksResponse]
+
 // RoomService_ServiceDesc is the grpc.ServiceDesc for RoomService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -286,6 +326,12 @@ var RoomService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _RoomService_PrescaleTag_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "ReportMarks",
+			Handler:       _RoomService_ReportMarks_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "march/v1/room.proto",
 }

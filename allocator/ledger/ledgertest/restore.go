@@ -1,0 +1,105 @@
+package ledgertest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+)
+
+// firstIndex is the raft index of a store that was made or restored just now.
+const firstIndex = 3
+
+// Restore takes the store back to what it was at a revision, as a restored etcd
+// is: its raft log begins anew, and watches break. bump is how far its revision
+// is raised on the way (--bump-revision). id is its cluster's ID from then on: a
+// restore keeps it where members and token are the same.
+func (m *Memory) Restore(revision int64, bump int64, id uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := m.mu.data
+	m.mu.data = newMVCC()
+	for _, key := range was.keys {
+		for _, v := range was.versions[key] {
+			if v.rev <= revision {
+				m.mu.data.set(key, v)
+			}
+		}
+	}
+	m.mu.data.rev, m.mu.data.compacted = revision+bump, was.compacted
+	if bump > 0 {
+		m.mu.data.compacted = m.mu.data.rev // --mark-compacted, which belongs to it
+	}
+	m.mu.index, m.mu.id, m.mu.late = firstIndex, id, nil
+	m.mu.breaks++
+	m.wake()
+}
+
+// Backup saves a snapshot of the member, as `etcdctl snapshot save` does, and
+// returns its path.
+func (e *Etcd) Backup(tb testing.TB) string {
+	tb.Helper()
+	path := filepath.Join(e.dir, "backup")
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{e.Endpoint}}, path); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// Restore stops the member, restores a backup, as `etcdutl snapshot restore`
+// does, and starts it. bump is --bump-revision, which --mark-compacted goes with;
+// a token other than "" makes an etcd cluster with another ID.
+func (e *Etcd) Restore(tb testing.TB, backup string, bump uint64, token string) {
+	tb.Helper()
+	e.Stop()
+	if err := os.RemoveAll(e.config.Dir); err != nil {
+		tb.Fatal(err)
+	}
+	if token == "" {
+		token = "etcd-cluster" // etcd's default, which the member was made with
+	}
+	if err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: backup, Name: "dev", OutputDataDir: e.config.Dir, PeerURLs: []string{e.config.Peer},
+		InitialCluster: "dev=" + e.config.Peer, InitialClusterToken: token, RevisionBump: bump, MarkCompacted: bump > 0,
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	e.Start(tb)
+}
+
+// CopyData copies the member's data directory and returns the copy's path. The
+// member is stopped meanwhile.
+func (e *Etcd) CopyData(tb testing.TB) string {
+	tb.Helper()
+	e.Stop()
+	path := filepath.Join(e.dir, "copy")
+	if err := os.CopyFS(path, os.DirFS(e.config.Dir)); err != nil {
+		tb.Fatal(err)
+	}
+	e.Start(tb)
+	return path
+}
+
+// PutBack stops the member, puts a copied data directory in the place of its
+// own, and starts it: with force, by --force-new-cluster. Cluster ID and raft
+// log are what they were.
+func (e *Etcd) PutBack(tb testing.TB, data string, force bool) {
+	tb.Helper()
+	e.Stop()
+	if err := os.RemoveAll(e.config.Dir); err != nil {
+		tb.Fatal(err)
+	}
+	if err := os.CopyFS(e.config.Dir, os.DirFS(data)); err != nil {
+		tb.Fatal(err)
+	}
+	e.config.ForceNewCluster = force
+	e.Start(tb)
+	e.config.ForceNewCluster = false
+}

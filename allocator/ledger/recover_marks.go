@@ -1,0 +1,268 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+)
+
+// recoverTag is what is known of a tag.
+type recoverTag struct {
+	known int64 // the largest next of any source
+	step  int64 // its max_step
+	limit int64
+}
+
+// learn takes over what was remembered: tags, rooms and layout versions, even
+// those that the store has forgotten.
+func (r *recovery) learn(memories []Memory) {
+	r.rooms = slices.Clone(r.layout.Ever)
+	r.version = r.layout.Layout.Version
+	for _, m := range memories {
+		r.rooms = append(append(r.rooms, m.Room), m.Rooms...)
+		r.version = max(r.version, m.Version)
+		for tag, next := range m.Marks {
+			r.tag(tag).know(next)
+		}
+	}
+	slices.Sort(r.rooms)
+	r.rooms = slices.Compact(r.rooms)
+	r.version += recoverVersions
+	r.report.Version = r.version
+}
+
+// tag returns what is known of a tag.
+func (r *recovery) tag(name allocator.Tag) *recoverTag {
+	t, ok := r.tags[name]
+	if !ok {
+		t = &recoverTag{step: allocator.DefaultSettings().MaxStep, limit: allocator.MaxID}
+		r.tags[name] = t
+	}
+	return t
+}
+
+func (t *recoverTag) know(next int64) { t.known = max(t.known, next) }
+
+// target returns what a tag's marks are raised to.
+func (r *recovery) target(t *recoverTag) int64 {
+	margin := r.cfg.Margin
+	if margin == 0 {
+		margin = t.step // LargestStep is 2^40 and there are fewer than 2^22 instances: no overflow
+		if int64(r.present) < allocator.MaxID/t.step {
+			margin *= int64(r.present)
+		}
+	}
+	end := max(t.limit, t.known)
+	if t.known > end-margin {
+		return end
+	}
+	return t.known + margin
+}
+
+// lost is the version of the stretch that was lost: one that the store never
+// had.
+func (r *recovery) lost() int64 { return r.layout.Layout.Version + 1 }
+
+// read reads all tags and marks that the store has.
+func (r *recovery) read(ctx context.Context) error {
+	const pageSize = 1000
+	for after := allocator.Tag(""); ; {
+		tags, err := r.l.Tags(ctx, "", after, pageSize)
+		if err != nil {
+			return err
+		}
+		for _, t := range tags {
+			known := r.tag(t.Name)
+			known.know(t.Settings.Start)
+			known.step, known.limit = t.Settings.Chain.MaxStep, t.Settings.Limit
+			after = t.Name
+		}
+		r.progress("reading tags", int64(len(r.tags)), 0)
+		if len(tags) < pageSize {
+			break
+		}
+	}
+	marks := int64(0)
+	for _, room := range r.rooms {
+		from, end := r.l.keys.marksOf(room), prefixEnd(r.l.keys.marksOf(room))
+		for {
+			answer, err := r.l.gets(ctx, page(from, end, pageSize))
+			if err != nil {
+				return err
+			}
+			found := answer.Got[0]
+			if err := r.readMarks(ctx, found); err != nil {
+				return err
+			}
+			marks += int64(len(found))
+			r.progress("reading marks", int64(len(r.tags)), marks)
+			if len(found) < pageSize {
+				break
+			}
+			from = found[len(found)-1].Key + "\x00"
+		}
+	}
+	return nil
+}
+
+// readMarks takes over marks. One that a recover which did not end has raised
+// counts as it was before, or each run would raise it further.
+func (r *recovery) readMarks(ctx context.Context, found []KV) error {
+	for chunk := range slices.Chunk(found, comparePage) {
+		before := make(map[string]int64)
+		if r.again {
+			ops := make([]Op, 0, len(chunk))
+			for _, kv := range chunk {
+				key, err := r.l.keys.parse(kv.Key)
+				if err != nil {
+					return err
+				}
+				ops = append(ops, get(r.l.keys.era(key.room, key.tag, r.lost())))
+			}
+			answer, err := r.l.gets(ctx, ops...)
+			if err != nil {
+				return err
+			}
+			for i := range chunk {
+				if kv, ok := answer.one(i); ok {
+					era, err := decodeEra(kv)
+					if err != nil {
+						return err
+					}
+					before[chunk[i].Key] = era.First
+				}
+			}
+		}
+		for _, kv := range chunk {
+			key, err := r.l.keys.parse(kv.Key)
+			if err != nil {
+				return err
+			}
+			mark, err := decodeMark(kv)
+			if err != nil {
+				return err
+			}
+			next := mark.Next
+			if was, ok := before[kv.Key]; ok {
+				next = was
+			}
+			r.tag(key.tag).know(next)
+		}
+	}
+	return nil
+}
+
+// pair is a mark to be raised.
+type pair struct {
+	tag  allocator.Tag
+	room allocator.Room
+}
+
+// raise raises the marks of all rooms for each tag to one number, and writes
+// the stretch that is lost by that as an era of its own.
+func (r *recovery) raise(ctx context.Context) error {
+	if len(r.rooms) > allocator.MaxRooms {
+		return allocator.Errorf(allocator.Refused, "there were %d rooms in all; a cluster can have had %d", len(r.rooms), allocator.MaxRooms)
+	}
+	if !r.cfg.Apply {
+		r.report.Marks = int64(len(r.tags)) * int64(len(r.rooms))
+		return nil
+	}
+	var batch []pair
+	tags := int64(0)
+	flush := func() error {
+		for attempt := 0; len(batch) > 0; attempt++ {
+			done, err := r.raiseBatch(ctx, batch)
+			if err != nil && (attempt == haltAttempts || allocator.KindOf(err) != allocator.Unavailable) {
+				return err
+			}
+			if !done && attempt == haltAttempts {
+				return allocator.Errorf(allocator.Conflict, "marks are written by others, though leasing is halted: another program?")
+			}
+			if done {
+				batch = batch[:0]
+			} else if !pause(ctx) {
+				return ctx.Err()
+			}
+		}
+		r.progress("raising marks", tags, r.report.Marks)
+		return nil
+	}
+	for _, tag := range sortedTags(r.tags) {
+		for _, room := range r.rooms {
+			if batch = append(batch, pair{tag, room}); len(batch) == recoverBatch {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+		tags++
+	}
+	return flush()
+}
+
+// raiseBatch raises marks. False means that it is to be done again.
+func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
+	k := r.l.keys
+	ours := hasValue(k.epoch(), r.epoch.Value)
+	ops := make([]Op, 0, 2*len(batch))
+	for _, p := range batch {
+		ops = append(ops, get(k.mark(p.room, p.tag)), get(k.era(p.room, p.tag, r.lost())))
+	}
+	answer, err := r.l.read(ctx, Txn{If: []Cond{ours}, Then: ops})
+	if err != nil {
+		return false, err
+	}
+	if !answer.Succeeded {
+		return false, errOtherRecover
+	}
+	txn := Txn{If: []Cond{ours}}
+	raised := int64(0)
+	for i, p := range batch {
+		var mark Mark
+		key := k.mark(p.room, p.tag)
+		cond := absent(key)
+		if kv, ok := answer.one(2 * i); ok {
+			if mark, err = decodeMark(kv); err != nil {
+				return false, err
+			}
+			cond = unchanged(kv)
+		}
+		to := r.target(r.tags[p.tag])
+		if mark.Next >= to {
+			continue
+		}
+		era := Era{Stamp: Stamp{Epoch: r.epochNonce(), Revision: r.epoch.ModRevision}, Version: r.lost(), First: mark.Next, End: to}
+		if kv, ok := answer.one(2*i + 1); ok {
+			was, err := decodeEra(kv)
+			if err != nil {
+				return false, err
+			}
+			era.First = was.First
+		}
+		txn.If = append(txn.If, cond)
+		txn.Then = append(txn.Then, put(key, mark.raised(to).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
+		raised++
+	}
+	if raised == 0 {
+		return true, nil
+	}
+	// A crash or a lost answer here leaves marks raised or not: who reads them
+	// again sees which.
+	if answer, err = r.l.try(ctx, txn); err != nil || !answer.Succeeded {
+		return false, err
+	}
+	r.report.Marks += raised
+	return true, nil
+}
+
+var errOtherRecover = &allocator.Error{Kind: allocator.Conflict, Msg: "another `march recover` began meanwhile, or ended: see `march audit list`"}
+
+func (r *recovery) epochNonce() string {
+	var e epochValue
+	if decode(r.epoch, &e) != nil || e.Halted == nil {
+		return "" // Era.fits refuses it
+	}
+	return e.Halted.Nonce
+}

@@ -1,0 +1,388 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// recover recovers c with those who live.
+func (c *cluster) recover(conn *ledgertest.Conn, living []*process, change ...func(*ledger.RecoverConfig)) (*ledger.RecoverReport, error) {
+	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: func(_ context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
+		for _, p := range living {
+			if s.Address == string(p.name)+".test:7010" {
+				return p.Report(bar)
+			}
+		}
+		return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "nobody is at %s", s.Address)
+	}}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return open(c.tb, conn).Recover(bg, cfg)
+}
+
+func without(ids ...ledger.InstanceID) func(*ledger.RecoverConfig) {
+	return func(cfg *ledger.RecoverConfig) { cfg.Without = ids }
+}
+
+func missing(r *ledger.RecoverReport) (ids []string) {
+	for _, m := range r.Missing {
+		ids = append(ids, string(m.ID))
+	}
+	return ids
+}
+
+// Whatever the restore, and whatever was forgotten by it (leases, a tag, a room,
+// layouts, registrations): after a recover everybody leases again, without a
+// restart, and no ID comes twice.
+func TestRecover(t *testing.T) {
+	for _, bump := range []int64{0, 1_000_000_000} {
+		for _, id := range []uint64{ledgertest.ClusterID, 42} {
+			t.Run(fmt.Sprintf("bump %d, etcd cluster %x", bump, id), func(t *testing.T) {
+				c := newCluster(t, "100 a=0-50 b=50-100")
+				a, b := c.start("a"), c.start("b")
+				a.lease(10)
+				b.lease(1000)
+				backup := c.mem.Revision()
+				c.tag("later", func(*ledger.TagSettings) {})
+				c.move("100 a=0-30 b=50-100 c=30-50")
+				other, third := c.start("a"), c.start("c")
+				living := []*process{a, b, other, third}
+				for range 3 {
+					for _, p := range living {
+						p.lease(500)
+						if _, err := p.tryLease("later", 100); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				c.mem.Restore(backup, bump, id)
+				for _, p := range living { // some see it by themselves, and register again
+					_, err := p.tryLease("t", 1000)
+					wantKind(t, err, allocator.WentBack)
+				}
+				if id != ledgertest.ClusterID && c.isHalted() != "" {
+					t.Errorf("another etcd cluster was halted: %s", c.isHalted())
+				}
+				var skip []func(*ledger.RecoverConfig)
+				if id != ledgertest.ClusterID {
+					// Nobody wrote into the other one, so it knows of two only; the rest are named.
+					skip = append(skip, func(cfg *ledger.RecoverConfig) {
+						cfg.Memories = []ledger.Memory{other.report(), third.report()}
+					})
+				}
+				dry, err := c.recover(c.mem.Open(), living, append(skip, func(cfg *ledger.RecoverConfig) { cfg.Apply = false })...)
+				if err != nil || len(dry.Missing) > 0 || dry.Marks == 0 || dry.Epoch != "" {
+					t.Fatalf("dry run: %+v, %v", dry, err)
+				}
+				report, err := c.recover(c.mem.Open(), living, skip...)
+				if err != nil || len(report.Missing) > 0 || report.Tags != 2 || report.Marks != 6 || report.Epoch == "" {
+					t.Fatalf("%+v, %v", report, err)
+				}
+				if _, err := c.admin.Refresh(bg); err != nil {
+					t.Fatal(err)
+				}
+				c.tag("later", func(*ledger.TagSettings) {})
+				for range 2 {
+					for _, p := range []*process{a, b, other} {
+						if seg := p.lease(100); seg.Version != 101 && seg.Version != 102 {
+							t.Errorf("leased %v", seg)
+						}
+						if _, err := p.tryLease("later", 100); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				_, err = third.tryLease("t", 1)
+				wantKind(t, err, allocator.NoRange)
+				record, err := open(t, c.mem.Open()).Refresh(bg)
+				if err != nil || !slices.Contains(record.Ever, "c") {
+					t.Errorf("room c is forgotten: %+v, %v", record, err)
+				}
+				c.admin = open(t, c.mem.Open())
+				c.move("100 a=0-30 b=50-100 c=30-50")
+				third.lease(10)
+				c.start("c").lease(10)
+				if why := c.isHalted(); why != "" {
+					t.Errorf("halted again: %s", why)
+				}
+				_, _, err = c.admin.Origin(bg, "t", 1500)
+				wantKind(t, err, allocator.NotFound, "lost when etcd went back in time")
+				c.check()
+			})
+		}
+	}
+}
+
+// An instance that does not answer is named, and nothing goes on without it,
+// until that is said. One that was restarted without its memory counts as not
+// answered.
+func TestRecoverNamesWhoDidNotAnswer(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.startAs("a", "one"), c.startAs("b", "two")
+	a.lease(10)
+	b.lease(10)
+	backup := c.mem.Revision()
+	a.lease(1000)
+	b.lease(1000)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	again := c.startAs("b", "two") // in place of b, whose registration the store still has
+	mark := c.mark("a")
+	report, err := c.recover(c.mem.Open(), []*process{again})
+	wantKind(t, err, allocator.Refused, "not all instances answered")
+	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "nobody is at") ||
+		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
+		t.Errorf("missing: %+v", report.Missing)
+	}
+	if c.mark("a") != mark || c.isHalted() == "" {
+		t.Errorf("the mark went from %+v to %+v; halted %q", mark, c.mark("a"), c.isHalted())
+	}
+	_, err = c.recover(c.mem.Open(), []*process{again}, without("a/one"))
+	wantKind(t, err, allocator.Refused, "not all instances answered")
+	if _, err = c.recover(c.mem.Open(), []*process{again}, without("a/one", "b/two")); err != nil {
+		t.Fatal(err)
+	}
+	again.lease(10)
+	c.startAs("a", "new").lease(10)
+	c.check()
+	// The next recover has nothing to do with that: b/two says so with its next
+	// registration.
+	if err := again.Serve(bg, again.Version()); err != nil {
+		t.Fatal(err)
+	}
+	report, err = c.recover(c.mem.Open(), []*process{again})
+	if got := missing(report); allocator.KindOf(err) != allocator.Refused || !slices.Equal(got, []string{"a/new", "a/one"}) {
+		t.Errorf("missing at the next recover: %+v, %v", report.Missing, err)
+	}
+}
+
+// What nobody remembers any longer is named, however often the process was
+// started again since; where its journal is there, nothing is.
+func TestRecoverNamesLostMemories(t *testing.T) {
+	for _, journal := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := ""
+		if journal {
+			dir = t.TempDir()
+		}
+		start := func() *process {
+			p := c.mustStartWith(t, "a", "one", dir)
+			p.lease(10)
+			return p
+		}
+		p := start()
+		backup := c.mem.Revision()
+		for range 2 {
+			_ = p.Close()
+			p = start()
+		}
+		_ = p.Close()
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		p = c.mustStartWith(t, "a", "one", dir) // sees it and halts
+		_ = p.Close()
+		p = c.mustStartWith(t, "a", "one", dir)
+		report, err := c.recover(c.mem.Open(), []*process{p})
+		switch {
+		case journal && err != nil:
+			t.Errorf("with the journal: %+v, %v", report.Missing, err)
+		case !journal && (allocator.KindOf(err) != allocator.Refused || len(report.Missing) != 2):
+			// The one that the backup knows, and the one that was started after it.
+			t.Errorf("without: %+v, %v", report.Missing, err)
+		}
+	}
+}
+
+// Nobody is forgotten while leasing is halted, nor leaves: recover must know of
+// them.
+func TestNobodyIsForgottenWhileHalted(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	if _, err := c.admin.Halt(bg, "ann", "a restore"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, c.admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
+	instances, err := c.admin.Instances(bg, "")
+	if err != nil || len(instances) != 1 {
+		t.Fatalf("%+v, %v", instances, err)
+	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	p.lease(10)
+	if err := p.Leave(bg); err != nil {
+		t.Error(err)
+	}
+	c.check()
+}
+
+// Who stops right after a restore that nobody has seen yet sees it, and stays
+// registered.
+func TestLeaveSeesARestore(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	backup := c.mem.Revision()
+	p.lease(10)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.ledger.Uncheck() // the connection broke
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by instance a/one")
+	if instances, err := c.admin.Instances(bg, ""); err != nil || len(instances) != 1 {
+		t.Errorf("%+v, %v", instances, err)
+	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	c.start("a").lease(10)
+	c.check()
+}
+
+// Forget compares the epoch: that a mod revision is the same says nothing after
+// a restore.
+func TestForgetComparesTheEpoch(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	conn := c.mem.Open()
+	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if len(txn.Then) > 0 && txn.Then[0].Delete != "" {
+			c.corrupt("epoch", epochValue(2))
+		}
+		return ledgertest.Fate{}
+	})
+	wantKind(t, open(t, conn).Forget(bg, "a", "one", "bob"), allocator.Conflict, "the epoch changed")
+	conn.Fate(nil)
+	p.lease(10)
+	if err := open(t, conn).Forget(bg, "a", "one", "bob"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lease whose answer is still under way when the barrier is passed is lost,
+// however late it comes; and nothing is leased before there is a new epoch.
+func TestBarrier(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	p.lease(10)
+	var memory ledger.Memory
+	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if writes("marks/")(txn) && memory.UUID == "" {
+			memory = p.report()
+		}
+		return ledgertest.Fate{}
+	})
+	seg, err := p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "march recover", "new epoch")
+	if memory.Marks["t"] != 11 || c.mark("a").Next != 21 {
+		t.Errorf("remembered %d, the mark is %d, leased %v", memory.Marks["t"], c.mark("a").Next, seg)
+	}
+	_, err = p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "march recover")
+	if why := c.isHalted(); why != "" {
+		t.Errorf("halted: %s", why)
+	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	p.lease(10)
+	c.check()
+}
+
+// A recover that fails at any of its transactions, done or not, is run again and
+// ends; marks are not raised further by that.
+func TestRecoverFailsAnywhere(t *testing.T) {
+	for _, fate := range []ledgertest.FateName{ledgertest.NotDone, ledgertest.DoneAnswerLost, ledgertest.Late, ledgertest.Twice} {
+		t.Run(fate.String(), func(t *testing.T) {
+			for at := 1; ; at++ {
+				c := newCluster(t, "100 a=0-50 b=50-100")
+				for i := range 30 {
+					c.tag(allocator.Tag(fmt.Sprint("tag-", i)), func(*ledger.TagSettings) {})
+				}
+				p := c.start("a")
+				p.lease(10)
+				backup := c.mem.Revision()
+				p.lease(100)
+				c.mem.Restore(backup, 0, ledgertest.ClusterID)
+				conn := c.mem.Open()
+				met := 0
+				conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+					if ledgertest.Writes(txn) && len(txn.Then) > 0 && txn.Then[0].Put != nil {
+						if met++; met == at {
+							return ledgertest.Fate{Name: fate, N: 2}
+						}
+					}
+					return ledgertest.Fate{}
+				})
+				report, err := c.recover(conn, []*process{p})
+				if err != nil {
+					verify(t, c)
+					report, err = c.recover(c.mem.Open(), []*process{p})
+				}
+				verify(t, c)
+				if err != nil || report.Epoch == "" {
+					t.Fatalf("fault at write %d: %+v, %v", at, report, err)
+				}
+				c.mem.Arrive()
+				if next, want := c.mark("b").Next, int64(211+100_000_000); next != want && (fate != ledgertest.Late || next != want+100_000_000) { // a late end of the first run: the second one recovers what is well
+					t.Errorf("fault at write %d: raised to %d, want %d", at, next, want)
+				}
+				p.lease(10)
+				c.start("b").lease(10)
+				c.check()
+				if met < at {
+					break // there was no such write
+				}
+			}
+		})
+	}
+}
+
+// verify checks that Verify finds nothing wrong.
+func verify(t *testing.T, c *cluster) {
+	t.Helper()
+	report, err := open(t, c.mem.Open()).Verify(bg, nil)
+	if err != nil || len(report.Problems) > 0 {
+		t.Errorf("verify: %q, %v", report.Problems, err)
+	}
+}
+
+// Who was left out and comes back with IDs that others may have by now drops
+// them, raises the mark over them, and tells.
+func TestLeftOutOfRecover(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, q := c.start("a"), c.start("a")
+	p.lease(10)
+	backup := c.mem.Revision()
+	p.lease(5_000)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	if _, err := c.recover(c.mem.Open(), []*process{q}, without("a/i1", "a/i2"), func(cfg *ledger.RecoverConfig) { cfg.Margin = 100 }); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	p.OnBehind(func(tag allocator.Tag, next int64) { told = append(told, fmt.Sprint(tag, " ", next)) })
+	held := p.last["t"] + 1
+	seg := p.lease(10)
+	if seg.First < held || !slices.Equal(told, []string{fmt.Sprint("t ", held)}) {
+		t.Errorf("leased %v, held up to %d, told %v", seg, held, told)
+	}
+	if c.mark("a").Next <= held {
+		t.Errorf("the mark is %d", c.mark("a").Next)
+	}
+}
+
+// report returns what p remembers, and bars it.
+func (p *process) report() ledger.Memory {
+	m, err := p.Report(true)
+	if err != nil {
+		p.c.tb.Errorf("report: %v", err)
+	}
+	return m
+}

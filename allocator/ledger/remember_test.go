@@ -1,0 +1,153 @@
+package ledger_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// startWith starts an instance with a journal.
+func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string) (*process, error) {
+	p := &process{c: c, room: room, name: name, conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+	p.ledger = open(c.tb, p.conn)
+	var err error
+	p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Journal: dir})
+	return p, err
+}
+
+// mustStartWith is startWith; the instance is closed at the end of the test.
+func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocator.Instance, dir string) *process {
+	t.Helper()
+	p, err := c.startWith(room, name, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// A restore that the beat does not show (it is gone, say, or the raft log has
+// grown past it) is seen by who was restarted with its journal: by the highest
+// revision, by an epoch, by a mark.
+func TestJournalSeesARestore(t *testing.T) {
+	for _, bump := range []int64{0, 1_000_000_000} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := t.TempDir()
+		p := c.mustStartWith(t, "a", "one", dir)
+		p.lease(10)
+		backup := c.mem.Revision()
+		p.lease(1000)
+		_ = p.Close()
+		c.mem.Restore(backup, bump, ledgertest.ClusterID)
+		c.corrupt("beat", nil)
+		p = c.mustStartWith(t, "a", "one", dir)
+		seg, err := p.tryLease("t", 10)
+		wantKind(t, err, allocator.WentBack, "halted by instance a/one")
+		if c.isHalted() == "" || seg.Count > 0 {
+			t.Errorf("bump %d: leased %v", bump, seg)
+		}
+		// The recover needs nobody else; and the journal outlives it.
+		if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+			t.Fatal(err)
+		}
+		p.lease(10)
+		_ = p.Close()
+		p = c.mustStartWith(t, "a", "one", dir)
+		p.lease(10)
+		if why := c.isHalted(); why != "" {
+			t.Errorf("halted again: %s", why)
+		}
+		c.check()
+	}
+}
+
+// An epoch that a journal knows to be over is not believed again.
+func TestJournalKnowsEpochs(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	dir := t.TempDir()
+	p := c.mustStartWith(t, "a", "one", dir)
+	p.lease(10)
+	first := c.value("epoch")
+	c.corrupt("epoch", epochValue(2))
+	p.lease(10)
+	_ = p.Close()
+	c.corrupt("epoch", first)
+	p = c.mustStartWith(t, "a", "one", dir)
+	_, err := p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "is in force again, after 00000000000000000000000000000002")
+	c.check()
+}
+
+// Who does not run is known by its journal: recover needs not go on without it.
+func TestRecoverByJournal(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	dir := t.TempDir()
+	p := c.mustStartWith(t, "a", "one", dir)
+	p.lease(10)
+	backup := c.mem.Revision()
+	c.move("100 a=0-60 b=60-100")
+	p.lease(300_000_000)
+	held := p.last["t"]
+	_ = p.Close()
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	_, err := c.recover(c.mem.Open(), nil)
+	wantKind(t, err, allocator.Refused)
+	files, err := filepath.Glob(filepath.Join(dir, "*", "a", "one.journal"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	memory, err := ledger.ReadJournal(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := c.recover(c.mem.Open(), nil, func(cfg *ledger.RecoverConfig) { cfg.Memories = []ledger.Memory{memory} })
+	if err != nil || report.Version != 102 {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for _, room := range []allocator.Room{"a", "b"} {
+		if next := c.mark(room).Next; next <= held {
+			t.Errorf("the mark of room %s is %d, %d was leased", room, next, held)
+		}
+		c.start(room).lease(10)
+	}
+	c.check()
+}
+
+// A barrier outlives the process.
+func TestBarrierIsWrittenDown(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	dir := t.TempDir()
+	p := c.mustStartWith(t, "a", "one", dir)
+	p.lease(10)
+	p.report()
+	_ = p.Close()
+	p = c.mustStartWith(t, "a", "one", dir)
+	_, err := p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "march recover")
+	c.corrupt("epoch", epochValue(2))
+	p.lease(10)
+	c.check()
+}
+
+// Without its journal an instance leases nothing; two processes do not share
+// one; and another instance's is refused.
+func TestJournalIsNeeded(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	dir := t.TempDir()
+	p := c.mustStartWith(t, "a", "one", dir)
+	p.lease(10)
+	_, err := c.startWith("a", "one", dir)
+	wantKind(t, err, allocator.Refused, "another process has it", "--name")
+	c.mustStartWith(t, "a", "two", dir).lease(10)
+	_ = p.Close()
+	seg, err := p.tryLease("t", 10)
+	wantKind(t, err, allocator.Unavailable, "cannot be written, nothing is leased")
+	if seg.Count != 0 || strings.Contains(err.Error(), "march recover") {
+		t.Errorf("%v, %v", seg, err)
+	}
+	c.check()
+}

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// TestRestoreMatrix follows the README's runbook with real processes and a real
+// etcd of one member that really goes back: rooms that live on, that were killed
+// and start again with their journals, and without; and a backup restored with
+// and without a raised revision, and into an etcd cluster with another ID, and
+// the member's data directory copied back, started as it is and by
+// --force-new-cluster. In every cell leasing is halted before anything is leased,
+// and after the recover no ID comes twice.
+//
+// The exceptions are as the README says: into another etcd cluster nobody
+// writes, and a copied directory that nobody remembers more than is not to be
+// seen. There the rooms start after the recover.
+func TestRestoreMatrix(t *testing.T) {
+	for _, rooms := range []string{"alive", "restarted with journal", "restarted without journal"} {
+		for _, how := range []restore{
+			{name: "plain"}, {name: "bumped", bump: 1_000_000_000}, {name: "new token", token: "another"},
+			{name: "data copied back", copied: true}, {name: "data copied back, new cluster forced", copied: true, force: true},
+		} {
+			t.Run(rooms+", "+how.name, func(t *testing.T) {
+				t.Parallel()
+				m := newMatrix(t, rooms == "restarted without journal")
+				for range 3 {
+					m.next(t, 300)
+				}
+				m.age(t)
+				backup := how.backup(t, m.etcd)
+				for range 5 {
+					m.next(t, 2_000) // more than was held: leases that the backup does not know
+				}
+				if rooms != "alive" {
+					m.kill()
+				}
+				how.restore(t, m.etcd, backup)
+				seen := how.token == "" && !(how.copied && rooms == "restarted without journal")
+				switch {
+				case rooms == "alive":
+					m.next(t, 10) // of what they hold
+				case seen:
+					m.start(t)
+				}
+				if seen {
+					if err := poll(patience(t), func() bool { return m.halted(t) }); err != nil {
+						t.Fatalf("the restore was not seen: %v", err)
+					}
+				}
+				m.recover(t, rooms, how.token != "")
+				if rooms != "alive" && !seen {
+					m.start(t)
+				}
+				if err := poll(patience(t), func() bool { return m.tryNext(t, 5_000) }); err != nil {
+					t.Fatalf("rooms do not lease after the recover: %v", err)
+				}
+				m.next(t, 10_000)
+				stdout, stderr, code := march(t, "verify", "--etcd", m.etcd.Endpoint)
+				if code != exitOK {
+					t.Errorf("verify: exit code %d\n%s%s", code, stdout, stderr)
+				}
+				if m.halted(t) {
+					t.Error("halted again after the recover")
+				}
+				t.Logf("%d IDs, none twice", len(m.ids))
+			})
+		}
+	}
+}
+
+// restore is a way in which etcd goes back in time.
+type restore struct {
+	name          string
+	token         string
+	bump          uint64
+	copied, force bool
+}
+
+func (r restore) backup(t *testing.T, etcd *ledgertest.Etcd) string {
+	t.Helper()
+	if r.copied {
+		return etcd.CopyData(t)
+	}
+	return etcd.Backup(t)
+}
+
+func (r restore) restore(t *testing.T, etcd *ledgertest.Etcd, backup string) {
+	t.Helper()
+	if r.copied {
+		etcd.PutBack(t, backup, r.force)
+	} else {
+		etcd.Restore(t, backup, r.bump, r.token)
+	}
+}
+
+// matrix is a cluster of two rooms, each in a process of its own.
+type matrix struct {
+	etcd    *ledgertest.Etcd
+	store   ledger.Store
+	base    int
+	dir     string
+	without bool
+	rooms   []*process
+	ids     map[string]bool
+}
+
+func newMatrix(t *testing.T, without bool) *matrix {
+	t.Helper()
+	m := &matrix{etcd: ledgertest.StartEtcd(t), dir: t.TempDir(), without: without, ids: make(map[string]bool)}
+	m.store = m.etcd.Store(t)
+	var err error
+	if m.base, err = freeBase(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := ledger.New(m.store, ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout, err := allocator.EqualLayout(100, []allocator.Room{"a", "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Init(t.Context(), layout, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.CreateTag(t.Context(), "order", ledger.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	m.start(t)
+	return m
+}
+
+func (m *matrix) address(i int) string { return fmt.Sprintf("127.0.0.1:%d", m.base+i) }
+
+// start starts the rooms' processes. It does not wait for them to be ready: they
+// are not while leasing is halted.
+func (m *matrix) start(t *testing.T) {
+	t.Helper()
+	m.rooms = nil
+	for i, room := range []string{"a", "b"} {
+		journal := filepath.Join(m.dir, "journal")
+		if m.without {
+			journal = "off"
+		}
+		p, err := startProcess(m.dir, nil, "march", "room", room, "--etcd", m.etcd.Endpoint, "--name", room+"-0",
+			"--grpc", m.address(i), "--http", "", "--journal", journal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		})
+		m.rooms = append(m.rooms, p)
+		if err := p.await(patience(t), "ready"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (m *matrix) kill() {
+	for _, p := range m.rooms {
+		_ = p.cmd.Process.Signal(syscall.SIGKILL)
+		<-p.done
+	}
+}
+
+// tryNext asks each room for n IDs, and reports whether all were given.
+func (m *matrix) tryNext(t *testing.T, n int) bool {
+	t.Helper()
+	all := true
+	for i := range m.rooms {
+		stdout, _, code := march(t, "id", "next", "order", "--count", strconv.Itoa(n), "--room", m.address(i))
+		all = all && code == exitOK
+		for id := range strings.Lines(stdout) {
+			if m.ids[id] {
+				t.Errorf("room %d: ID %s was issued twice", i, strings.TrimSpace(id))
+			}
+			m.ids[id] = true
+		}
+	}
+	return all
+}
+
+func (m *matrix) next(t *testing.T, n int) {
+	t.Helper()
+	if !m.tryNext(t, n) {
+		t.Errorf("not all of %d IDs were given", n)
+	}
+}
+
+// age makes etcd's raft log one of a cluster that is not just born, and has the
+// beat say so: a log that is restored must not be past it at once.
+func (m *matrix) age(t *testing.T) {
+	t.Helper()
+	do := func(op ledger.Op) {
+		if _, err := m.store.Txn(t.Context(), ledger.Txn{Then: []ledger.Op{op}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 1_000 {
+		do(ledger.Op{Put: &ledger.Put{Key: "other", Value: fmt.Append(nil, i)}})
+	}
+	do(ledger.Op{Delete: "/march/default/beat"})
+	if err := poll(patience(t), func() bool { return m.value(t, "beat") != "" }); err != nil {
+		t.Fatalf("no beat: %v", err)
+	}
+}
+
+func (m *matrix) value(t *testing.T, key string) string {
+	t.Helper()
+	answer, err := m.store.Txn(t.Context(), ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: "/march/default/" + key}}}}})
+	if err != nil || len(answer.Got[0]) == 0 {
+		return ""
+	}
+	return string(answer.Got[0][0].Value)
+}
+
+func (m *matrix) halted(t *testing.T) bool { return strings.Contains(m.value(t, "epoch"), `"halted"`) }
+
+// recover runs the runbook's commands.
+func (m *matrix) recover(t *testing.T, rooms string, moved bool) {
+	t.Helper()
+	args := []string{"recover", "--etcd", m.etcd.Endpoint, "--quiet", "--wait", "2s", "--timeout", "20s"}
+	if rooms != "alive" && moved && !m.without { // they could not start there, and are known by their journals
+		files, err := filepath.Glob(filepath.Join(m.dir, "journal", "*", "*", "*.journal"))
+		if err != nil || len(files) != 2 {
+			t.Fatalf("journals: %v, %v", files, err)
+		}
+		for _, file := range files {
+			args = append(args, "--journal", file)
+		}
+	}
+	var before string
+	if err := poll(patience(t), func() bool { before = m.value(t, "epoch"); return before != "" }); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, code := march(t, args...)
+	if code != exitOK || !strings.Contains(stdout, "nothing of that is done yet") || m.value(t, "epoch") != before {
+		t.Errorf("dry run: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	args = append(args, "--yes")
+	if m.without && rooms != "alive" {
+		stdout, stderr, code = march(t, args...)
+		if code != exitFailed || !strings.Contains(stdout, "missing") || !strings.Contains(stderr, "not all instances answered") {
+			t.Errorf("without journals: exit code %d\n%s%s", code, stdout, stderr)
+		}
+		args = append(args, "--without", "a/a-0,b/b-0")
+	}
+	stdout, stderr, code = march(t, args...)
+	if code != exitOK || !strings.Contains(stdout, "epoch ") {
+		t.Fatalf("recover: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if named := strings.Contains(stdout, "missing"); named {
+		t.Errorf("recover:\n%s", stdout)
+	}
+}
+
+// march fence halts leasing; it asks first.
+func TestFence(t *testing.T) {
+	t.Parallel()
+	m := newMatrix(t, true)
+	m.next(t, 10)
+	_, stderr, code := march(t, "fence", "--etcd", m.etcd.Endpoint)
+	if code != exitUsage || !strings.Contains(stderr, "--yes") || m.halted(t) {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	for range 2 { // a second time changes nothing
+		stdout, stderr, code := march(t, "fence", "--etcd", m.etcd.Endpoint, "--yes", "--why", "tonight's restore")
+		if code != exitOK || !strings.Contains(stdout, "tonight's restore") || !strings.Contains(stdout, "march recover") || !m.halted(t) {
+			t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+		}
+	}
+	m.next(t, 10) // of what is held
+	_, stderr, code = march(t, "id", "next", "order", "--count", "50000", "--room", m.address(0))
+	if code != exitFailed || !strings.Contains(stderr, "tonight's restore") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	m.recover(t, "alive", false)
+	if err := poll(patience(t), func() bool { return m.tryNext(t, 5_000) }); err != nil {
+		t.Errorf("rooms do not lease after the recover: %v", err)
+	}
+}
+
+// Where journals are by default.
+func TestJournalDir(t *testing.T) {
+	for _, test := range []struct{ set, state, xdg, home, want string }{
+		{"off", "/s", "/x", "/h", ""},
+		{"/j", "/s", "/x", "/h", "/j"},
+		{"", "/s:/t", "/x", "/h", "/s"},
+		{"", "", "/x", "/h", "/x/march"},
+		{"", "", "relative", "/h", "/h/.local/state/march"},
+		{"", "", "", "/h", "/h/.local/state/march"},
+	} {
+		t.Setenv("STATE_DIRECTORY", test.state)
+		t.Setenv("XDG_STATE_HOME", test.xdg)
+		t.Setenv("HOME", test.home)
+		if got, err := journalDir(test.set); err != nil || got != test.want {
+			t.Errorf("%+v: %q, %v", test, got, err)
+		}
+	}
+	t.Setenv("HOME", "")
+	_ = os.Unsetenv("HOME")
+	if _, err := journalDir(""); allocator.KindOf(err) != allocator.Invalid || !slices.Contains(strings.Fields(err.Error()), "--journal") {
+		t.Errorf("without a home: %v", err)
+	}
+}
