@@ -42,7 +42,7 @@ func (w *world) note(a answered) {
 	}
 	w.log("%-12s %s: %v", a.by.id, a.tag, a.runs)
 	w.mu.Lock()
-	changes := w.mu.changes
+	changes := w.mu.ever
 	n := len(w.mu.calls)
 	w.mu.calls = append(w.mu.calls, a)
 	w.mu.latest[string(a.tag)+" "+string(a.by.name)] = a.at
@@ -146,23 +146,35 @@ func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
 		w.checkRun(d, a, allocator.Run{First: era.End, Count: end - era.End})
 		run.Count = era.End - run.First
 	}
-	under := w.mu.changes[era.Version-1].layout
+	if lost(d, era) {
+		w.count("IDs of a stretch that was lost", int(run.Count))
+		return
+	}
+	under := w.under(era.Version)
+	layout := w.mu.changes[under].layout
 	switch {
-	case !inRange(under, a.by.in, run):
-		w.Errorf("%s, tag %s: IDs %v are not of room %s in %s", a.by.id, a.tag, run, a.by.in, text(under))
+	case !inRange(layout, a.by.in, run):
+		w.Errorf("%s, tag %s: IDs %v are not of room %s in %s", a.by.id, a.tag, run, a.by.in, text(layout))
 	case era.Version < a.by.link.reportedBefore(a.at):
 		w.Errorf("%s, tag %s: IDs %v of layout version %d were issued after the report of version %d", a.by.id, a.tag, run, era.Version, a.by.link.reportedBefore(a.at))
 	case a.seg.Count > 0 && a.seg.Version != era.Version:
 		w.Errorf("%s, tag %s: %v lies in an era of layout version %d", a.by.id, a.tag, a.seg, era.Version)
 	}
-	if a.tag != strictTag || !w.strict || int(era.Version) >= len(w.mu.changes) {
+	if a.tag != strictTag || !w.strict || under+1 >= len(w.mu.changes) {
 		return
 	}
-	until := a.at.Add(a.ttl)
-	if late := until.Sub(w.mu.changes[era.Version].at) - w.hold; late > 0 {
+	until, next := a.at.Add(a.ttl), w.mu.changes[under+1]
+	if late := until.Sub(next.at) - w.hold; late > 0 {
 		w.Errorf("%s: IDs %v of the strict tag were issued %v after hold (%v) after layout version %d was replaced", a.by.id, run, late, w.hold, era.Version)
 	}
 	w.count("IDs of strict tags checked for lateness", int(run.Count))
+}
+
+// lost reports whether an era is what recover made of what etcd had forgotten.
+func lost(d *ledger.Dump, era ledger.Era) bool {
+	return slices.ContainsFunc(d.History, func(r ledger.LayoutRecord) bool {
+		return r.Lost != 0 && r.Lost <= era.Version && era.Version < r.Layout.Version
+	})
 }
 
 // checkRetracted checks IDs that were issued of residues that a migration had
@@ -170,10 +182,12 @@ func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
 // issue such has reported. Where one move did both it does not; and stale reads
 // may hide who is registered.
 func (w *world) checkRetracted(d *ledger.Dump, a answered, run allocator.Run, waived map[ledger.InstanceID]bool) {
-	era, _ := eraOf(d, a, run.First) // checkRun says where there is none
+	era, ok := eraOf(d, a, run.First)
+	if !ok || lost(d, era) || !w.strict {
+		return
+	}
 	retracted := false
-	for version := era.Version; w.strict && int(version) < len(w.mu.changes); version++ {
-		c := w.mu.changes[version]
+	for _, c := range w.mu.changes[w.under(era.Version)+1:] {
 		owner, _ := c.layout.RoomOf(run.First)
 		switch {
 		case owner == "":

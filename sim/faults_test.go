@@ -54,6 +54,20 @@ func troubles() []trouble {
 			w.mem.Compact()
 			w.mem.Break()
 		}},
+		{"backup and restore", func(w *world, d dice) {
+			switch d.IntN(6) {
+			case 0, 1, 2:
+				w.backUp(d)
+			case 3:
+				w.restore(d)
+			}
+		}},
+		{"fence", func(w *world, d dice) {
+			if d.chance(5) {
+				w.fence(d)
+			}
+		}},
+		{"mark deleted by hand", (*world).deleteMark},
 		{"broken watches", func(w *world, d dice) {
 			w.log("--- all watches break")
 			w.mem.Break()
@@ -72,6 +86,7 @@ func (w *world) chooseFaults() {
 	d := w.first
 	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
 	if d.chance(10) && *with == "" {
+		w.journals = ""
 		return
 	}
 	for _, fate := range ledgertest.Fates() {
@@ -80,6 +95,9 @@ func (w *world) chooseFaults() {
 		}
 	}
 	w.slow = pick(d, []int{0, 0, 5, 50})
+	if !d.chance(3) {
+		w.journals = ""
+	}
 	for _, t := range troubles() {
 		if d.chance(3) || t.name == *with {
 			w.troubles = append(w.troubles, t)
@@ -132,6 +150,7 @@ func (w *world) crash(d dice, slots []*slot) {
 	s := pick(d, slots)
 	if p := s.running(); p != nil {
 		s.stayDown(w.log1("--- %s crashes and stays down for %v", p.id, d.between(0, 30*time.Second)))
+		p.forgets.Store(d.chance(3))
 		p.crash()
 	}
 }
@@ -146,15 +165,32 @@ func (w *world) clone(p *process, d time.Duration) {
 			double.crash()
 			<-double.gone
 		}
+		w.bury(double)
 	})
 }
 
+// calm is how long after all has healed everybody has looked at etcd.
+const calm = 20 * time.Second
+
 // settle waits, after all has healed, until everything goes again.
 func (w *world) settle() {
+	lane := w.lane()
+	w.sleep(nil, calm, lane)
+	for within := time.Now().Add(5 * time.Minute); w.halted() || w.moved(); w.sleep(nil, time.Second, lane) {
+		if time.Now().After(within) {
+			w.Errorf("leasing is halted still, or in another etcd cluster, after five minutes of recovering")
+			return
+		}
+	}
+	w.admin = w.fresh()
+	defer func() {
+		if w.halted() {
+			w.Errorf("leasing was halted after a recover, without a fault")
+		}
+	}()
 	for _, tag := range w.tags {
 		w.agree(tag)
 	}
-	lane := w.lane()
 	for within := time.Now().Add(10 * time.Minute); !w.migrationsEnded(); w.sleep(nil, time.Second, lane) {
 		if time.Now().After(within) {
 			w.Errorf("a migration has not ended within ten minutes")

@@ -166,13 +166,13 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 // tag returns a tag and its marks, as the store has them. Consoles' own GetTag
 // asks instances by gRPC, which is not here.
 func (w *world) tag(name allocator.Tag) (ledger.Tag, map[allocator.Room]ledger.Mark) {
-	ctx := context.Background()
-	tag, err := w.admin.Tag(ctx, name)
-	if err != nil {
+	ctx, l := context.Background(), w.fresh()
+	tag, err := l.Tag(ctx, name)
+	if err != nil && !w.moved() {
 		w.Errorf("tag %s: %v", name, err)
 	}
-	marks, err := w.admin.Marks(ctx, name)
-	if err != nil {
+	marks, err := l.Marks(ctx, name)
+	if err != nil && !w.moved() {
 		w.Errorf("tag %s: %v", name, err)
 	}
 	return tag, marks

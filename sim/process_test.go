@@ -3,7 +3,10 @@ package sim_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -25,7 +28,9 @@ type process struct {
 	room    *room.Server    // of an instance
 	in      allocator.Room
 	name    allocator.Instance
-	address string // its own
+	address string      // its own
+	journal string      // its directory, empty for none
+	forgets atomic.Bool // its journal goes with it
 }
 
 // crash ends p without its knowing.
@@ -84,6 +89,9 @@ func (w *world) keep(room allocator.Room, name string, start func(id string) *pr
 				p.stop()
 				<-p.gone
 			}
+			if p.room != nil {
+				w.bury(p)
+			}
 			s.mu.Lock()
 			s.mu.now = nil
 			s.mu.Unlock()
@@ -138,6 +146,13 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 	listener, link := newSilent(), w.link(id, lane)
 	cfg := room.DefaultConfig()
 	cfg.Advertise = fmt.Sprint("192.0.2.1:", lane)
+	if w.journals != "" { // a double runs on another host
+		kept, _, _ := strings.Cut(id, "#")
+		if _, double, ok := strings.Cut(id, "/"); ok {
+			kept = double
+		}
+		cfg.Journal = filepath.Join(w.journals, kept)
+	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link), listener, w.hold, w.logger(id)
 	cfg.IdleAfter = pick(w.dice("idle "+id), []time.Duration{3 * time.Second, time.Hour})
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
@@ -147,7 +162,10 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 	}
 	p := w.start(id, server.Run)
 	p.link, p.room, p.serving, p.in, p.name = link, server, listener.serving, in, name
-	p.address = cfg.Advertise
+	p.address, p.journal = cfg.Advertise, cfg.Journal
+	w.mu.Lock()
+	w.mu.processes = append(w.mu.processes, p)
+	w.mu.Unlock()
 	for _, tag := range w.tags {
 		d, lane := w.dice("caller "+id+string(tag)), w.lane()
 		w.actors.Go(func() { w.call(p, tag, d, lane) })

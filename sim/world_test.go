@@ -1,11 +1,14 @@
 package sim_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,7 +39,8 @@ type world struct {
 	troubles []trouble             // that befall processes
 	length   time.Duration         // until all heals
 	hold     time.Duration
-	strict   bool // the hold of strict tags can be relied on
+	journals string // the directory of the instances' journals; empty for none
+	strict   bool   // the hold of strict tags can be relied on
 
 	lanes    atomic.Int64
 	slots    []*slot
@@ -48,14 +52,17 @@ type world struct {
 
 	mu struct {
 		sync.Mutex
-		lines    []string // of the transcript, of one instant
-		instant  time.Time
-		problems []string
-		counts   map[string]int
-		changes  []change // of the layout, by version
-		calls    []answered
-		issued   map[allocator.Tag]map[int64]int // by which of calls
-		latest   map[string]time.Time            // when an instance, by tag and name, last issued an ID
+		lines     []string // of the transcript, of one instant
+		instant   time.Time
+		problems  []string
+		past      past
+		processes []*process // instances that were started
+		counts    map[string]int
+		changes   []change // of the layout, by version, as the store knows them
+		ever      []change // and all that there were
+		calls     []answered
+		issued    map[allocator.Tag]map[int64]int // by which of calls
+		latest    map[string]time.Time            // when an instance, by tag and name, last issued an ID
 	}
 }
 
@@ -70,13 +77,14 @@ type change struct {
 // strictTag is strict from the first to the last; the others may become so.
 const strictTag = allocator.Tag("strict")
 
-func newWorld(seed uint64, script []byte, verbose func(string)) *world {
+func newWorld(seed uint64, script []byte, journals string, verbose func(string)) *world {
 	w := &world{
-		seed: seed, script: script, verbose: verbose, began: time.Now(),
+		seed: seed, script: script, verbose: verbose, began: time.Now(), journals: journals,
 		heal: make(chan struct{}), end: make(chan struct{}),
 	}
 	w.first = w.dice("world")
 	w.mu.counts = make(map[string]int)
+	w.mu.past.highest = make(map[allocator.Tag]int64)
 	w.mu.latest = make(map[string]time.Time)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
 	w.mem = ledgertest.NewMemory(w)
@@ -154,6 +162,9 @@ func (w *world) count(what string, n int) {
 	w.mu.counts[what] += n
 }
 
+// count1 is count for who holds the lock.
+func (w *world) count1(what string) { w.mu.counts[what]++ }
+
 func (w *world) lane() int { return int(w.lanes.Add(1)) }
 
 // sleep sleeps for about d, and returns false when until is closed first.
@@ -178,6 +189,8 @@ func (w *world) run() {
 		lane := w.lane()
 		busy.Go(func() { w.operate(slot, lane) })
 	}
+	recovering := w.lane()
+	w.actors.Go(func() { w.recoveries(recovering) })
 	w.sleep(nil, w.length, 0)
 	w.log("--- all heals")
 	w.healed.Store(true)
@@ -261,21 +274,56 @@ func (w *world) observe() {
 	}
 }
 
-// readLayouts takes up layouts that are new.
-func (w *world) readLayouts() {
-	records, err := w.admin.Layouts(context.Background(), 0, 10_000)
-	if err != nil {
-		w.Errorf("layouts: %v", err)
-	}
-	registered := w.registered()
-	w.mu.Lock()
-	known := len(w.mu.changes)
-	for _, r := range slices.Backward(records) {
-		if r.Layout.Version > int64(known) {
-			w.mu.changes = append(w.mu.changes, change{r.Layout, time.Now(), registered})
+// stored is a value in the store, read past the ledger: be it halted, or another
+// etcd cluster's by now.
+func stored[T any](w *world, key string) (v T) {
+	if value, ok := w.mem.Value("/march/default/" + key); ok {
+		if err := json.Unmarshal(value, &v); err != nil {
+			w.Errorf("%s: %v", key, err)
 		}
 	}
-	fresh := slices.Clone(w.mu.changes[known:])
+	return v
+}
+
+// keys returns the keys below one.
+func (w *world) keys(below string) (keys []string) {
+	for _, key := range w.mem.Keys("/march/default/" + below) {
+		keys = append(keys, strings.TrimPrefix(key, "/march/default/"))
+	}
+	return keys
+}
+
+// readLayouts takes up layouts that are new, or there again.
+func (w *world) readLayouts() {
+	var now []allocator.Layout
+	for _, key := range w.keys("layouts/") {
+		v := stored[struct {
+			Version, Boundary int64 `json:",string"`
+			Rooms             map[allocator.Room]struct {
+				Lower, Upper int64 `json:",string"`
+			}
+		}](w, key)
+		l := allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
+		for room, r := range v.Rooms {
+			l.Ranges[room] = allocator.Range(r)
+		}
+		now = append(now, l)
+	}
+	registered := make(map[string]bool)
+	for _, key := range w.keys("rooms/") {
+		registered[stored[struct{ Address string }](w, key).Address] = true
+	}
+	w.mu.Lock()
+	var fresh []change
+	for i, l := range now {
+		if i < len(w.mu.changes) && w.mu.changes[i].layout.Version == l.Version && w.mu.changes[i].layout.Equal(l) {
+			continue
+		}
+		w.mu.changes = append(w.mu.changes[:min(i, len(w.mu.changes))], change{l, time.Now(), registered})
+		fresh = append(fresh, w.mu.changes[i])
+	}
+	w.mu.changes = w.mu.changes[:len(now)] // some were forgotten
+	w.mu.ever = append(w.mu.ever, fresh...)
 	w.mu.counts["layouts"] += len(fresh)
 	w.mu.Unlock()
 	for _, c := range fresh {
@@ -283,17 +331,11 @@ func (w *world) readLayouts() {
 	}
 }
 
-// registered returns the addresses of the processes that are registered.
-func (w *world) registered() map[string]bool {
-	instances, err := w.admin.Instances(context.Background(), "")
-	if err != nil {
-		w.Errorf("instances: %v", err)
-	}
-	addresses := make(map[string]bool)
-	for _, i := range instances {
-		addresses[i.Address] = true
-	}
-	return addresses
+// under returns the index of a layout version in changes. The caller holds the
+// lock, or is the last.
+func (w *world) under(version int64) int {
+	i, _ := slices.BinarySearchFunc(w.mu.changes, version, func(c change, v int64) int { return cmp.Compare(c.layout.Version, v) })
+	return i
 }
 
 // summary lists what a run met.
