@@ -58,6 +58,7 @@ type recollection struct {
 type ownMark struct {
 	next  int64
 	order int64
+	told  bool // that it is left behind; see left
 }
 
 // accept decides whether what a transaction leased is ours. It is not where its
@@ -82,7 +83,7 @@ func (i *Instance) accept(before moment, answer Answer, tag allocator.Tag, next 
 		t.checked = check{}
 		return false, nil
 	}
-	i.memory.marks[tag] = ownMark{next, t.order}
+	i.memory.marks[tag] = ownMark{next: next, order: t.order}
 	return true, nil
 }
 
@@ -101,7 +102,7 @@ func (i *Instance) recall(before moment, tag allocator.Tag, next int64) (behind 
 	case before.order != t.order:
 		return 0, false
 	case !remembered || next >= own.next:
-		i.memory.marks[tag] = ownMark{next, t.order}
+		i.memory.marks[tag] = ownMark{next: next, order: t.order}
 		return 0, true
 	case own.order != t.order:
 		return own.next, true
@@ -165,7 +166,15 @@ func (i *Instance) OnBehind(told func(tag allocator.Tag, next int64)) { i.behind
 // epoch, and has what is held of the tag dropped.
 func (i *Instance) left(ctx context.Context, tag allocator.Tag, next int64) error {
 	l := i.ledger
-	if i.behind != nil {
+	l.mu.Lock()
+	own := i.memory.marks[tag]
+	tell := !own.told && own.order != l.mu.timeline.order // else another goroutine found it, too
+	if tell {
+		own.told = true
+		i.memory.marks[tag] = own
+	}
+	l.mu.Unlock()
+	if tell && i.behind != nil {
 		i.behind(tag, next)
 	}
 	s, _ := l.current()

@@ -272,6 +272,28 @@ func TestLeaveSeesARestore(t *testing.T) {
 	c.check()
 }
 
+// A registration that was found gone, and is there again by the time that etcd was
+// looked at, is not lost: another goroutine of ours wrote it.
+func TestRegisteredAgainMeanwhile(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	value, met := c.value("rooms/a/one"), false
+	c.corrupt("rooms/a/one", nil)
+	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if !met && len(txn.Then) == 1 && txn.Then[0].Delete == prefix+"beat" { // the look
+			met = true
+			c.corrupt("rooms/a/one", value)
+		}
+		return ledgertest.Fate{}
+	})
+	if err := p.Serve(bg, 1); !met || err != nil && allocator.KindOf(err) == allocator.Refused {
+		t.Errorf("looked %v, %v", met, err)
+	}
+	p.lease(10)
+	c.check()
+}
+
 // Forget compares the epoch: that a mod revision is the same says nothing after
 // a restore.
 func TestForgetComparesTheEpoch(t *testing.T) {

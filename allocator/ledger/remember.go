@@ -41,7 +41,7 @@ func (i *Instance) openJournal(dir string) error {
 		t.current, t.seen, t.barred = m.Epochs[n-1], s.Revision, s.Barred
 	}
 	for tag, next := range m.Marks {
-		i.memory.marks[tag] = ownMark{next, t.order}
+		i.memory.marks[tag] = ownMark{next: next, order: t.order}
 	}
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
