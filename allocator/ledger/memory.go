@@ -58,6 +58,7 @@ type recollection struct {
 type ownMark struct {
 	next  int64
 	order int64
+	told  bool // that it is left behind; see left
 }
 
 // accept decides whether what a transaction leased is ours. It is not where its
@@ -82,7 +83,7 @@ func (i *Instance) accept(before moment, answer Answer, tag allocator.Tag, next 
 		t.checked = check{}
 		return false, nil
 	}
-	i.memory.marks[tag] = ownMark{next, t.order}
+	i.memory.marks[tag] = ownMark{next: next, order: t.order}
 	return true, nil
 }
 
@@ -101,7 +102,7 @@ func (i *Instance) recall(before moment, tag allocator.Tag, next int64) (behind 
 	case before.order != t.order:
 		return 0, false
 	case !remembered || next >= own.next:
-		i.memory.marks[tag] = ownMark{next, t.order}
+		i.memory.marks[tag] = ownMark{next: next, order: t.order}
 		return 0, true
 	case own.order != t.order:
 		return own.next, true
@@ -165,7 +166,15 @@ func (i *Instance) OnBehind(told func(tag allocator.Tag, next int64)) { i.behind
 // epoch, and has what is held of the tag dropped.
 func (i *Instance) left(ctx context.Context, tag allocator.Tag, next int64) error {
 	l := i.ledger
-	if i.behind != nil {
+	l.mu.Lock()
+	own := i.memory.marks[tag]
+	tell := !own.told && own.order != l.mu.timeline.order // else another goroutine found it, too
+	if tell {
+		own.told = true
+		i.memory.marks[tag] = own
+	}
+	l.mu.Unlock()
+	if tell && i.behind != nil {
 		i.behind(tag, next)
 	}
 	s, _ := l.current()
@@ -290,7 +299,7 @@ func (i *Instance) compare(ctx context.Context) error {
 // recover` has asked those that were seen before, or has gone on without them.
 func (i *Instance) lookAround(ctx context.Context) {
 	epoch := i.ledger.epoch()
-	all, err := i.ledger.registrations(ctx)
+	all, err := i.ledger.registrations(ctx, epoch)
 	if err != nil {
 		return // next time
 	}
@@ -313,8 +322,9 @@ func (i *Instance) lookAround(ctx context.Context) {
 }
 
 // registrations returns all processes that are registered, and those in whose
-// place they are without their memory.
-func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
+// place they are without their memory: under an epoch, or where that is empty
+// under any.
+func (l *Ledger) registrations(ctx context.Context, epoch string) ([]SeenInstance, error) {
 	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
 	if err != nil {
 		return nil, err
@@ -328,6 +338,9 @@ func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
 		var v registrationValue
 		if err := decode(kv, &v); err != nil {
 			return nil, err
+		}
+		if epoch != "" {
+			v.under(epoch)
 		}
 		for _, incarnation := range append(v.Lost, v.Incarnation) {
 			all = append(all, SeenInstance{Room: key.room, Name: key.instance, Incarnation: incarnation, Address: v.Address})

@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +88,9 @@ const (
 	// recoverBatch is how many marks are raised at once: three operations each, of
 	// the 128 that etcd takes.
 	recoverBatch = 40
+	// recoverForgets bounds the operations by which instances are forgotten at
+	// once, three for each.
+	recoverForgets = 100
 )
 
 type recovery struct {
@@ -142,6 +146,35 @@ func (r *recovery) run(ctx context.Context) error {
 		return err
 	}
 	return r.finish(ctx)
+}
+
+// forget returns what takes the registrations of those away that are gone on
+// without, so that the next recover has nothing to do with them. It is done with
+// the new epoch and not before: who lives after all, and finds its registration
+// gone under an epoch that it knows, would stop; under a new one it registers
+// again.
+func (r *recovery) forget(ctx context.Context) ([]Op, error) {
+	l, left := r.l, make(map[string]bool)
+	for _, m := range r.report.Missing {
+		left[m.Incarnation] = true
+	}
+	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
+	if err != nil {
+		return nil, err
+	}
+	var ops []Op
+	for _, kv := range answer.Got[0] {
+		var v registrationValue
+		key, err := l.keys.parse(kv.Key)
+		if err := errors.Join(err, decode(kv, &v)); err != nil {
+			return nil, err
+		}
+		if left[v.Incarnation] && len(ops) < recoverForgets {
+			ops = append(ops, Op{Delete: kv.Key}, Op{Delete: l.keys.silent(key.room, key.instance)},
+				l.audit(r.cfg.Actor, "forget instance", kv.Key, kv.Value, nil))
+		}
+	}
+	return ops, nil
 }
 
 // unanswered returns the instances to be gone on without, ROOM/INSTANCE separated
@@ -226,6 +259,10 @@ func (r *recovery) progress(doing string, tags, marks int64) {
 func (r *recovery) finish(ctx context.Context) error {
 	r.progress("beginning a new epoch", r.report.Tags, r.report.Marks)
 	l, k := r.l, r.l.keys
+	forget, err := r.forget(ctx)
+	if err != nil {
+		return err
+	}
 	status, err := l.store.Status(ctx)
 	if err != nil {
 		return err
@@ -244,10 +281,10 @@ func (r *recovery) finish(ctx context.Context) error {
 			hasValue(k.epoch(), r.epoch.Value), {Key: k.layout(), ModRevision: r.layout.revision},
 			unchanged(r.identity), absent(k.layoutAt(record.Layout.Version)),
 		},
-		Then: []Op{
+		Then: append(forget,
 			put(k.epoch(), epoch), put(k.layout(), value), put(k.layoutAt(record.Layout.Version), value),
 			put(k.beat(), encode(&beat)), l.audit(r.cfg.Actor, "recover", k.epoch(), r.epoch.Value, epoch),
-		},
+		),
 	}
 	if identity := encode(&id); string(identity) != string(r.identity.Value) {
 		txn.Then = append(txn.Then, put(k.identity(), identity))

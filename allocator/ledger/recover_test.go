@@ -218,16 +218,29 @@ func TestRecoverNamesWhoDidNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.lease(10)
-	c.startAs("a", "new").lease(10)
+	fresh := c.startAs("a", "new")
+	fresh.lease(10)
 	c.check()
-	// The next recover has nothing to do with that: b/two says so with its next
-	// registration.
+	// The next recover has nothing to do with that, be there somebody who looked
+	// around before b/two has registered under the new epoch.
+	seer := c.startAs("a", "seer")
+	ctx, stop := context.WithCancel(bg)
+	ran := make(chan error, 1)
+	go func() { ran <- seer.Run(ctx) }()
+	eventually(t, "somebody looked around", func() bool {
+		m, err := seer.Report(false)
+		return err == nil && len(m.Seen) == 3
+	})
+	stop()
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
 	if err := again.Serve(bg, again.Version()); err != nil {
 		t.Fatal(err)
 	}
-	report, err = c.recover(c.mem.Open(), []*process{again})
-	if got := missing(report); allocator.KindOf(err) != allocator.Refused || !slices.Equal(got, []string{"a/new", "a/one"}) {
-		t.Errorf("missing at the next recover: %+v, %v", report.Missing, err)
+	report, err = c.recover(c.mem.Open(), []*process{again, fresh, seer})
+	if err != nil || len(report.Missing) > 0 {
+		t.Errorf("the next recover: %+v, %v", report.Missing, err)
 	}
 }
 
@@ -324,6 +337,28 @@ func TestLeaveSeesARestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.start("a").lease(10)
+	c.check()
+}
+
+// A registration that was found gone, and is there again by the time that etcd was
+// looked at, is not lost: another goroutine of ours wrote it.
+func TestRegisteredAgainMeanwhile(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	value, met := c.value("rooms/a/one"), false
+	c.corrupt("rooms/a/one", nil)
+	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if !met && len(txn.Then) == 1 && txn.Then[0].Delete == prefix+"beat" { // the look
+			met = true
+			c.corrupt("rooms/a/one", value)
+		}
+		return ledgertest.Fate{}
+	})
+	if err := p.Serve(bg, 1); !met || err != nil && allocator.KindOf(err) == allocator.Refused {
+		t.Errorf("looked %v, %v", met, err)
+	}
+	p.lease(10)
 	c.check()
 }
 

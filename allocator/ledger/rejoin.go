@@ -58,10 +58,16 @@ func (i *Instance) check(ctx context.Context, found []KV) error {
 	if l.before().order != order {
 		return i.rejoin(ctx, found)
 	}
+	// What was found is from before the look: we may have registered again since, in
+	// another goroutine.
+	answer, err := l.gets(ctx, get(l.keys.registration(i.room, i.name)))
+	if err != nil {
+		return err
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.mu.looked = true
-	return i.adopt(found)
+	return i.adopt(answer.Got[0])
 }
 
 // rejoin registers again under an epoch that is not the one that we registered
@@ -110,7 +116,7 @@ func (i *Instance) succeed(found []KV) (KV, error) {
 		if err := decode(kv, &was); err != nil {
 			return KV{}, err
 		}
-		lost := append(slices.Clone(was.Lost), was.Incarnation)
+		lost := slices.Concat(was.Lost, []string{was.Incarnation})
 		l.mu.Lock()
 		known := append(slices.Clone(i.mu.value.Lost), i.memory.incarnations...)
 		l.mu.Unlock()
