@@ -315,6 +315,25 @@ func TestFence(t *testing.T) {
 	if code != exitFailed || !strings.Contains(stderr, "tonight's restore") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
+	stdout, stderr, code := march(t, "verify", "--etcd", m.etcd.Endpoint)
+	if code != exitOK || !strings.Contains(stdout, "leasing is halted by ") || !strings.Contains(stdout, "nothing wrong") {
+		t.Errorf("verify: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	l, err := ledger.New(m.store, ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := ledger.DefaultTag()
+	small.Limit = 5_000
+	if _, err := l.CreateTag(t.Context(), "small", small, "test"); err != nil {
+		t.Fatal(err)
+	}
+	for _, margin := range []string{"0", "100"} {
+		stdout, stderr, code = march(t, "recover", "--etcd", m.etcd.Endpoint, "--margin", margin)
+		if code != exitOK || strings.Contains(stdout, "the margin brings 1 tag to the end, the first ones [small]") != (margin == "0") {
+			t.Errorf("recover --margin %s: exit code %d\n%s%s", margin, code, stdout, stderr)
+		}
+	}
 	m.recover(t, "alive", false)
 	if err := poll(patience(t), func() bool { return m.tryNext(t, 5_000) }); err != nil {
 		t.Errorf("rooms do not lease after the recover: %v", err)
