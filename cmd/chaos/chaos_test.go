@@ -77,6 +77,7 @@ func TestWrongUsage(t *testing.T) {
 		{"--dir .", "is not empty"},
 		{"--nothing", "unknown flag"},
 		{"something", `"something"`},
+		{"matrix --cells 19", "cells: 19; allowed: 1 to 18"},
 		{"check", "0 arguments; allowed: one"},
 	} {
 		var out bytes.Buffer

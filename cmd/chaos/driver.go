@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/term"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/record"
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
@@ -44,14 +45,16 @@ type driver struct {
 
 	mu struct {
 		sync.Mutex
-		paused map[*cluster.Server]bool // by the lane of pauses: not measured
-		kinds  map[string]int
+		paused  map[*cluster.Server]bool     // by the lane of pauses: not measured
+		touched map[allocator.Room]time.Time // when a room was hurt last
+		kinds   map[string]int
 	}
 }
 
 func newDriver(cfg *config, c *cluster.Cluster, events *record.Events, log hclog.Logger) *driver {
 	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool)}
 	d.mu.paused = make(map[*cluster.Server]bool)
+	d.mu.touched = make(map[allocator.Room]time.Time)
 	d.mu.kinds = make(map[string]int)
 	d.background, d.stopWatch = context.WithCancel(context.Background())
 	return d
@@ -140,6 +143,21 @@ func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func
 
 // id is what operators call an instance.
 func id(s *cluster.Server) string { return string(s.Room) + "/" + s.ID }
+
+// touch notes that a room is hurt: for some time its callers then ask for more
+// than they did, to catch up, or ask another instance of it.
+func (d *driver) touch(room allocator.Room) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.touched[room] = time.Now()
+}
+
+// settled tells whether nobody has hurt a room for long.
+func (d *driver) settled(room allocator.Room) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.mu.touched[room]) > settleFor
+}
 
 // isPaused tells whether the lane of pauses has a server stopped.
 func (d *driver) isPaused(s *cluster.Server) bool {

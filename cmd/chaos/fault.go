@@ -184,6 +184,7 @@ func (d *driver) instance(r *rand.Rand) (*cluster.Server, error) {
 	if d.isPaused(s) {
 		return nil, fmt.Errorf("%w: %s is stopped", errSkip, s.ID)
 	}
+	d.touch(s.Room)
 	return s, nil
 }
 
@@ -248,6 +249,7 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 		set(false)
 		return nil
 	}
+	d.touch(s.Room)
 	// Faults go on meanwhile, so this is measured and held to no limit.
 	waiting, cancel := context.WithTimeout(ctx, pausedFor)
 	defer cancel()

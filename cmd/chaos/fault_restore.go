@@ -137,6 +137,11 @@ func (d *driver) ids() (n int64) {
 // goOn is what operators do once etcd is back: they wait for the halt, and have
 // March recover.
 func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) error {
+	defer func() {
+		for _, room := range d.Rooms {
+			d.touch(room.Name)
+		}
+	}()
 	restored := time.Now()
 	if c.rooms != alive && !c.way.moved { // elsewhere they could not start
 		for _, s := range d.Instances {

@@ -83,6 +83,7 @@ func killRoom(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		}
 	}
 	for _, s := range of {
+		d.touch(s.Room)
 		if err := s.Down(killSignal); err != nil {
 			return nil, err
 		}
@@ -194,9 +195,10 @@ func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Durati
 	return i
 }
 
-// warmUp is how long an instance runs before its reserve is one: steps grow with
-// the rate that was seen, from min_step on.
-const warmUp = 15 * time.Second
+// settleFor is how long a room is left alone before its reserve is one: steps grow
+// with the rate that was seen, from min_step on, and a room whose instances were
+// hurt is asked for more than at that rate.
+const settleFor = 20 * time.Second
 
 // cutOff holds a room's links to etcd for less than its instances' reserves
 // last: nobody may notice.
@@ -204,10 +206,10 @@ func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	rooms := slices.Clone(d.Rooms)
 	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
 	rooms = slices.DeleteFunc(rooms, func(room cluster.Room) bool {
-		return slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool { return d.isPaused(s) || s.Up() < warmUp })
+		return slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool { return d.isPaused(s) || s.Up() < settleFor || !d.settled(room.Name) })
 	})
 	if len(rooms) == 0 {
-		return nil, fmt.Errorf("%w: no room has run for %v", errSkip, warmUp)
+		return nil, fmt.Errorf("%w: no room was left alone for %v", errSkip, settleFor)
 	}
 	of := d.instancesOf(rooms[0])
 	least := 6 * time.Second
@@ -217,7 +219,7 @@ func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: reserve of %s: %w", errSkip, s.ID, err)
 		}
-		least = min(least, reserve*6/10)
+		least = min(least, reserve/2)
 		links = append(links, s.Etcd...)
 	}
 	if least < 300*time.Millisecond {

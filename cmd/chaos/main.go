@@ -97,7 +97,7 @@ wrong usage.`,
 	shared.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
 	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is built for the run)")
 	shared.StringVarP(&cfg.output, "output", "o", outputText, "how to print what became of a run: text or json")
-	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas (see `chaos faults`)")
+	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas; see the command faults")
 	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(&cfg), newMatrix(&cfg))
 	cmd.InitDefaultCompletionCmd()
 	return cmd

@@ -7,38 +7,51 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/record"
 	"github.com/march-id/march/cmd/chaos/internal/report"
 )
 
 func newMatrix(cfg *config) *cobra.Command {
-	return &cobra.Command{
+	var numbers []int
+	cmd := &cobra.Command{
 		Use: "matrix", Short: "Take etcd back in time in every way, one after the other", Args: none,
 		Long: `Take etcd back in time in every way, with rooms that live on, or start again with
 or without their journals: a run of its own for each cell. Cells of which the
 README says that nobody can see them may issue IDs twice; all others may not.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, n := range numbers {
+				if n < 1 || n > len(cells()) {
+					return allocator.Errorf(allocator.Invalid, "cells: %d; allowed: 1 to %d", n, len(cells()))
+				}
+			}
 			if err := cfg.directory(); err != nil {
 				return err
 			}
-			return cfg.matrix(cmd.Context())
+			return cfg.matrix(cmd.Context(), numbers)
 		},
 	}
+	cmd.Flags().IntSliceVar(&numbers, "cells", nil, "only these cells, by their numbers, separated by commas (default all)")
+	return cmd
 }
 
-// matrix runs all cells and prints what became of them.
-func (c *config) matrix(ctx context.Context) error {
+// matrix runs cells and prints what became of them.
+func (c *config) matrix(ctx context.Context, numbers []int) error {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "RESTORE\tROOMS\tHALTED AFTER\tIDS UNTIL THEN\tIDS\tTWICE\tVERDICT")
 	top, failed := c.dir, 0
 	for n, cell := range cells() {
+		if len(numbers) > 0 && !slices.Contains(numbers, n+1) {
+			continue
+		}
 		run := *c
 		run.cell, run.seed, run.time = &cell, c.seed+uint64(n), time.Minute
 		run.dir = filepath.Join(top, fmt.Sprintf("%02d %v", n+1, cell))
@@ -63,7 +76,7 @@ func (c *config) matrix(ctx context.Context) error {
 		return err
 	}
 	if failed > 0 {
-		return failure{fmt.Errorf("%d of %d cells failed; see %s", failed, len(cells()), top)}
+		return failure{fmt.Errorf("%d cells failed; see %s", failed, top)}
 	}
 	return nil
 }

@@ -51,6 +51,12 @@ func planText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 	cost := p.GetCost()
 	_, _ = fmt.Fprintf(w, "\nskipped in all: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
+	if n := cost.GetEnding(); n > 0 {
+		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan rooms have hardly any IDs left, of %s:\n", counted(n, "tag"))
+		for _, e := range cost.GetEnds() {
+			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), counted(e.GetLeft(), "ID"), e.GetLimit())
+		}
+	}
 	if len(cost.GetWorst()) > 0 {
 		_, _ = fmt.Fprintln(w, "\nTAG\tSKIPS\tBY ROOM\tLASTS NOW\tLASTS AFTER")
 	}
