@@ -76,7 +76,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 			allocator.Segment
 		}
 		var segments []accepted
-		for range rapid.IntRange(5, 60).Draw(rt, "operations") {
+		for range rapid.IntRange(5, 30).Draw(rt, "operations") {
 			switch rapid.IntRange(0, 19).Draw(rt, "operation") {
 			case 0, 1:
 				r.change(rapid.SampledFrom(layouts).Draw(rt, "layout"))
