@@ -40,6 +40,9 @@ type Config struct {
 	// Journal is the directory of this instance's journal, which tells after a
 	// restart whether etcd went back in time; empty for none.
 	Journal string
+	// RequireJournal makes Run fail where no earlier process of this name wrote the
+	// journal. Default false.
+	RequireJournal bool
 	// CreateTags creates a tag with default settings when it is first asked for,
 	// instead of answering not_found. For development: with it a misspelt tag
 	// is a new sequence. Default false.
@@ -174,7 +177,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold, Journal: s.cfg.Journal,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold, Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal,
 	})
 	if err != nil {
 		s.closeListeners()

@@ -194,7 +194,7 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 	}
 	follows, followErr := l.follow(ctx)
 	if followErr == nil && !follows {
-		_ = l.sawBack(ctx, err) // the caller has the error
+		_ = l.sawBack(ctx, err)
 	}
 	return followErr == nil && follows
 }

@@ -290,7 +290,7 @@ func (i *Instance) compare(ctx context.Context) error {
 // recover` has asked those that were seen before, or has gone on without them.
 func (i *Instance) lookAround(ctx context.Context) {
 	epoch := i.ledger.epoch()
-	all, err := i.ledger.registrations(ctx)
+	all, err := i.ledger.registrations(ctx, epoch)
 	if err != nil {
 		return // next time
 	}
@@ -313,8 +313,9 @@ func (i *Instance) lookAround(ctx context.Context) {
 }
 
 // registrations returns all processes that are registered, and those in whose
-// place they are without their memory.
-func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
+// place they are without their memory: under an epoch, or where that is empty
+// under any.
+func (l *Ledger) registrations(ctx context.Context, epoch string) ([]SeenInstance, error) {
 	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
 	if err != nil {
 		return nil, err
@@ -328,6 +329,9 @@ func (l *Ledger) registrations(ctx context.Context) ([]SeenInstance, error) {
 		var v registrationValue
 		if err := decode(kv, &v); err != nil {
 			return nil, err
+		}
+		if epoch != "" {
+			v.under(epoch)
 		}
 		for _, incarnation := range append(v.Lost, v.Incarnation) {
 			all = append(all, SeenInstance{Room: key.room, Name: key.instance, Incarnation: incarnation, Address: v.Address})

@@ -19,6 +19,9 @@ type Registration struct {
 	// Journal is the directory of the instance's journal; empty for none: what
 	// it remembers ends with the process then.
 	Journal string
+	// RequireJournal refuses to register where no earlier process of this name
+	// wrote the journal: nobody could tell whether etcd went back since it ran.
+	RequireJournal bool
 	// Hold is for how long the instance may go on issuing IDs of a layout since it
 	// was last confirmed, where it is told to be strict about that, and for how
 	// long clients may use what it leased to them.
@@ -59,8 +62,8 @@ const (
 )
 
 // Join registers this process, in place of an earlier one of the same name,
-// which leases nothing from then on. Its errors are Refused (no cluster) and
-// Unavailable.
+// which leases nothing from then on. Its errors are Refused (no cluster, or a
+// journal that cannot be used) and Unavailable.
 func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	if err := l.attach(ctx); err != nil {
 		return nil, err
@@ -69,7 +72,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
 	l.mu.Unlock()
 	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
-	if err := i.begin(ctx, r.Journal); err != nil {
+	if err := i.begin(ctx, r.Journal, r.RequireJournal); err != nil {
 		return nil, err
 	}
 	joined := false

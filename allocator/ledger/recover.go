@@ -141,7 +141,52 @@ func (r *recovery) run(ctx context.Context) error {
 	if err := r.raise(ctx); err != nil || !r.cfg.Apply {
 		return err
 	}
+	if err := r.leave(ctx); err != nil {
+		return err
+	}
 	return r.finish(ctx)
+}
+
+// leave takes the registrations of those away that are gone on without, before
+// anybody sees them under the new epoch: the next recover has nothing to do with
+// them. Who lives after all registers again.
+func (r *recovery) leave(ctx context.Context) error {
+	l, left := r.l, make(map[string]bool)
+	for _, m := range r.report.Missing {
+		left[m.Incarnation] = true
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
+	if err != nil {
+		return err
+	}
+	for _, kv := range answer.Got[0] {
+		var v registrationValue
+		if err := decode(kv, &v); err != nil {
+			return err
+		}
+		key, err := l.keys.parse(kv.Key)
+		if err != nil {
+			return err
+		}
+		if !left[v.Incarnation] {
+			continue
+		}
+		// Where it does not happen, it registered again just now, or another recover
+		// began, which finish finds out.
+		if _, err := l.try(ctx, Txn{
+			If: []Cond{hasValue(l.keys.epoch(), r.epoch.Value), unchanged(kv)},
+			Then: []Op{
+				{Delete: kv.Key}, {Delete: l.keys.silent(key.room, key.instance)},
+				l.audit(r.cfg.Actor, "forget instance", kv.Key, kv.Value, nil),
+			},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unanswered returns the instances to be gone on without, ROOM/INSTANCE separated

@@ -20,7 +20,7 @@ func (r *recovery) ask(ctx context.Context) ([]Memory, error) {
 		case <-time.After(r.cfg.Wait):
 		}
 	}
-	pending, err := r.l.registrations(ctx)
+	pending, err := r.l.registrations(ctx, "")
 	if err != nil {
 		return nil, err
 	}

@@ -172,9 +172,12 @@ func (i *Instance) noteSeen(all []SeenInstance, under string) {
 }
 
 // begin writes down that this process writes the journal from now on.
-func (i *Instance) begin(ctx context.Context, dir string) error {
+func (i *Instance) begin(ctx context.Context, dir string, required bool) error {
 	i.memory.marks = make(map[allocator.Tag]ownMark)
 	i.memory.incarnations = []string{i.incarnation}
+	if dir == "" && required {
+		return allocator.Errorf(allocator.Invalid, "a journal is required, and there is no directory for it")
+	}
 	if dir == "" {
 		return nil
 	}
@@ -183,6 +186,11 @@ func (i *Instance) begin(ctx context.Context, dir string) error {
 	}
 	if err := i.openJournal(dir); err != nil {
 		return err
+	}
+	if required && len(i.memory.incarnations) == 1 {
+		return errors.Join(allocator.Errorf(allocator.Refused,
+			"a journal is required, and no process wrote that of instance %s of room %s in %s yet: if it is a new instance, or you know that etcd did not go back in time since it ran, start it once with --require-journal=false; else `march recover` first",
+			i.name, i.room, dir), i.journal.Close())
 	}
 	if err := i.journal.Append(journal.Record{Incarnations: []string{i.incarnation}}); err != nil {
 		return errors.Join(err, i.journal.Close())
