@@ -10,52 +10,56 @@ import (
 // one: IDs come in order, mostly. It is for one goroutine.
 type Finder struct {
 	lines []*Line
+	most  []int64 // the highest last ID of the segments up to each
 	last  int
 }
 
 // Finder returns a finder for what an owner leased; of all instances of the room
 // where Instance is empty.
 func (s *Segments) Finder(o Owner) *Finder {
+	f := &Finder{lines: s.owners[o]}
 	if o.Instance == "" {
-		return &Finder{lines: s.rooms[o]}
+		f.lines = s.rooms[o]
 	}
-	return &Finder{lines: s.owners[o]}
+	most := int64(-1)
+	for _, l := range f.lines {
+		most = max(most, l.Segment.Last())
+		f.most = append(f.most, most)
+	}
+	return f
 }
 
 // Found is what Find says of the first IDs of a run.
 type Found int
 
 const (
-	// Within: they are of a segment.
-	Within Found = iota
+	// Nowhere: they are of no segment.
+	Nowhere Found = iota
 	// Foreign: they lie between the first and the last ID of a segment, and their
 	// residue is not in its range.
 	Foreign
-	// Nowhere: they are of no segment.
-	Nowhere
+	// Within: they are of a segment.
+	Within
 )
 
 // Find returns what the first n IDs of a run are, and the segment where they are
 // of one, or lie within one.
 func (f *Finder) Find(run allocator.Run) (found Found, n int64, line *Line) {
-	i := f.at(run.First)
-	if i < 0 {
-		return Nowhere, 1, nil
+	// Where all is well it is the first one or none: segments of a room are apart.
+	for i := f.at(run.First); i >= 0 && f.most[i] >= run.First; i-- {
+		seg := f.lines[i].Segment
+		residue := run.First % seg.Boundary
+		switch {
+		case run.First > seg.Last():
+		case !seg.Range.Contains(residue):
+			found, line = Foreign, f.lines[i]
+		case seg.Range.Width() == seg.Boundary:
+			return Within, min(seg.Last()-run.First+1, run.Count), f.lines[i]
+		default:
+			return Within, min(seg.Range.Upper-residue, seg.Last()-run.First+1, run.Count), f.lines[i]
+		}
 	}
-	line = f.lines[i]
-	seg := line.Segment
-	residue := run.First % seg.Boundary
-	switch {
-	case run.First > seg.Last():
-		return Nowhere, 1, nil
-	case !seg.Range.Contains(residue):
-		return Foreign, 1, line
-	case seg.Range.Width() == seg.Boundary:
-		n = seg.Last() - run.First + 1
-	default:
-		n = min(seg.Range.Upper-residue, seg.Last()-run.First+1)
-	}
-	return Within, min(n, run.Count), line
+	return found, 1, line
 }
 
 // at returns the last segment that begins at or before id, -1 for none.

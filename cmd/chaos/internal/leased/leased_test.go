@@ -312,6 +312,14 @@ func TestFind(t *testing.T) {
 			t.Errorf("%d IDs from %d on: %v, %d; want %v, %d", test.count, test.first, found, n, test.want, test.n)
 		}
 	}
+	// Segments that share IDs: an ID is of the one that has it.
+	lines = append(lines, leased.Line{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1, Boundary: 100, Range: allocator.Range{Lower: 0, Upper: 50}, First: 100, Count: 1000}})
+	f = leased.Match(lines, &history.History{}).Finder(owner)
+	for first, want := range map[int64]leased.Found{109: leased.Within, 120: leased.Within, 160: leased.Foreign, 340: leased.Within, 400: leased.Within, 2049: leased.Within, 2050: leased.Nowhere} {
+		if found, _, _ := f.Find(allocator.Run{First: first, Count: 1}); found != want {
+			t.Errorf("%d among segments that share IDs: %v, want %v", first, found, want)
+		}
+	}
 	other := owner
 	other.Room = "b"
 	if found, _, _ := leased.Match(lines, &history.History{}).Finder(other).Find(allocator.Run{First: 115, Count: 1}); found != leased.Nowhere {
