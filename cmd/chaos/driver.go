@@ -41,7 +41,8 @@ type driver struct {
 	token       string          // etcd's cluster ID is made of it
 	journalLost map[string]bool // instances, ROOM/NAME, that ever started without
 
-	hold sync.Mutex // held while nobody may be stopped for long
+	hold   sync.Mutex    // held while nobody may be stopped for long
+	goesOn chan struct{} // ends a long pause
 
 	mu struct {
 		sync.Mutex
@@ -52,7 +53,7 @@ type driver struct {
 }
 
 func newDriver(cfg *config, c *cluster.Cluster, events *record.Events, log hclog.Logger) *driver {
-	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool)}
+	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool), goesOn: make(chan struct{})}
 	d.mu.paused = make(map[*cluster.Server]bool)
 	d.mu.touched = make(map[allocator.Room]time.Time)
 	d.mu.kinds = make(map[string]int)

@@ -239,7 +239,11 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 	d.mu.kinds[kind]++
 	d.mu.Unlock()
 	d.note(record.Event{What: record.FaultBegan, Fault: -number, Kind: kind, Target: s.ID, Took: lasts})
-	pause(lanes, lasts)
+	select {
+	case <-lanes.Done():
+	case <-d.goesOn:
+	case <-time.After(lasts):
+	}
 	if err := s.Signal(contSignal); err != nil {
 		return err
 	}

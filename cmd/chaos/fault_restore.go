@@ -70,15 +70,25 @@ const age = 3 * time.Second
 // restoreCell goes through a cell of the matrix up to the point where etcd is
 // back; the injury's end is what operators do then.
 func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury, error) {
-	d.hold.Lock() // nobody is paused, nor stays paused, until the end
+	d.hold.Lock() // nobody is stopped for long until the end
 	released := false
 	defer func() {
 		if !released {
 			d.hold.Unlock()
 		}
 	}()
-	if d.someonePaused() {
-		return nil, fmt.Errorf("%w: somebody is stopped", errSkip)
+	// A recover would ask in vain for one that is stopped: its pause ends now.
+	if err := cluster.Poll(ctx, "who is stopped to go on", func() bool {
+		if !d.someonePaused() {
+			return true
+		}
+		select {
+		case d.goesOn <- struct{}{}:
+		default:
+		}
+		return false
+	}); err != nil {
+		return nil, err
 	}
 	dir, err := os.MkdirTemp(d.Dir, "backup-")
 	if err != nil {

@@ -31,9 +31,7 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 	defer func() { err = errors.Join(err, file.Close()) }()
 	every := time.Second * streamWindow / time.Duration(max(rate, 1))
 	for ctx.Err() == nil {
-		streaming, cancel := context.WithTimeout(context.WithoutCancel(ctx), streamFor)
-		bad, err := l.stream(ctx, streaming, ids, file, name, tag, every)
-		cancel()
+		bad, err := l.stream(ctx, ids, file, name, tag, every)
 		if bad != nil {
 			return bad
 		}
@@ -45,15 +43,19 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 	return nil
 }
 
-// stream sends bursts of requests and takes their answers, until streaming
-// ends. bad is an error of this program's own.
-func (l *load) stream(ctx, streaming context.Context, ids marchv1.IDServiceClient, file *record.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
+// stream sends bursts of requests and takes their answers, for streamFor. bad is
+// an error of this program's own.
+func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *record.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
+	// Without a deadline, which would end it in the middle of a burst.
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
 	stream, err := ids.Stream(streaming)
 	if err != nil {
 		return nil, err
 	}
-	for ctx.Err() == nil {
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < streamFor; {
 		issued := record.Issued{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: record.Stream}
+		hangs := time.AfterFunc(patience, cancel)
 		var group errgroup.Group
 		group.Go(func() error {
 			for range streamWindow {
@@ -71,20 +73,17 @@ func (l *load) stream(ctx, streaming context.Context, ids marchv1.IDServiceClien
 			issued.Runs = appendID(issued.Runs, answer.GetId())
 		}
 		_ = group.Wait() // it returns nil
+		hangs.Stop()
 		issued.Received = time.Now()
 		if len(issued.Runs) > 0 {
 			if bad := l.got(file, Who(l.Room, name, tag), issued); bad != nil {
 				return bad, nil
 			}
 		}
-		switch hung := time.Since(issued.Sent) > patience; {
-		case err != nil && streaming.Err() != nil && !hung:
-			return nil, nil // the stream's time is over
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case !pause(streaming, every-time.Since(issued.Sent)):
-			return nil, nil
 		}
+		pause(ctx, every-time.Since(issued.Sent))
 	}
 	return nil, stream.CloseSend()
 }
