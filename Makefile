@@ -1,8 +1,12 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model bench migrations build generate lint ci
+.PHONY: help dev test race model bench chaos chaos-matrix migrations build generate lint ci
+
+# Go fails where there is a .git that git cannot read; then it builds unstamped.
+STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
+CHAOS_TIME = 60s
 
 help: ## print this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
@@ -19,12 +23,19 @@ model: ## check the model of the protocol, and that its mutants are caught; need
 bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
 	go run ./cmd/bench $(ARGS)
 
+chaos: ## torture a cluster of processes for CHAOS_TIME, and check every ID (flags in ARGS)
+	go build -buildvcs=$(STAMP) -tags chaos -o bin/chaos/ ./cmd/march ./cmd/chaos
+	bin/chaos/chaos --march bin/chaos/march --time $(CHAOS_TIME) $(ARGS)
+
+chaos-matrix: ## take etcd back in time in every way, in ten minutes (flags in ARGS)
+	go build -buildvcs=$(STAMP) -tags chaos -o bin/chaos/ ./cmd/march ./cmd/chaos
+	bin/chaos/chaos matrix --march bin/chaos/march $(ARGS)
+
 migrations: ## migrate 100 times under load, and measure what callers notice
 	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame' -v -timeout 30m -migrations 100
 
-# Go fails where there is a .git that git cannot read; then it builds unstamped.
 build: ## build bin/march
-	go build -buildvcs=$$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false) -o bin/march ./cmd/march
+	go build -buildvcs=$(STAMP) -o bin/march ./cmd/march
 
 generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate

@@ -34,6 +34,19 @@ func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*m
 	if r.GetActor() != "" || r.GetAction() != "" || r.GetObject() != "" {
 		chunk = scanPage
 	}
+	answer, err := s.listAudit(ctx, r, size, chunk)
+	if err != nil {
+		return nil, err
+	}
+	if n := fitting(answer.GetEntries()); n < len(answer.GetEntries()) {
+		answer.Entries = answer.Entries[:n]
+		answer.NextPageToken = answer.GetEntries()[n-1].GetId()
+	}
+	return answer, nil
+}
+
+// listAudit is ListAudit without a bound in bytes; it reads in chunks.
+func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, size, chunk int) (*marchv1.ListAuditResponse, error) {
 	answer := &marchv1.ListAuditResponse{}
 	before := r.GetPageToken()
 	for scanned := 0; scanned < maxScanned; {

@@ -112,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
 	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
-	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr())
+	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String())
 	background, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.drive(background) })

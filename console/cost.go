@@ -28,6 +28,12 @@ func (s *Server) cost(ctx context.Context, p Plan) (*marchv1.PlanCost, error) {
 	err := s.ledger.EachTag(ctx, func(t ledger.Tag, marks map[allocator.Room]ledger.Mark) error {
 		cost.Tags++
 		c := tagCost(t, marks, p, rates[t.Name])
+		if end := tagEnd(t, marks, p); end != nil {
+			cost.Ending++
+			if cost.Ends = append(cost.Ends, end); len(cost.GetEnds()) > 10*worstTags {
+				cost.Ends = fewest(cost.GetEnds())
+			}
+		}
 		if c.GetSkipped() > math.MaxInt64-cost.GetSkipped() {
 			cost.Skipped = math.MaxInt64 // more than the number can say
 		} else {
@@ -39,8 +45,45 @@ func (s *Server) cost(ctx context.Context, p Plan) (*marchv1.PlanCost, error) {
 		}
 		return nil
 	})
-	cost.Worst = worst(cost.GetWorst())
+	cost.Worst, cost.Ends = worst(cost.GetWorst()), fewest(cost.GetEnds())
 	return cost, err
+}
+
+// fewest returns the tags with the fewest IDs left.
+func fewest(list []*marchv1.TagEnd) []*marchv1.TagEnd {
+	slices.SortFunc(list, func(a, b *marchv1.TagEnd) int {
+		return cmp.Or(cmp.Compare(a.GetLeft(), b.GetLeft()), cmp.Compare(a.GetTag(), b.GetTag()))
+	})
+	return list[:min(len(list), worstTags)]
+}
+
+// floorOf returns where a room's first lease under a new layout begins: the
+// largest mark of all rooms.
+func floorOf(t ledger.Tag, marks map[allocator.Room]ledger.Mark) int64 {
+	floor := t.Settings.Start
+	for _, m := range marks {
+		floor = max(floor, m.Next)
+	}
+	return floor
+}
+
+// tagEnd returns what the room has left that the plan leaves the fewest IDs,
+// where it takes more than half of what the room had and leaves less than one
+// refill may ask for; else nil.
+func tagEnd(t ledger.Tag, marks map[allocator.Room]ledger.Mark, p Plan) *marchv1.TagEnd {
+	floor, least := floorOf(t, marks), t.Settings.Chain.MaxStep
+	var end *marchv1.TagEnd
+	for _, room := range p.Target.Rooms() {
+		left := p.Target.CountIDs(p.Target.Ranges[room], floor, t.Settings.Limit)
+		if was, served := p.From.Ranges[room]; served &&
+			left >= p.From.CountIDs(was, max(marks[room].Next, t.Settings.Start), t.Settings.Limit)/2 {
+			continue
+		}
+		if left < least {
+			least, end = left, &marchv1.TagEnd{Tag: string(t.Name), Room: string(room), Left: left, Limit: t.Settings.Limit}
+		}
+	}
+	return end
 }
 
 // worst returns the tags that skip the most.
@@ -52,10 +95,7 @@ func worst(list []*marchv1.TagCost) []*marchv1.TagCost {
 }
 
 func tagCost(t ledger.Tag, marks map[allocator.Room]ledger.Mark, p Plan, rates map[allocator.Room]float64) *marchv1.TagCost {
-	floor := t.Settings.Start
-	for _, m := range marks {
-		floor = max(floor, m.Next)
-	}
+	floor := floorOf(t, marks)
 	c := &marchv1.TagCost{Tag: string(t.Name), Rooms: make(map[string]int64)}
 	before, after := math.Inf(1), math.Inf(1)
 	for room, r := range p.Target.Ranges {

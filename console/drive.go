@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/rarely"
 )
 
@@ -131,6 +132,7 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 		if err != nil {
 			return true, err
 		}
+		crash.Here(crash.AfterMove)
 		move := moved.Moves[moved.Reached-1]
 		s.metrics.underWay(moved)
 		s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", moved.Reached, len(moved.Moves)), "kind", move.Kind, "version", move.Layout.Version)
@@ -146,17 +148,24 @@ func (s *Server) finish(ctx context.Context, m ledger.Migration) error {
 	if m.Abort {
 		state = ledger.Aborted
 	}
-	_, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *ledger.Migration) error {
+	m, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *ledger.Migration) error {
 		m.State = state
 		m.Note(string(state))
 		return nil
 	})
 	if err == nil {
-		s.metrics.ended.WithLabelValues(string(state)).Inc()
+		s.ended(m)
 		s.metrics.underWay(ledger.Migration{})
-		s.log.Info("migration ended", "migration", m.ID, "state", state)
 	}
 	return err
+}
+
+// ended takes note of a migration that this console ended.
+func (s *Server) ended(m ledger.Migration) {
+	if m.State.Ended() {
+		s.metrics.ended.WithLabelValues(string(m.State)).Inc()
+		s.log.Info("migration ended", "migration", m.ID, "state", m.State)
+	}
 }
 
 // waived reports whether the migration need not wait for an instance any
@@ -211,9 +220,14 @@ func prepare(m *ledger.Migration, waits, instances []ledger.InstanceRecord) {
 	}
 }
 
-// longestHold returns the longest hold of the instances of rooms.
+// longestHold returns the longest hold of the instances of rooms, and at least
+// the default, if any room is named: instances that stopped lately are not
+// registered any longer, but clients may have segments of theirs.
 func longestHold(instances []ledger.InstanceRecord, rooms []allocator.Room) time.Duration {
-	var longest time.Duration
+	if len(rooms) == 0 {
+		return 0
+	}
+	longest := allocator.DefaultSettings().Reserve
 	for _, i := range instances {
 		if slices.Contains(rooms, i.Room) {
 			longest = max(longest, i.Hold)

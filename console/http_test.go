@@ -51,7 +51,7 @@ func (c *consoleOf) wants(line string, code int, says string) string {
 func TestHTTP(t *testing.T) {
 	c := start(t)
 	const layout = `{"boundary":"100","rooms":{"a":{"upper":"50"},"b":{"lower":"50","upper":"100"}}}`
-	c.wants("POST /v1/layout:validate "+layout, 200, `{"problems":[]}`)
+	c.wants("POST /v1/layout:validate "+layout, 200, `{"problems":[],"details":[]}`)
 	c.wants(`POST /v1/layout:validate {"boundary":"-1"}`, 200, `{"problems":["boundary -1`)
 	c.wants("POST /v1/layout:init "+layout, 200, `"actor":"ann from 127.0.0.1"`)
 	c.wants("POST /v1/layout:init "+layout, 409, `{"code":"ALREADY_EXISTS","reason":"exists"`)

@@ -89,12 +89,12 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 		return nil, err
 	}
 	answer := &marchv1.ListLayoutsResponse{}
-	if len(records) > size {
-		records = records[:size]
-		answer.NextPageToken = strconv.FormatInt(records[size-1].Layout.Version, 10)
-	}
-	for _, record := range records {
+	for _, record := range records[:min(len(records), size)] {
 		answer.Layouts = append(answer.Layouts, recordToProto(record))
+	}
+	answer.Layouts = answer.Layouts[:fitting(answer.GetLayouts())]
+	if n := len(answer.GetLayouts()); n < len(records) {
+		answer.NextPageToken = strconv.FormatInt(records[n-1].Layout.Version, 10)
 	}
 	return answer, nil
 }

@@ -31,7 +31,7 @@ func newMetrics(m *observe.Metrics) *metrics {
 		made:    gauge("migration_moves_made", "How many of them were made; the next is the current one."),
 		waiting: gauge("migration_waiting_instances", "Instances that the migration waits for."),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "march_migrations_ended_total", Help: "Migrations that this console saw to their end, by state.",
+			Name: "march_migrations_ended_total", Help: "Migrations that this console ended, by state.",
 		}, []string{"state"}),
 	}
 	for _, state := range []ledger.MigrationState{ledger.Done, ledger.Aborted} {

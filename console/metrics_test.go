@@ -58,9 +58,41 @@ func TestMetrics(t *testing.T) {
 	}
 	w.ends(n, m.GetId(), "done")
 	wants("it is done", 1, 0, 0, 0, 0, 0, 1)
+	for _, line := range [][]string{
+		{"migration started"}, {"migration changed", `change="pause migration"`, "by=", "state=paused"},
+		{"migration changed", `change="resume migration"`, "by=", "state=running"},
+		{"migration moved", `move="1 of 2"`, "kind=retract"}, {"migration moved", `move="2 of 2"`, "kind=expand"}, {"migration ended", "state=done"},
+	} {
+		if got := n.log.count(append(line, "[INFO]", "migration="+m.GetId())...); got != 1 {
+			t.Errorf("%d lines of the log have %q, want 1", got, line)
+		}
+	}
 	n.stop()
 	await(t, "it drives no more", func() bool { return n.value("march_migration_driving", "") == 0 })
 	if problems, err := testutil.GatherAndLint(n.metrics.Gatherer()); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
+
+// A migration that is aborted before its first move ends with that call, at
+// whatever console it came to: it is counted and logged there.
+func TestMetricsOfAnEarlyAbort(t *testing.T) {
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
+	n := w.node()
+	n.on(func(what string) verdict {
+		if what == "move" {
+			return refuse
+		}
+		return pass
+	})
+	m := w.apply(n, quarter(), time.Hour)
+	if r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil || r.GetMigration().GetState() != "aborted" {
+		t.Fatalf("abort: %v, %v", r, err)
+	}
+	if got := n.value("march_migrations_ended_total", "aborted"); got != 1 {
+		t.Errorf("%v aborted migrations counted, want 1", got)
+	}
+	if got := n.log.count("migration ended", "state=aborted", m.GetId()); got != 1 {
+		t.Errorf("%d lines say that it ended, want 1", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -185,7 +186,36 @@ type node struct {
 	marchv1.ConsoleServiceClient
 	*gate
 	metrics *observe.Metrics
+	log     *logged
 	stop    func()
+}
+
+// logged is what a console logged.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// count returns how many lines have all of parts.
+func (l *logged) count(parts ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+lines:
+	for line := range strings.Lines(l.text.String()) {
+		for _, part := range parts {
+			if !strings.Contains(line, part) {
+				continue lines
+			}
+		}
+		n++
+	}
+	return n
 }
 
 func (w *world) node() *node {
@@ -199,9 +229,9 @@ func (w *world) nodeOver(store ledger.Store) *node {
 	if !ok {
 		g = &gate{Store: store}
 	}
-	n := &node{gate: g, metrics: observe.New("test", nil)}
+	n := &node{gate: g, metrics: observe.New("test", nil), log: &logged{}}
 	cfg := console.DefaultConfig()
-	cfg.Metrics = n.metrics
+	cfg.Metrics, cfg.Logger = n.metrics, hclog.New(&hclog.LoggerOptions{Output: n.log})
 	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
 	server, err := console.New(cfg)
 	if err != nil {

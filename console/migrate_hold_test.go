@@ -48,6 +48,21 @@ func TestMigrateOwnHold(t *testing.T) {
 	w.holds(quarter(), 3)
 }
 
+// TestMigrateClientsOfTheGone: clients of an instance that stopped before the
+// migration have segments of it all the same.
+func TestMigrateClientsOfTheGone(t *testing.T) {
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
+	n := w.node()
+	if err := w.join("a", "gone", 10*time.Minute).Leave(bg); err != nil {
+		t.Fatal(err)
+	}
+	m := w.apply(n, quarter(), 0)
+	move := w.ends(n, m.GetId(), "done").GetMoves()[0]
+	if got := move.GetClientsUntil().AsTime().Sub(move.GetMade().AsTime()); got < 10*time.Minute {
+		t.Errorf("clients are said to have IDs for %v; the instance's hold was 10 minutes", got)
+	}
+}
+
 // TestMigrateClientsUntil tells until when clients may use what instances leased
 // to them before these reported.
 func TestMigrateClientsUntil(t *testing.T) {

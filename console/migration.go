@@ -197,16 +197,16 @@ func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRe
 		return nil, err
 	}
 	answer := &marchv1.ListMigrationsResponse{}
-	if len(list) > size {
-		list = list[:size]
-		answer.NextPageToken = list[size-1].ID
-	}
-	for _, m := range list {
+	for _, m := range list[:min(len(list), size)] {
 		p, err := s.migrationToProto(ctx, m)
 		if err != nil {
 			return nil, err
 		}
 		answer.Migrations = append(answer.Migrations, p)
+	}
+	answer.Migrations = answer.Migrations[:fitting(answer.GetMigrations())]
+	if n := len(answer.GetMigrations()); n < len(list) {
+		answer.NextPageToken = list[n-1].ID
 	}
 	return answer, nil
 }
@@ -269,6 +269,8 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*led
 			return change(m)
 		})
 		if err == nil {
+			s.log.Info("migration changed", "migration", m.ID, "change", action, "by", levers.Actor(ctx), "state", m.State)
+			s.ended(m)
 			return s.migrationToProto(ctx, m)
 		}
 		if allocator.KindOf(err) != allocator.Conflict {

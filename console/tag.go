@@ -81,12 +81,12 @@ func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*mar
 		return nil, err
 	}
 	answer := &marchv1.ListTagsResponse{}
-	if len(tags) > size {
-		tags = tags[:size]
-		answer.NextPageToken = string(tags[size-1].Name)
-	}
-	for _, tag := range tags {
+	for _, tag := range tags[:min(len(tags), size)] {
 		answer.Tags = append(answer.Tags, levers.TagToProto(tag))
+	}
+	answer.Tags = answer.Tags[:fitting(answer.GetTags())]
+	if n := len(answer.GetTags()); n < len(tags) {
+		answer.NextPageToken = string(tags[n-1].Name)
 	}
 	return answer, nil
 }

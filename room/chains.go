@@ -85,16 +85,21 @@ func (c *chains) after(tag allocator.Tag, n int) (list []tagged, more bool) {
 	return list, more
 }
 
-// anyHeld reports whether any chain holds an ID.
-func (c *chains) anyHeld() bool {
+// anyHeld reports whether any chain holds an ID, and whether there is one that
+// may be issued: a chain with a gate may issue those of a layout that is open.
+func (c *chains) anyHeld(open func(version int64) bool) (held, may bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, chain := range c.mu.chains {
-		if chain.Status().Held > 0 {
-			return true
+		status := chain.Status()
+		if status.Held == 0 {
+			continue
+		}
+		if held = true; !chain.Gated() || open(status.Version) {
+			return true, true
 		}
 	}
-	return false
+	return held, false
 }
 
 // byPeak returns the chains by their recent peak rate, the highest first.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/crash"
 )
 
 // counted is a chain of a tag, and what is counted and known beside it.
@@ -126,6 +127,7 @@ func (r *refills) Lease(ctx context.Context, n int64) (allocator.Segment, error)
 	seg, err := r.Source.Lease(ctx, n)
 	end(err)
 	if err == nil {
+		crash.Here(crash.BeforeUse)
 		r.growth.note(time.Now(), seg.Last())
 	}
 	if r.server.metrics != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/crash"
 )
 
 // MaxBatch is how many IDs one NextBatch returns at most.
@@ -60,6 +61,7 @@ func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.Nex
 	if err != nil {
 		return nil, err
 	}
+	crash.Here(crash.BeforeReply)
 	return &marchv1.NextResponse{Id: id}, nil
 }
 
@@ -77,6 +79,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	if err != nil {
 		return nil, err
 	}
+	crash.Here(crash.BeforeReply)
 	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
 }
 
@@ -95,6 +98,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	if err != nil {
 		return nil, err
 	}
+	crash.Here(crash.BeforeReply)
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl)}, nil
 }
 

@@ -61,7 +61,7 @@ func newMetrics(s *Server) *metrics {
 		ready:   desc("ready", "1 while this instance can issue IDs."),
 		served:  desc("layout_served_version", "The layout that this instance says it serves: it issues no ID of an earlier one."),
 		held:    desc("chain_held_ids", "IDs in memory.", "tag"),
-		reserve: desc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most.", "tag"),
+		reserve: desc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; of a strict tag no longer than hold lets it go on.", "tag"),
 		step:    desc("chain_step_ids", "How many IDs the chain aims to hold.", "tag"),
 		asked:   desc("chain_requests_total", "Requests for IDs, whatever became of them; each message of a stream is one.", "tag"),
 		issued:  desc("chain_issued_ids_total", "IDs issued.", "tag"),
@@ -124,7 +124,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 
 	all := make([]seen, len(list))
 	for i, t := range list {
-		s := t.chain.Status()
+		s := m.server.statusOf(t.chain.Chain)
 		all[i] = seen{t, s, t.chain.totals(s)}
 	}
 	own, others, rest := m.split(all, gone)

@@ -271,7 +271,7 @@ func (s *Server) warm(ctx context.Context) {
 	}
 	if ctx.Err() == nil {
 		s.status.started()
-		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr(), "layout", s.layoutVersion())
+		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
 		if err := s.Ready(); err != nil {
 			s.log.Warn("but nothing can be issued", "error", err)
 		}

@@ -65,7 +65,7 @@ func (s *status) stopping() error {
 
 // Ready returns why the instance cannot issue IDs, nil when it can: it is
 // ready once it registered and warmed its tags, and stays so without etcd
-// while it holds IDs.
+// while it holds IDs that it may issue.
 func (s *Server) Ready() error { return server.Failed(s.checks()) }
 
 // checks is what Ready rests on.
@@ -80,11 +80,17 @@ func (s *Server) checks() []server.Check {
 	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
 		why = allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
 	}
+	held, may := false, false
+	if why != nil {
+		held, may = s.chains.anyHeld(s.open)
+	}
 	switch {
 	case why == nil:
 		ids.Note = "etcd answers"
-	case s.chains.anyHeld():
+	case may:
 		ids.Note = "only those that are held: " + why.Error()
+	case held:
+		ids.Err = allocator.Errorf(allocator.KindOf(why), "those that are held may not be issued, as strict_retract is set and hold (%v) has passed, and %w", s.cfg.Hold, why)
 	default:
 		ids.Err = allocator.Errorf(allocator.KindOf(why), "none are held, and %w", why)
 	}
@@ -138,7 +144,7 @@ func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*march
 	if chain == nil {
 		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
 	}
-	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Status())}, nil
+	return &marchv1.GetChainResponse{Chain: s.chainToProto(s.statusOf(chain.Chain))}, nil
 }
 
 // ListChains implements RoomService.
@@ -150,7 +156,7 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	page, more := s.chains.after(allocator.Tag(r.GetPageToken()), size)
 	answer := &marchv1.ListChainsResponse{}
 	for _, t := range page {
-		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Status()))
+		answer.Chains = append(answer.Chains, s.chainToProto(s.statusOf(t.chain.Chain)))
 	}
 	if more {
 		answer.NextPageToken = string(page[len(page)-1].tag)

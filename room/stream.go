@@ -7,6 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/crash"
 )
 
 // Stream implements IDService. A drain ends it with UNAVAILABLE between two
@@ -59,6 +60,7 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		if err != nil {
 			return err
 		}
+		crash.Here(crash.BeforeReply)
 		if err := stream.Send(&marchv1.NextResponse{Id: id}); err != nil {
 			return err
 		}

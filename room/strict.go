@@ -59,6 +59,23 @@ func (s *Server) left(version int64) (left time.Duration, newest int64) {
 	return s.cfg.Hold - allocator.Elapsed(at, time.Now()), newest
 }
 
+// open reports whether IDs of a layout may still be issued by a strict tag.
+func (s *Server) open(version int64) bool {
+	left, _ := s.left(version)
+	return left > 0
+}
+
+// statusOf returns a chain's status. What a strict tag holds lasts no longer than
+// it may be issued without etcd.
+func (s *Server) statusOf(chain *allocator.Chain) allocator.Status {
+	status := chain.Status()
+	if chain.Gated() && status.Held > 0 {
+		left, _ := s.left(status.Version)
+		status.Lasts = min(status.Lasts, max(left, 0))
+	}
+	return status
+}
+
 // ttl returns for how long a client may use seg. A client that is told so at
 // the end of a strict tag's hold has nothing of it, and asks again.
 func (s *Server) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duration {

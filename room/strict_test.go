@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -92,6 +93,35 @@ func TestStrictRetract(t *testing.T) {
 		}
 	}
 	c.verify(issuedOf["strict"], issuedOf["plain"])
+}
+
+// TestStrictReady: an instance without etcd that holds only IDs which it may not
+// issue any longer is not ready, be they many.
+func TestStrictReady(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(strict, "strict")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
+	a.mustNext("strict")
+	if r := a.chain("strict"); r.GetReserve().AsDuration() <= 0 || r.GetReserve().AsDuration() > time.Second {
+		t.Errorf("%d IDs last %v; want no longer than hold", r.GetHeld(), r.GetReserve().AsDuration())
+	}
+	a.store.cut.Store(true)
+	a.await("it issues nothing", 20*time.Second, func() bool {
+		_, err := a.next("strict")
+		return err != nil
+	})
+	if r := a.chain("strict"); r.GetHeld() == 0 {
+		t.Fatalf("it holds nothing, so the test shows nothing: %v", r)
+	} else if r.GetReserve().AsDuration() != 0 {
+		t.Errorf("what may not be issued lasts %v", r.GetReserve().AsDuration())
+	}
+	a.await("it is not ready", 20*time.Second, func() bool {
+		return contains(a.request("GET /readyz"), "503 ", "[-]ids failed: those that are held may not be issued, as strict_retract is set and hold (1s) has passed, and etcd has not answered since ")
+	})
+	a.await("its health", 20*time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
+	a.store.cut.Store(false)
+	a.await("it is ready", 20*time.Second, func() bool { return a.request("GET /readyz") == "200 ok\n" })
 }
 
 // TestStrictUnderLoad changes the layout all the while: no caller of a strict

@@ -79,18 +79,38 @@
 //
 // An etcd that was restored from a backup has forgotten marks, and its revisions
 // repeat. So revisions, and what is remembered of layouts, belong to an epoch
-// (epoch.go). What shows that time went back: an epoch that is in force again
-// after another; a revision below one that was seen under the same epoch; an own
-// mark below what it was (memory.go, and over restarts package journal); a raft
-// index below that of the beat (beat.go). The first sight is a doubt, which stops
-// leasing in this process; a second look, through consensus, confirms it and
-// halts leasing for all (look.go, halt.go). Another uuid or etcd cluster stops
-// only who meets it.
+// (epoch.go). The rules:
 //
-// A lease is ours only if it came over the connection that was checked, in the
-// generation that it was sent in (accept). Recover (recover.go) begins a new
-// epoch above all that anybody remembers. Versions of layouts that were lost on
-// the way, and the stretch of IDs, are known as such (LayoutRecord.Lost).
+//  1. What shows that time went back: an epoch that is in force again after
+//     another; a revision below one that was seen under the same epoch; an own
+//     mark below what it was (memory.go, and over restarts package journal); a
+//     raft index below that of the beat (beat.go).
+//  2. An instance looks (look.go) when it starts, after every connection that
+//     broke, and before a lease that comes more than 5 s after the last look. A
+//     lease is ours only if it came over the connection that was looked through,
+//     in the generation that it was sent in (Instance.accept).
+//  3. The first sight is a doubt, which stops leasing in this process at once. A
+//     second look, in the order of all writes, clears it up or confirms it, and
+//     then halts leasing for all (halt.go): it is written over the very epoch that
+//     was looked at. Another uuid or etcd cluster stops only who meets it, and who
+//     leases nothing halts nobody.
+//  4. While leasing is halted what is held is issued, layouts stay, nobody is
+//     forgotten, and who stops stays registered: recover has to know of all.
+//  5. What was leased is in the journal, synced, before a segment of it is
+//     returned. Who starts in the place of a process whose journal it does not
+//     have says so in its registration (rejoin.go): that counts as not answered.
+//  6. Recover (recover.go) halts, then asks all that it can learn of. Who answers
+//     accepts no answer to what it sent before, and leases nothing until there is
+//     an epoch that it never saw. The marks of all rooms go above all that anybody
+//     knows. Then one transaction begins a new random epoch, with a layout version
+//     above all that were known.
+//  7. Under a new epoch each instance compares what it holds with the marks, and
+//     drops what lies above them (memory.go); it registers again where etcd has
+//     forgotten it. Nothing of the epoch before counts any longer but its marks,
+//     so nothing halts again.
+//
+// Versions of layouts that were lost on the way, and the stretch of IDs, are known
+// as such (LayoutRecord.Lost).
 //
 // # What it cannot see
 //

@@ -38,14 +38,19 @@ func (l *Ledger) Dump(ctx context.Context) (*Dump, error) {
 	if err != nil {
 		return nil, err
 	}
+	return l.dump(answer.Revision, answer.Got[0])
+}
+
+// dump returns what keys of one snapshot say. Its errors are Dump's.
+func (l *Ledger) dump(revision int64, kvs []KV) (*Dump, error) {
 	d := &Dump{
-		Revision: answer.Revision,
+		Revision: revision,
 		Tags:     make(map[allocator.Tag]Tag),
 		Marks:    make(map[allocator.Tag]map[allocator.Room]Mark),
 		Eras:     make(map[allocator.Tag]map[allocator.Room][]Era),
 	}
 	var errs []error
-	for _, kv := range answer.Got[0] {
+	for _, kv := range kvs {
 		if err := d.add(l, kv); err != nil {
 			errs = append(errs, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/crash"
 )
 
 func (r LayoutRecord) encode(nonce string) []byte {
@@ -144,6 +145,7 @@ func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocat
 			l.audit(actor, "change layout", l.keys.layout(), from.encode(""), value),
 		),
 	})
+	crash.Here(crash.AfterChange)
 	if err == nil && answer.Succeeded {
 		return l.Refresh(ctx)
 	}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/crash"
 )
 
 // lessor leases segments of one tag to one instance: an allocator.Source. It
@@ -75,8 +77,9 @@ func (s *lessor) Lease(ctx context.Context, n int64) (_ allocator.Segment, err e
 	if n < 1 {
 		return allocator.Segment{}, allocator.Errorf(allocator.Invalid, "lease of tag %s: count %d; allowed: 1 or more", s.name, n)
 	}
+	began := time.Now()
 	for range leaseAttempts {
-		seg, done, err := s.attempt(ctx, n)
+		seg, done, err := s.attempt(ctx, n, began)
 		if err != nil {
 			s.known = false
 			return allocator.Segment{}, wrap(err, "lease of tag %s in room %s", s.name, s.instance.room)
@@ -90,9 +93,10 @@ func (s *lessor) Lease(ctx context.Context, n int64) (_ allocator.Segment, err e
 		"lease of tag %s in room %s: lost the race for its mark %d times", s.name, s.instance.room, leaseAttempts)
 }
 
-// attempt makes one try. It returns false without an error when what it knew
-// turned out to be out of date, and has learned better.
-func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, done bool, err error) {
+// attempt makes one try of a lease that began some time ago. It returns false
+// without an error when what it knew turned out to be out of date, and has
+// learned better.
+func (s *lessor) attempt(ctx context.Context, n int64, began time.Time) (seg allocator.Segment, done bool, err error) {
 	state, err := s.instance.ledger.lessableState(ctx)
 	if err != nil {
 		return seg, false, err
@@ -116,6 +120,7 @@ func (s *lessor) attempt(ctx context.Context, n int64) (seg allocator.Segment, d
 		return seg, false, err
 	}
 	done, err = s.commit(ctx, state, seg)
+	s.tell(state, seg, time.Since(began), done, err)
 	return seg, done, err
 }
 
@@ -316,7 +321,9 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		return false, err
 	}
 	before := l.before() // the request is sent: answers may overtake each other
+	crash.Here(crash.BeforeLease)
 	answer, err := l.try(ctx, txn)
+	crash.Here(crash.AfterLease)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
 	if err != nil {

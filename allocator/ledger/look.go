@@ -194,7 +194,7 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 	}
 	follows, followErr := l.follow(ctx)
 	if followErr == nil && !follows {
-		l.sawBack(ctx, err)
+		_ = l.sawBack(ctx, err) // the caller has the error
 	}
 	return followErr == nil && follows
 }

@@ -65,8 +65,9 @@ type RecoverReport struct {
 	Answered []InstanceID
 	Missing  []MissingInstance
 	Tags     int64
-	Marks    int64 // raised, or to be raised
-	Version  int64 // of the layout that ends it
+	AtLimit  []allocator.Tag // that the margin brings to their limits
+	Marks    int64           // raised, or to be raised
+	Version  int64           // of the layout that ends it
 	Epoch    string
 }
 
@@ -129,6 +130,11 @@ func (r *recovery) run(ctx context.Context) error {
 		return err
 	}
 	r.report.Tags = int64(len(r.tags))
+	for _, name := range sortedTags(r.tags) {
+		if t := r.tags[name]; t.known < t.limit && r.target(t) == t.limit {
+			r.report.AtLimit = append(r.report.AtLimit, name)
+		}
+	}
 	if r.cfg.Apply && slices.ContainsFunc(r.report.Missing, func(m MissingInstance) bool { return !m.Left }) {
 		return allocator.Errorf(allocator.Refused, "not all instances answered; nothing was raised, and leasing stays halted: start them, or give their journals (--journal FILE), or stop them for good and go on --without %s", r.unanswered())
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/crash"
 )
 
 // recoverTag is what is known of a tag.
@@ -253,6 +254,7 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 	if answer, err = r.l.try(ctx, txn); err != nil || !answer.Succeeded {
 		return false, err
 	}
+	crash.Here(crash.AfterRaise)
 	r.report.Marks += raised
 	return true, nil
 }

@@ -199,6 +199,20 @@ func TestRecoverNamesLostMemories(t *testing.T) {
 	}
 }
 
+// A small tag that the margin brings to its limit is named before that is done.
+func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.tag("small", func(s *ledger.TagSettings) { s.Limit = 5000 })
+	p := c.start("a")
+	p.lease(10)
+	for margin, want := range map[int64][]allocator.Tag{0: {"small"}, 100: nil} {
+		report, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Apply, cfg.Margin = false, margin })
+		if err != nil || !slices.Equal(report.AtLimit, want) {
+			t.Errorf("margin %d: %v, %v", margin, report.AtLimit, err)
+		}
+	}
+}
+
 // Nobody is forgotten while leasing is halted, nor leaves: recover must know of
 // them.
 func TestNobodyIsForgottenWhileHalted(t *testing.T) {

@@ -110,7 +110,7 @@ func (i *Instance) succeed(found []KV) (KV, error) {
 		if err := decode(kv, &was); err != nil {
 			return KV{}, err
 		}
-		lost := append(was.Lost, was.Incarnation)
+		lost := append(slices.Clone(was.Lost), was.Incarnation)
 		l.mu.Lock()
 		known := append(slices.Clone(i.mu.value.Lost), i.memory.incarnations...)
 		l.mu.Unlock()

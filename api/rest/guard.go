@@ -62,6 +62,9 @@ func (h *handler) recovered(w http.ResponseWriter, r *http.Request) {
 // serve answers a request for any route but the hot one.
 func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	c, err := h.check(w, r)
+	if c.route != nil && c.route.methods[c.method] != nil {
+		r.Pattern = c.method + " " + c.route.path // for metrics and traces: the mux knows only /v1/
+	}
 	if err != nil {
 		if refused, ok := errors.AsType[*refusal](err); ok && refused.status == http.StatusMethodNotAllowed {
 			w.Header().Set("Allow", c.route.allowed())

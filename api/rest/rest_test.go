@@ -184,7 +184,6 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// answer is the body of an error.
 // An error that nobody foresaw is logged, from the hot route as from the
 // gateway's, and then not again for a while; those of callers are not.
 func TestLogsUnforeseen(t *testing.T) {
@@ -207,6 +206,7 @@ func TestLogsUnforeseen(t *testing.T) {
 	}
 }
 
+// answer is the body of an error.
 type answer struct {
 	Code, Reason, Message string
 	Metadata              map[string]string
@@ -359,6 +359,32 @@ func TestRefuses(t *testing.T) {
 }
 
 // TestRedirects: net/http cleans paths by a redirect that keeps the method.
+// TestPatterns: whoever is around the mux sees which route a request took, of
+// those that there are.
+func TestPatterns(t *testing.T) {
+	s := serveRoom(t)
+	for request, want := range map[string]string{
+		"POST /v1/tags/order/next":         "POST /v1/tags/{tag}/next",
+		"POST /v1/tags/order/lease":        "POST /v1/tags/{tag}/lease",
+		"POST /v1/tags/order/lease?x=1":    "POST /v1/tags/{tag}/lease",
+		"GET /v1/tags/order/ids/3":         "GET /v1/tags/{tag}/ids/{id}",
+		"HEAD /v1/chains":                  "GET /v1/chains",
+		"POST /v1/tags/order:skip {}":      "POST /v1/tags/{name}:skip",
+		"GET /v1/chains/panic":             "GET /v1/chains/{tag}",
+		"GET /v1/openapi.json":             "GET /v1/openapi.json",
+		"GET /v1/tags/order/lease":         "/v1/",
+		"INVENTED /v1/chains":              "/v1/",
+		"GET /v1/whatever/a/caller/thinks": "/v1/",
+	} {
+		method, target, _ := strings.Cut(request, " ")
+		target, body, _ := strings.Cut(target, " ")
+		r := httptest.NewRequest(method, target, strings.NewReader(body))
+		if s.ServeHTTP(httptest.NewRecorder(), r); r.Pattern != want {
+			t.Errorf("%s: pattern %q, want %q", request, r.Pattern, want)
+		}
+	}
+}
+
 func TestRedirects(t *testing.T) {
 	w := serveRoom(t).do("POST /v1//tags/order/next")
 	if got := w.Header().Get("Location"); w.Code != http.StatusTemporaryRedirect || got != "/v1/tags/order/next" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -27,9 +28,12 @@ func newAuditList(c *common, t *target) *cobra.Command {
 		Short: "List changes, the newest first; -o json has what was stored before and after",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if most < 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "most: %d; allowed: 1 or more, 0 for all", most)}
+			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				all := &marchv1.ListAuditResponse{}
-				for token := ""; most <= 0 || len(all.GetEntries()) < most; {
+				for token := ""; most == 0 || len(all.GetEntries()) < most; {
 					r.PageToken = token
 					page, err := s.ListAudit(ctx, r)
 					if err != nil {

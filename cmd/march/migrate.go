@@ -128,6 +128,9 @@ moves: ^C leaves the migration running.`,
   march migrate apply plan.json`,
 		Args: exactly("a plan's file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
 			content, err := readBounded(args[0], maxPlanFile)
 			if err != nil {
 				return err
@@ -137,7 +140,7 @@ moves: ^C leaves the migration running.`,
 				return allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", args[0], err)
 			}
 			if !yes {
-				if err := confirm(c, plan, args[0]); err != nil {
+				if err := confirm(cmd.Context(), c, plan, args[0]); err != nil {
 					return err
 				}
 			}
@@ -150,6 +153,9 @@ moves: ^C leaves the migration running.`,
 				}
 				return err
 			})
+			if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
+				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` tells whether it was started")
+			}
 			if err != nil || detach {
 				return err
 			}
@@ -164,7 +170,7 @@ moves: ^C leaves the migration running.`,
 }
 
 // confirm asks a person on the terminal.
-func confirm(c *common, plan *marchv1.Plan, path string) error {
+func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) error {
 	if path == "-" || !term.IsTerminal(int(os.Stdin.Fd())) {
 		return usageError{allocator.Errorf(allocator.Invalid, "there is nobody to ask: give --yes to apply without asking")}
 	}
@@ -172,14 +178,39 @@ func confirm(c *common, plan *marchv1.Plan, path string) error {
 	planText(w, plan)
 	_ = w.Flush()
 	_, _ = fmt.Fprint(c.stderr, "\nApply this plan? [y/N] ")
-	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	line, err := readLine(ctx, os.Stdin)
+	if err != nil {
+		_, _ = fmt.Fprintln(c.stderr)
 		return err
 	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
 		return allocator.Errorf(allocator.Refused, "not applied")
 	}
 	return nil
+}
+
+// readLine returns the next line, or what there is before the end. Where ctx
+// ends first it returns ctx's error; then a goroutine waits for the line until
+// the process ends, as nothing can stop it.
+func readLine(ctx context.Context, in io.Reader) (string, error) {
+	type answer struct {
+		line string
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() {
+		line, err := bufio.NewReader(in).ReadString('\n')
+		read <- answer{line, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case a := <-read:
+		if errors.Is(a.err, io.EOF) {
+			a.err = nil
+		}
+		return a.line, a.err
+	}
 }
 
 func newMigrateOne(c *common, t *target, use, short string, call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {

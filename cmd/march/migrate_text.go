@@ -51,6 +51,12 @@ func planText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 	cost := p.GetCost()
 	_, _ = fmt.Fprintf(w, "\nskipped in all: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
+	if n := cost.GetEnding(); n > 0 {
+		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan rooms have hardly any IDs left, of %s:\n", counted(n, "tag"))
+		for _, e := range cost.GetEnds() {
+			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), counted(e.GetLeft(), "ID"), e.GetLimit())
+		}
+	}
 	if len(cost.GetWorst()) > 0 {
 		_, _ = fmt.Fprintln(w, "\nTAG\tSKIPS\tBY ROOM\tLASTS NOW\tLASTS AFTER")
 	}
@@ -137,7 +143,9 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 	for {
 		err := watchOnce(ctx, t, &id, show)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && err != nil && id == "": // none was seen yet
+			return ctx.Err()
+		case ctx.Err() != nil && err != nil:
 			show.end()
 			_, _ = fmt.Fprintf(c.stderr, "the migration goes on; `march migrate watch %s` watches it, `march migrate abort %s` undoes it\n", id, id)
 			return nil
@@ -154,6 +162,7 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			show.end()
 			return err
 		}
+		show.say("the console at " + t.address + " does not answer; trying again")
 		select {
 		case <-ctx.Done():
 		case <-time.After(500 * time.Millisecond):
@@ -163,7 +172,9 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 
 func watchOnce(ctx context.Context, t *target, id *string, show *progress) error {
 	endless := *t
-	endless.timeout = 7 * 24 * time.Hour
+	if t.timeout > 0 { // else it is refused
+		endless.timeout = 7 * 24 * time.Hour
+	}
 	return endless.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		stream, err := marchv1.NewConsoleServiceClient(conn).WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: *id})
 		if err != nil {
@@ -208,6 +219,11 @@ func (p *progress) update(m *marchv1.Migration) {
 	if len(waiting) > 0 {
 		line += "  waiting for " + strings.Join(waiting, ", ")
 	}
+	p.say(line)
+}
+
+// say shows a line, unless it is the one that is shown.
+func (p *progress) say(line string) {
 	switch {
 	case line == p.line:
 	case p.tty:

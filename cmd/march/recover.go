@@ -261,6 +261,10 @@ func recoverText(c *common, r *ledger.RecoverReport, done bool) error {
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s, process %.8s: %s\n", state, m.ID, m.Incarnation, excerpt(m.Why))
 	}
+	if n := len(r.AtLimit); n > 0 {
+		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
+		_, _ = fmt.Fprintf(w, "limit\tthe margin brings %s to the end, the first ones %s: --margin makes it smaller, or raise their limits\n", counted(int64(n), "tag"), names)
+	}
 	if done {
 		_, _ = fmt.Fprintf(w, "raised\t%s of %s\nlayout\t%d\nepoch\t%s\n", counted(r.Marks, "mark"), counted(r.Tags, "tag"), r.Version, r.Epoch)
 	} else {
@@ -281,11 +285,12 @@ func recoverJSON(r *ledger.RecoverReport, done bool) any {
 		Done     bool                `json:"done"`
 		Answered []ledger.InstanceID `json:"answered"`
 		Missing  []missing           `json:"missing"`
+		AtLimit  []allocator.Tag     `json:"at_limit"`
 		Tags     int64               `json:"tags,string"`
 		Marks    int64               `json:"marks,string"`
 		Version  int64               `json:"layout_version,string"`
 		Epoch    string              `json:"epoch"`
-	}{r.UUID, done, append([]ledger.InstanceID{}, r.Answered...), []missing{}, r.Tags, r.Marks, r.Version, r.Epoch}
+	}{r.UUID, done, append([]ledger.InstanceID{}, r.Answered...), []missing{}, append([]allocator.Tag{}, r.AtLimit...), r.Tags, r.Marks, r.Version, r.Epoch}
 	for _, m := range r.Missing {
 		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Left})
 	}

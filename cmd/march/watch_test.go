@@ -75,6 +75,11 @@ func TestLogLevel(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &fields); err != nil || fields["@message"] == nil {
 			t.Errorf("not a line of JSON: %q, %v", line, err)
 		}
+		for name, value := range fields {
+			if _, nested := value.(map[string]any); nested {
+				t.Errorf("%s is an object: %s", name, line)
+			}
+		}
 	}
 
 	write("log-level: debug\n")

@@ -227,7 +227,11 @@ type PlanCost struct {
 	Tags    int64 `protobuf:"varint,1,opt,name=tags,proto3" json:"tags,omitempty"`
 	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// The ten tags that skip the most.
-	Worst         []*TagCost `protobuf:"bytes,3,rep,name=worst,proto3" json:"worst,omitempty"`
+	Worst []*TagCost `protobuf:"bytes,3,rep,name=worst,proto3" json:"worst,omitempty"`
+	// Of how many tags the plan uses up what a room has: it takes more than half of
+	// it and leaves fewer IDs than the tag's max_step. And the ten with the fewest.
+	Ending        int64     `protobuf:"varint,20,opt,name=ending,proto3" json:"ending,omitempty"`
+	Ends          []*TagEnd `protobuf:"bytes,21,rep,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -283,6 +287,89 @@ func (x *PlanCost) GetWorst() []*TagCost {
 	return nil
 }
 
+func (x *PlanCost) GetEnding() int64 {
+	if x != nil {
+		return x.Ending
+	}
+	return 0
+}
+
+func (x *PlanCost) GetEnds() []*TagEnd {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+type TagEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// The room with the fewest, how many it has, and the tag's limit.
+	Room          string `protobuf:"bytes,2,opt,name=room,proto3" json:"room,omitempty"`
+	Left          int64  `protobuf:"varint,3,opt,name=left,proto3" json:"left,omitempty"`
+	Limit         int64  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagEnd) Reset() {
+	*x = TagEnd{}
+	mi := &file_march_v1_migration_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagEnd) ProtoMessage() {}
+
+func (x *TagEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagEnd.ProtoReflect.Descriptor instead.
+func (*TagEnd) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TagEnd) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TagEnd) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *TagEnd) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *TagEnd) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
 type TagCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
@@ -299,7 +386,7 @@ type TagCost struct {
 
 func (x *TagCost) Reset() {
 	*x = TagCost{}
-	mi := &file_march_v1_migration_proto_msgTypes[3]
+	mi := &file_march_v1_migration_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +398,7 @@ func (x *TagCost) String() string {
 func (*TagCost) ProtoMessage() {}
 
 func (x *TagCost) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[3]
+	mi := &file_march_v1_migration_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,7 +411,7 @@ func (x *TagCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagCost.ProtoReflect.Descriptor instead.
 func (*TagCost) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TagCost) GetTag() string {
@@ -391,7 +478,7 @@ type Migration struct {
 
 func (x *Migration) Reset() {
 	*x = Migration{}
-	mi := &file_march_v1_migration_proto_msgTypes[4]
+	mi := &file_march_v1_migration_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +490,7 @@ func (x *Migration) String() string {
 func (*Migration) ProtoMessage() {}
 
 func (x *Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[4]
+	mi := &file_march_v1_migration_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +503,7 @@ func (x *Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Migration.ProtoReflect.Descriptor instead.
 func (*Migration) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Migration) GetId() string {
@@ -535,7 +622,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_march_v1_migration_proto_msgTypes[5]
+	mi := &file_march_v1_migration_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +634,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[5]
+	mi := &file_march_v1_migration_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +647,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Waiting) GetInstance() string {
@@ -601,7 +688,7 @@ type MigrationLog struct {
 
 func (x *MigrationLog) Reset() {
 	*x = MigrationLog{}
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +700,7 @@ func (x *MigrationLog) String() string {
 func (*MigrationLog) ProtoMessage() {}
 
 func (x *MigrationLog) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +713,7 @@ func (x *MigrationLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationLog.ProtoReflect.Descriptor instead.
 func (*MigrationLog) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MigrationLog) GetTime() *timestamppb.Timestamp {
@@ -663,7 +750,7 @@ type PlanMigrationRequest struct {
 
 func (x *PlanMigrationRequest) Reset() {
 	*x = PlanMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +762,7 @@ func (x *PlanMigrationRequest) String() string {
 func (*PlanMigrationRequest) ProtoMessage() {}
 
 func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +775,7 @@ func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PlanMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PlanMigrationRequest) GetTarget() *Layout {
@@ -742,7 +829,7 @@ type PlanMigrationResponse struct {
 
 func (x *PlanMigrationResponse) Reset() {
 	*x = PlanMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +841,7 @@ func (x *PlanMigrationResponse) String() string {
 func (*PlanMigrationResponse) ProtoMessage() {}
 
 func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +854,7 @@ func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PlanMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanMigrationResponse) GetPlan() *Plan {
@@ -789,7 +876,7 @@ type ApplyMigrationRequest struct {
 
 func (x *ApplyMigrationRequest) Reset() {
 	*x = ApplyMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +888,7 @@ func (x *ApplyMigrationRequest) String() string {
 func (*ApplyMigrationRequest) ProtoMessage() {}
 
 func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +901,7 @@ func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ApplyMigrationRequest) GetPlan() *Plan {
@@ -840,7 +927,7 @@ type ApplyMigrationResponse struct {
 
 func (x *ApplyMigrationResponse) Reset() {
 	*x = ApplyMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +939,7 @@ func (x *ApplyMigrationResponse) String() string {
 func (*ApplyMigrationResponse) ProtoMessage() {}
 
 func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +952,7 @@ func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ApplyMigrationResponse) GetMigration() *Migration {
@@ -885,7 +972,7 @@ type GetMigrationRequest struct {
 
 func (x *GetMigrationRequest) Reset() {
 	*x = GetMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +984,7 @@ func (x *GetMigrationRequest) String() string {
 func (*GetMigrationRequest) ProtoMessage() {}
 
 func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +997,7 @@ func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationRequest.ProtoReflect.Descriptor instead.
 func (*GetMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetMigrationRequest) GetId() string {
@@ -929,7 +1016,7 @@ type GetMigrationResponse struct {
 
 func (x *GetMigrationResponse) Reset() {
 	*x = GetMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1028,7 @@ func (x *GetMigrationResponse) String() string {
 func (*GetMigrationResponse) ProtoMessage() {}
 
 func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1041,7 @@ func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationResponse.ProtoReflect.Descriptor instead.
 func (*GetMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetMigrationResponse) GetMigration() *Migration {
@@ -976,7 +1063,7 @@ type ListMigrationsRequest struct {
 
 func (x *ListMigrationsRequest) Reset() {
 	*x = ListMigrationsRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -988,7 +1075,7 @@ func (x *ListMigrationsRequest) String() string {
 func (*ListMigrationsRequest) ProtoMessage() {}
 
 func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1001,7 +1088,7 @@ func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsRequest.ProtoReflect.Descriptor instead.
 func (*ListMigrationsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListMigrationsRequest) GetPageSize() int32 {
@@ -1030,7 +1117,7 @@ type ListMigrationsResponse struct {
 
 func (x *ListMigrationsResponse) Reset() {
 	*x = ListMigrationsResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1129,7 @@ func (x *ListMigrationsResponse) String() string {
 func (*ListMigrationsResponse) ProtoMessage() {}
 
 func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1142,7 @@ func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsResponse.ProtoReflect.Descriptor instead.
 func (*ListMigrationsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListMigrationsResponse) GetMigrations() []*Migration {
@@ -1082,7 +1169,7 @@ type WatchMigrationRequest struct {
 
 func (x *WatchMigrationRequest) Reset() {
 	*x = WatchMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1181,7 @@ func (x *WatchMigrationRequest) String() string {
 func (*WatchMigrationRequest) ProtoMessage() {}
 
 func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1194,7 @@ func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationRequest.ProtoReflect.Descriptor instead.
 func (*WatchMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchMigrationRequest) GetId() string {
@@ -1126,7 +1213,7 @@ type WatchMigrationResponse struct {
 
 func (x *WatchMigrationResponse) Reset() {
 	*x = WatchMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1225,7 @@ func (x *WatchMigrationResponse) String() string {
 func (*WatchMigrationResponse) ProtoMessage() {}
 
 func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1238,7 @@ func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationResponse.ProtoReflect.Descriptor instead.
 func (*WatchMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchMigrationResponse) GetMigration() *Migration {
@@ -1170,7 +1257,7 @@ type PauseMigrationRequest struct {
 
 func (x *PauseMigrationRequest) Reset() {
 	*x = PauseMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1269,7 @@ func (x *PauseMigrationRequest) String() string {
 func (*PauseMigrationRequest) ProtoMessage() {}
 
 func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1282,7 @@ func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PauseMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseMigrationRequest) GetId() string {
@@ -1214,7 +1301,7 @@ type PauseMigrationResponse struct {
 
 func (x *PauseMigrationResponse) Reset() {
 	*x = PauseMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1313,7 @@ func (x *PauseMigrationResponse) String() string {
 func (*PauseMigrationResponse) ProtoMessage() {}
 
 func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1326,7 @@ func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PauseMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseMigrationResponse) GetMigration() *Migration {
@@ -1258,7 +1345,7 @@ type ResumeMigrationRequest struct {
 
 func (x *ResumeMigrationRequest) Reset() {
 	*x = ResumeMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1357,7 @@ func (x *ResumeMigrationRequest) String() string {
 func (*ResumeMigrationRequest) ProtoMessage() {}
 
 func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1370,7 @@ func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeMigrationRequest) GetId() string {
@@ -1302,7 +1389,7 @@ type ResumeMigrationResponse struct {
 
 func (x *ResumeMigrationResponse) Reset() {
 	*x = ResumeMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1401,7 @@ func (x *ResumeMigrationResponse) String() string {
 func (*ResumeMigrationResponse) ProtoMessage() {}
 
 func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1414,7 @@ func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeMigrationResponse) GetMigration() *Migration {
@@ -1346,7 +1433,7 @@ type AbortMigrationRequest struct {
 
 func (x *AbortMigrationRequest) Reset() {
 	*x = AbortMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1445,7 @@ func (x *AbortMigrationRequest) String() string {
 func (*AbortMigrationRequest) ProtoMessage() {}
 
 func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1458,7 @@ func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationRequest.ProtoReflect.Descriptor instead.
 func (*AbortMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AbortMigrationRequest) GetId() string {
@@ -1390,7 +1477,7 @@ type AbortMigrationResponse struct {
 
 func (x *AbortMigrationResponse) Reset() {
 	*x = AbortMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1489,7 @@ func (x *AbortMigrationResponse) String() string {
 func (*AbortMigrationResponse) ProtoMessage() {}
 
 func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1502,7 @@ func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationResponse.ProtoReflect.Descriptor instead.
 func (*AbortMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AbortMigrationResponse) GetMigration() *Migration {
@@ -1437,7 +1524,7 @@ type ContinueMigrationRequest struct {
 
 func (x *ContinueMigrationRequest) Reset() {
 	*x = ContinueMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1449,7 +1536,7 @@ func (x *ContinueMigrationRequest) String() string {
 func (*ContinueMigrationRequest) ProtoMessage() {}
 
 func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1462,7 +1549,7 @@ func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ContinueMigrationRequest) GetId() string {
@@ -1488,7 +1575,7 @@ type ContinueMigrationResponse struct {
 
 func (x *ContinueMigrationResponse) Reset() {
 	*x = ContinueMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1587,7 @@ func (x *ContinueMigrationResponse) String() string {
 func (*ContinueMigrationResponse) ProtoMessage() {}
 
 func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1600,7 @@ func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ContinueMigrationResponse) GetMigration() *Migration {
@@ -1542,11 +1629,18 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05moves\x18\x04 \x03(\v2\x0e.march.v1.MoveR\x05moves\x12&\n" +
 	"\x04cost\x18\x05 \x01(\v2\x12.march.v1.PlanCostR\x04cost\x12\x1c\n" +
 	"\tinstances\x18\x06 \x03(\tR\tinstances\x12\x16\n" +
-	"\x06silent\x18\a \x03(\tR\x06silent\"a\n" +
+	"\x06silent\x18\a \x03(\tR\x06silent\"\x9f\x01\n" +
 	"\bPlanCost\x12\x12\n" +
 	"\x04tags\x18\x01 \x01(\x03R\x04tags\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x12'\n" +
-	"\x05worst\x18\x03 \x03(\v2\x11.march.v1.TagCostR\x05worst\"\x9d\x02\n" +
+	"\x05worst\x18\x03 \x03(\v2\x11.march.v1.TagCostR\x05worst\x12\x16\n" +
+	"\x06ending\x18\x14 \x01(\x03R\x06ending\x12$\n" +
+	"\x04ends\x18\x15 \x03(\v2\x10.march.v1.TagEndR\x04ends\"X\n" +
+	"\x06TagEnd\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
+	"\x04room\x18\x02 \x01(\tR\x04room\x12\x12\n" +
+	"\x04left\x18\x03 \x01(\x03R\x04left\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\x9d\x02\n" +
 	"\aTagCost\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x122\n" +
@@ -1643,78 +1737,80 @@ func file_march_v1_migration_proto_rawDescGZIP() []byte {
 	return file_march_v1_migration_proto_rawDescData
 }
 
-var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_march_v1_migration_proto_goTypes = []any{
 	(*Move)(nil),                      // 0: march.v1.Move
 	(*Plan)(nil),                      // 1: march.v1.Plan
 	(*PlanCost)(nil),                  // 2: march.v1.PlanCost
-	(*TagCost)(nil),                   // 3: march.v1.TagCost
-	(*Migration)(nil),                 // 4: march.v1.Migration
-	(*Waiting)(nil),                   // 5: march.v1.Waiting
-	(*MigrationLog)(nil),              // 6: march.v1.MigrationLog
-	(*PlanMigrationRequest)(nil),      // 7: march.v1.PlanMigrationRequest
-	(*PlanMigrationResponse)(nil),     // 8: march.v1.PlanMigrationResponse
-	(*ApplyMigrationRequest)(nil),     // 9: march.v1.ApplyMigrationRequest
-	(*ApplyMigrationResponse)(nil),    // 10: march.v1.ApplyMigrationResponse
-	(*GetMigrationRequest)(nil),       // 11: march.v1.GetMigrationRequest
-	(*GetMigrationResponse)(nil),      // 12: march.v1.GetMigrationResponse
-	(*ListMigrationsRequest)(nil),     // 13: march.v1.ListMigrationsRequest
-	(*ListMigrationsResponse)(nil),    // 14: march.v1.ListMigrationsResponse
-	(*WatchMigrationRequest)(nil),     // 15: march.v1.WatchMigrationRequest
-	(*WatchMigrationResponse)(nil),    // 16: march.v1.WatchMigrationResponse
-	(*PauseMigrationRequest)(nil),     // 17: march.v1.PauseMigrationRequest
-	(*PauseMigrationResponse)(nil),    // 18: march.v1.PauseMigrationResponse
-	(*ResumeMigrationRequest)(nil),    // 19: march.v1.ResumeMigrationRequest
-	(*ResumeMigrationResponse)(nil),   // 20: march.v1.ResumeMigrationResponse
-	(*AbortMigrationRequest)(nil),     // 21: march.v1.AbortMigrationRequest
-	(*AbortMigrationResponse)(nil),    // 22: march.v1.AbortMigrationResponse
-	(*ContinueMigrationRequest)(nil),  // 23: march.v1.ContinueMigrationRequest
-	(*ContinueMigrationResponse)(nil), // 24: march.v1.ContinueMigrationResponse
-	nil,                               // 25: march.v1.TagCost.RoomsEntry
-	(*Layout)(nil),                    // 26: march.v1.Layout
-	(*timestamppb.Timestamp)(nil),     // 27: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
+	(*TagEnd)(nil),                    // 3: march.v1.TagEnd
+	(*TagCost)(nil),                   // 4: march.v1.TagCost
+	(*Migration)(nil),                 // 5: march.v1.Migration
+	(*Waiting)(nil),                   // 6: march.v1.Waiting
+	(*MigrationLog)(nil),              // 7: march.v1.MigrationLog
+	(*PlanMigrationRequest)(nil),      // 8: march.v1.PlanMigrationRequest
+	(*PlanMigrationResponse)(nil),     // 9: march.v1.PlanMigrationResponse
+	(*ApplyMigrationRequest)(nil),     // 10: march.v1.ApplyMigrationRequest
+	(*ApplyMigrationResponse)(nil),    // 11: march.v1.ApplyMigrationResponse
+	(*GetMigrationRequest)(nil),       // 12: march.v1.GetMigrationRequest
+	(*GetMigrationResponse)(nil),      // 13: march.v1.GetMigrationResponse
+	(*ListMigrationsRequest)(nil),     // 14: march.v1.ListMigrationsRequest
+	(*ListMigrationsResponse)(nil),    // 15: march.v1.ListMigrationsResponse
+	(*WatchMigrationRequest)(nil),     // 16: march.v1.WatchMigrationRequest
+	(*WatchMigrationResponse)(nil),    // 17: march.v1.WatchMigrationResponse
+	(*PauseMigrationRequest)(nil),     // 18: march.v1.PauseMigrationRequest
+	(*PauseMigrationResponse)(nil),    // 19: march.v1.PauseMigrationResponse
+	(*ResumeMigrationRequest)(nil),    // 20: march.v1.ResumeMigrationRequest
+	(*ResumeMigrationResponse)(nil),   // 21: march.v1.ResumeMigrationResponse
+	(*AbortMigrationRequest)(nil),     // 22: march.v1.AbortMigrationRequest
+	(*AbortMigrationResponse)(nil),    // 23: march.v1.AbortMigrationResponse
+	(*ContinueMigrationRequest)(nil),  // 24: march.v1.ContinueMigrationRequest
+	(*ContinueMigrationResponse)(nil), // 25: march.v1.ContinueMigrationResponse
+	nil,                               // 26: march.v1.TagCost.RoomsEntry
+	(*Layout)(nil),                    // 27: march.v1.Layout
+	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
 }
 var file_march_v1_migration_proto_depIdxs = []int32{
-	26, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
-	27, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	27, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
-	26, // 3: march.v1.Plan.from:type_name -> march.v1.Layout
-	26, // 4: march.v1.Plan.target:type_name -> march.v1.Layout
+	27, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
+	28, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
+	28, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	27, // 3: march.v1.Plan.from:type_name -> march.v1.Layout
+	27, // 4: march.v1.Plan.target:type_name -> march.v1.Layout
 	0,  // 5: march.v1.Plan.moves:type_name -> march.v1.Move
 	2,  // 6: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	3,  // 7: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	25, // 8: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	28, // 9: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	28, // 10: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	26, // 11: march.v1.Migration.from:type_name -> march.v1.Layout
-	26, // 12: march.v1.Migration.target:type_name -> march.v1.Layout
-	0,  // 13: march.v1.Migration.moves:type_name -> march.v1.Move
-	28, // 14: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	5,  // 15: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	6,  // 16: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	27, // 17: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	27, // 18: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	27, // 19: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	27, // 20: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	27, // 21: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	26, // 22: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	1,  // 23: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	1,  // 24: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	28, // 25: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	4,  // 26: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 27: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 28: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	4,  // 29: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 30: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 31: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 32: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	4,  // 33: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	4,  // 7: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	3,  // 8: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	26, // 9: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	29, // 10: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	29, // 11: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	27, // 12: march.v1.Migration.from:type_name -> march.v1.Layout
+	27, // 13: march.v1.Migration.target:type_name -> march.v1.Layout
+	0,  // 14: march.v1.Migration.moves:type_name -> march.v1.Move
+	29, // 15: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	6,  // 16: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	7,  // 17: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	28, // 18: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	28, // 19: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	28, // 20: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	28, // 21: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	28, // 22: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	27, // 23: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	1,  // 24: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	1,  // 25: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	29, // 26: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	5,  // 27: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	5,  // 28: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	5,  // 29: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	5,  // 30: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	5,  // 31: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	5,  // 32: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	5,  // 33: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	5,  // 34: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
@@ -1729,7 +1825,7 @@ func file_march_v1_migration_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_migration_proto_rawDesc), len(file_march_v1_migration_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,134 @@
+package ledger_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// A reader reads every key that a cluster writes, tells which of them are kept
+// and which pass, and its Dump is the ledger's own.
+func TestReader(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a := c.start("a")
+	a.lease(10)
+	c.move("100 a=50-100 b=0-50")
+	a.lease(10)
+	r, err := ledger.NewReader("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := c.mem.Open().Txn(bg, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: r.All()}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, kv := range answer.Got[0] {
+		e, err := r.Entry(kv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, e.Kind)
+		set := map[string]bool{
+			"epoch": e.Epoch != nil, "layout": e.Layout != nil, "layouts": e.Layout != nil, "tags": e.Settings != nil, "marks": e.Mark != nil,
+			"eras": e.Era != nil, "rooms": e.Registration != nil, "migrations": e.Migration != nil,
+		}
+		if has, known := set[e.Kind]; known && !has {
+			t.Errorf("%s: nothing was read: %+v", kv.Key, e)
+		}
+		kept := slices.Contains([]string{"epoch", "identity", "layout", "layouts", "marks", "eras", "audit"}, e.Kind)
+		passing := slices.Contains([]string{"alive", "silent", "beat", "driver", "migration"}, e.Kind)
+		if r.Kept(kv.Key) != kept || r.Lasting(kv.Key) == passing {
+			t.Errorf("%s: kept %v, lasting %v", kv.Key, r.Kept(kv.Key), r.Lasting(kv.Key))
+		}
+		gone, err := r.Entry(ledger.KV{Key: kv.Key})
+		if err != nil || gone.Kind != e.Kind || gone.Room != e.Room || gone.Tag != e.Tag || gone.Mark != nil || gone.Layout != nil {
+			t.Errorf("%s deleted: %+v, %v", kv.Key, gone, err)
+		}
+		kv.Value = append(kv.Value, '}')
+		if _, err := r.Entry(kv); err == nil && set[e.Kind] {
+			t.Errorf("%s: %s was read", kv.Key, kv.Value)
+		}
+	}
+	for _, kind := range []string{"epoch", "identity", "layout", "layouts", "marks", "eras", "audit", "tags", "rooms"} {
+		if !slices.Contains(kinds, kind) {
+			t.Errorf("there is no key of kind %s among %v", kind, kinds)
+		}
+	}
+	if _, err := r.Entry(ledger.KV{Key: "/march/default/surprise", ModRevision: 1}); err == nil {
+		t.Error("a key of nobody was read")
+	}
+	if d, err := r.Dump(answer.Revision, answer.Got[0]); err != nil || len(d.Problems()) > 0 || len(d.History) != 2 {
+		t.Errorf("dump: %+v, %v", d, err)
+	}
+}
+
+// What became of each segment is in the log before anybody has the segment.
+func TestSegmentsAreTold(t *testing.T) {
+	m := ledgertest.NewMemory(t)
+	var log bytes.Buffer
+	cfg := ledger.DefaultConfig()
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, JSONFormat: true})
+	conn := m.Open()
+	l, err := ledger.New(conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Init(bg, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	i, err := l.Join(bg, ledger.Registration{Room: "a", Name: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, _, err := i.Source(bg, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(want ...string) {
+		t.Helper()
+		text := log.String()
+		log.Reset()
+		for _, w := range append(want, `"room":"a"`, `"instance":"one"`, `"tag":"t"`, `"boundary":10`, `"lower":0`, `"upper":5`, `"version":1`) {
+			if !strings.Contains(text, w) {
+				t.Errorf("the log does not say %s:\n%s", w, text)
+			}
+		}
+	}
+	if _, err := source.Lease(bg, 7); err != nil {
+		t.Fatal(err)
+	}
+	told(`"@message":"segment leased"`, `"first":1`, `"count":7`, `"revision":`)
+	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if ledgertest.Writes(txn) {
+			return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
+		}
+		return ledgertest.Fate{}
+	})
+	if _, err := source.Lease(bg, 3); err == nil {
+		t.Fatal("leased without an answer")
+	}
+	told(`"@message":"segment lost"`, `"first":13`, `"count":3`, `"error":"memory: request timed out"`)
+	once := true
+	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if ledgertest.Writes(txn) && once {
+			once = false
+			return ledgertest.Fate{Name: ledgertest.Twice}
+		}
+		return ledgertest.Fate{}
+	})
+	if _, err := source.Lease(bg, 3); err != nil {
+		t.Fatal(err)
+	}
+	told(`"@message":"lease refused"`, `"@message":"segment leased"`)
+}

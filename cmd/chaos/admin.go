@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
+)
+
+// admin does what operators do, at whichever console answers. It takes no link:
+// an operator's own bad connection shows nothing.
+type admin struct {
+	cluster *cluster.Cluster
+	conns   []*grpc.ClientConn
+}
+
+func newAdmin(c *cluster.Cluster) *admin { return &admin{cluster: c} }
+
+// askWithin is how long one console may take.
+const askWithin = 3 * time.Second
+
+// call asks the consoles in turn, until one of them answers. A call that may have
+// been carried out though it failed may be made again: all of them are safe to.
+func (a *admin) call(ctx context.Context, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+	if a.conns == nil {
+		for _, s := range a.cluster.Consoles {
+			conn, err := api.Dial(s.GRPC)
+			if err != nil {
+				return err
+			}
+			a.conns = append(a.conns, conn)
+		}
+	}
+	var errs error
+	for _, conn := range a.conns {
+		asking, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader, "chaos"), askWithin)
+		err := use(asking, marchv1.NewConsoleServiceClient(conn))
+		cancel()
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			return err
+		}
+		errs = errors.Join(errs, err)
+	}
+	return errs
+}
+
+func (a *admin) close() error {
+	var errs []error
+	for _, conn := range a.conns {
+		errs = append(errs, conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// init makes the cluster, its first layout and its tags, once a console answers.
+func (a *admin) init(ctx context.Context) error {
+	layout := &marchv1.Layout{Boundary: 1000, Rooms: map[string]*marchv1.Range{
+		"a": {Lower: 0, Upper: 300}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 650, Upper: 1000},
+	}}
+	do := func(use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+		var last error
+		err := cluster.Poll(ctx, "a console", func() bool {
+			last = a.call(ctx, use)
+			return last == nil || allocator.KindOf(last) != allocator.Unavailable
+		})
+		if last != nil && allocator.KindOf(last) != allocator.Exists { // a try that was carried out though it failed
+			return errors.Join(err, last)
+		}
+		return err
+	}
+	err := do(func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+		_, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("init: %w", err)
+	}
+	for _, tag := range a.cluster.Tags {
+		settings := &marchv1.Tag{Name: string(tag), Reserve: durationpb.New(startReserve), MaxStep: ptr(int64(3_000_000))}
+		switch tag {
+		case strictTag:
+			settings.StrictRetract = ptr(true)
+		case skewTag:
+			settings.MaxSkew = ptr(int64(5_000_000))
+		}
+		err := do(func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+			_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: settings})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("create tag %s: %w", tag, err)
+		}
+	}
+	return nil
+}
+
+// skewTag is the tag with max_skew.
+const skewTag allocator.Tag = "user"
+
+// startReserve is a tag's reserve: short, so that rooms lease often.
+const startReserve = 8 * time.Second
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/api"
+)
+
+// Random layouts are valid, have every room, and give each a tenth at least, so
+// that the IDs of a run do not lie too far apart.
+func TestRandomLayout(t *testing.T) {
+	for seed := range uint64(2_000) {
+		layout, err := api.LayoutFromProto(randomLayout(rand.New(rand.NewPCG(seed, 0)), []string{"a", "b", "c"}))
+		if err == nil {
+			err = layout.Validate()
+		}
+		if err != nil || len(layout.Ranges) != 3 {
+			t.Fatalf("seed %d: %+v, %v", seed, layout, err)
+		}
+		for room, r := range layout.Ranges {
+			if r.Width() < layout.Boundary/10 {
+				t.Fatalf("seed %d: room %s has %v of %d", seed, room, r, layout.Boundary)
+			}
+		}
+	}
+}
+
+// Kinds of faults have different names, and can be chosen.
+func TestDeck(t *testing.T) {
+	all, err := deck(nil)
+	if err != nil || len(all) < 10 {
+		t.Fatalf("%d kinds, %v", len(all), err)
+	}
+	seen := make(map[string]bool)
+	for _, f := range all {
+		if seen[f.kind] || f.what == "" || f.begin == nil {
+			t.Errorf("kind %q: twice, or without what it is", f.kind)
+		}
+		seen[f.kind] = true
+		one, err := deck([]string{f.kind})
+		if err != nil || len(one) != 1 || one[0].kind != f.kind {
+			t.Errorf("only %q: %v, %v", f.kind, one, err)
+		}
+	}
+}
+
+// Every cell of the restore matrix is there once, and only those that nobody can
+// see are residual.
+func TestCells(t *testing.T) {
+	seen := make(map[string]bool)
+	residual := 0
+	for _, c := range cells() {
+		if seen[c.String()] {
+			t.Errorf("%v: twice", c)
+		}
+		seen[c.String()] = true
+		if c.residual() {
+			residual++
+			if c.rooms != withoutJournal {
+				t.Errorf("%v is residual", c)
+			}
+		}
+	}
+	if len(seen) != 18 || residual != 2 {
+		t.Errorf("%d cells, %d residual", len(seen), residual)
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"--time 1s", "time: 1s; allowed: 10s to 24h"},
+		{"--rate 1", "rate: 1; allowed: 1000"},
+		{"--only sunshine", `"sunshine" is no kind of fault; allowed: kill room`},
+		{"--dir .", "is not empty"},
+		{"--nothing", "unknown flag"},
+		{"something", `"something"`},
+		{"matrix --cells 19", "cells: 19; allowed: 1 to 18"},
+		{"check", "0 arguments; allowed: one"},
+	} {
+		var out bytes.Buffer
+		root := newRoot(&out, &out)
+		root.SetArgs(strings.Fields(test.args))
+		err := root.ExecuteContext(t.Context())
+		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("chaos %s: exit code %d, %v; want %q", test.args, exitCode(err), err, test.want)
+		}
+	}
+}

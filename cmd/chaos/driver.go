@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/term"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/traffic"
+)
+
+// driver makes a run: it hurts a cluster, and watches it.
+type driver struct {
+	*cluster.Cluster
+	config *config
+	events *record.Events
+	log    hclog.Logger
+	admin  *admin
+	began  time.Time
+
+	background context.Context // of what only watches
+	stopWatch  context.CancelFunc
+	watching   sync.WaitGroup
+
+	injected, migrated atomic.Int64
+	violated           atomic.Int64
+	doing              atomic.Pointer[string]
+
+	// The main lane's:
+	token       string          // etcd's cluster ID is made of it
+	journalLost map[string]bool // instances, ROOM/NAME, that ever started without
+
+	hold sync.Mutex // held while nobody may be stopped for long
+
+	mu struct {
+		sync.Mutex
+		paused  map[*cluster.Server]bool     // by the lane of pauses: not measured
+		touched map[allocator.Room]time.Time // when a room was hurt last
+		kinds   map[string]int
+	}
+}
+
+func newDriver(cfg *config, c *cluster.Cluster, events *record.Events, log hclog.Logger) *driver {
+	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool)}
+	d.mu.paused = make(map[*cluster.Server]bool)
+	d.mu.touched = make(map[allocator.Room]time.Time)
+	d.mu.kinds = make(map[string]int)
+	d.background, d.stopWatch = context.WithCancel(context.Background())
+	return d
+}
+
+// close ends what only watches.
+func (d *driver) close() error {
+	d.stopWatch()
+	d.watching.Wait()
+	return d.admin.close()
+}
+
+// note writes an event down.
+func (d *driver) note(e record.Event) {
+	if e.Violation != "" {
+		d.violated.Add(1)
+		d.log.Error("violation", "event", fmt.Sprintf("%+v", e))
+	} else {
+		d.log.Info(e.What, "fault", e.Fault, "kind", e.Kind, "target", e.Target, "detail", e.Detail, "took", e.Took)
+	}
+	d.events.Add(e)
+}
+
+// say says what is being done, in the progress line.
+func (d *driver) say(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	d.doing.Store(&text)
+}
+
+// limit is for how long an instance may issue nothing after a fault has ended.
+const limit = 5 * time.Second
+
+// whose tells whether callers are those of a server.
+func whose(s *cluster.Server, who string) bool {
+	return strings.HasPrefix(who, fmt.Sprintf("%s/%s ", s.Room, s.ID))
+}
+
+// expected are the callers who should be given IDs: all but those of servers
+// that are left out.
+func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
+	var who []string
+	for _, s := range d.Instances {
+		if leftOut != nil && leftOut(s) {
+			continue
+		}
+		for _, tag := range d.Tags {
+			who = append(who, fmt.Sprintf("%s/%s %s", s.Room, s.ID, tag))
+		}
+	}
+	return who
+}
+
+// awaitIssuing waits until all callers were given IDs after since, or ctx ends:
+// then it returns one who was not. each is told of everyone who was.
+func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func(*cluster.Server) bool, each func(who string, took time.Duration)) (late string) {
+	waiting := make(map[string]bool)
+	for _, who := range d.expected(leftOut) {
+		waiting[who] = true
+	}
+	_ = cluster.Poll(ctx, "", func() bool { // what is left says it
+		counts := d.Counts()
+		for who := range waiting {
+			if last := counts[who].Last; last.After(since) {
+				delete(waiting, who)
+				if each != nil {
+					each(who, last.Sub(since))
+				}
+			}
+		}
+		for _, s := range d.Instances { // stopped meanwhile
+			if leftOut != nil && leftOut(s) {
+				for who := range waiting {
+					if whose(s, who) {
+						delete(waiting, who)
+					}
+				}
+			}
+		}
+		return len(waiting) == 0
+	})
+	for who := range waiting {
+		late = max(late, who)
+	}
+	return late
+}
+
+// id is what operators call an instance.
+func id(s *cluster.Server) string { return string(s.Room) + "/" + s.ID }
+
+// touch notes that a room is hurt: for some time its callers then ask for more
+// than they did, to catch up, or ask another instance of it.
+func (d *driver) touch(room allocator.Room) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.touched[room] = time.Now()
+}
+
+// settled tells whether nobody has hurt a room for long.
+func (d *driver) settled(room allocator.Room) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.mu.touched[room]) > settleFor
+}
+
+// isPaused tells whether the lane of pauses has a server stopped.
+func (d *driver) isPaused(s *cluster.Server) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.mu.paused[s]
+}
+
+// failed returns how many calls have failed since before, of all callers that
+// accept accepts, and the last error of one of them.
+func (d *driver) failed(before map[string]traffic.Count, accept func(who string) bool) (n int64, last string) {
+	for who, now := range d.Counts() {
+		if more := now.Failed - before[who].Failed; more > 0 && accept(who) {
+			n += more
+			last = who + ": " + now.Error
+		}
+	}
+	return n, last
+}
+
+// calm waits for a while in which no call fails: nothing is wrong. It must come
+// within a minute; a machine with more to do than this may stumble before.
+func (d *driver) calm(ctx context.Context, lasts time.Duration) error {
+	for began := time.Now(); ; {
+		before := d.Counts()
+		if !pause(ctx, lasts) {
+			return ctx.Err()
+		}
+		failed, last := d.failed(before, func(string) bool { return true })
+		e := record.Event{What: record.Issuing, Kind: "calm", Took: time.Since(began), Failed: failed}
+		if failed > 0 && time.Since(began) > calmWithin {
+			e.Violation = fmt.Sprintf("%d calls failed though nothing was wrong: %s", failed, last)
+		}
+		if failed > 0 {
+			e.Detail = last
+		}
+		d.note(e)
+		if failed == 0 || e.Violation != "" {
+			return nil
+		}
+	}
+}
+
+const calmWithin = time.Minute
+
+// pause returns false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// ready tells whether a server's health check passes.
+func ready(ctx context.Context, s *cluster.Server) bool {
+	_, ok := fetch(ctx, "http://"+s.HTTP+"/readyz")
+	return ok
+}
+
+// fetch gets a small page.
+func fetch(ctx context.Context, url string) ([]byte, bool) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, false
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, false
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, 4<<20))
+	return body, err == nil && answer.StatusCode == http.StatusOK
+}
+
+// progress prints how it goes until the returned function is called: in place on
+// a terminal, a line every few seconds elsewhere.
+func (d *driver) progress(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	every, before, after := 5*time.Second, "", "\n"
+	if f, ok := d.config.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		every, before, after = 200*time.Millisecond, "\r\x1b[K", ""
+	}
+	var printing sync.WaitGroup
+	printing.Go(func() {
+		for pause(ctx, every) {
+			_, _ = fmt.Fprint(d.config.stderr, before+d.line()+after)
+		}
+		_, _ = fmt.Fprint(d.config.stderr, before)
+	})
+	return func() {
+		cancel()
+		printing.Wait()
+	}
+}
+
+// line is the progress line.
+func (d *driver) line() string {
+	var ids, failed, twice int64
+	for _, count := range d.Counts() {
+		ids += count.IDs
+		failed += count.Failed
+		twice += count.Twice
+	}
+	elapsed := time.Duration(0)
+	if !d.began.IsZero() {
+		elapsed = time.Since(d.began).Round(time.Second)
+	}
+	d.mu.Lock()
+	kinds := len(d.mu.kinds)
+	d.mu.Unlock()
+	return fmt.Sprintf("%v: %.1f million IDs, %d calls failed, %d twice, %d faults of %d kinds, %d migrations, %d violations; %s",
+		elapsed, float64(ids)/1e6, failed, twice, d.injected.Load(), kinds, d.migrated.Load(), d.violated.Load(), *d.doing.Load())
+}

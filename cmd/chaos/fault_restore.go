@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/internal/crash"
+)
+
+// What becomes of the rooms while etcd goes back in time.
+const (
+	alive          = "alive"
+	withJournal    = "restarted with journal"
+	withoutJournal = "restarted without journal"
+)
+
+// cell is a cell of the restore matrix.
+type cell struct {
+	way   wayBack
+	rooms string
+}
+
+func (c cell) String() string { return c.way.name + ", rooms " + c.rooms }
+
+// residual cells are those that cannot be seen, as the README says: duplicates may
+// come of them.
+func (c cell) residual() bool { return c.way.unseen && c.rooms == withoutJournal }
+
+// cells are all of the matrix.
+func cells() (all []cell) {
+	for _, way := range waysBack() {
+		for _, rooms := range []string{alive, withJournal, withoutJournal} {
+			all = append(all, cell{way, rooms})
+		}
+	}
+	return all
+}
+
+// restoreFaults take etcd back in time.
+func restoreFaults() []fault {
+	return []fault{{"restore etcd", "etcd goes back in time, in one of many ways; then march recover", func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
+		c := pick(r, cells())
+		for c.residual() {
+			c = pick(r, cells())
+		}
+		return d.restoreCell(ctx, c, r)
+	}}}
+}
+
+// someonePaused tells whether the lane of pauses has somebody stopped: recover
+// would ask for it in vain.
+func (d *driver) someonePaused() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.mu.paused) > 0
+}
+
+// age is how long rooms lease after the backup: it lacks what they lease then.
+const age = 3 * time.Second
+
+// restoreCell goes through a cell of the matrix up to the point where etcd is
+// back; the injury's end is what operators do then.
+func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury, error) {
+	d.hold.Lock() // nobody is paused, nor stays paused, until the end
+	released := false
+	defer func() {
+		if !released {
+			d.hold.Unlock()
+		}
+	}()
+	if d.someonePaused() {
+		return nil, fmt.Errorf("%w: somebody is stopped", errSkip)
+	}
+	dir, err := os.MkdirTemp(d.Dir, "backup-")
+	if err != nil {
+		return nil, err
+	}
+	if err := d.await(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.way.keep(ctx, d, dir); err != nil {
+		return nil, fmt.Errorf("backup: %w", err)
+	}
+	pause(ctx, age+between(r, 0, 2*time.Second))
+	if c.rooms != alive {
+		for _, s := range d.Instances {
+			if err := s.Down(killSignal); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if c.rooms == withoutJournal {
+		if err := os.RemoveAll(filepath.Join(d.Dir, "journal")); err != nil {
+			return nil, err
+		}
+		for _, s := range d.Instances {
+			d.journalLost[id(s)] = true
+		}
+	}
+	if err := down(d.Members...); err != nil {
+		return nil, err
+	}
+	d.note(record.Event{What: record.Restoring, Kind: c.way.name, Target: c.rooms})
+	before := d.ids()
+	if err := c.way.bring(ctx, d, dir); err != nil {
+		return nil, fmt.Errorf("%v: %w", c, err)
+	}
+	restored := record.Event{What: record.Restored, Kind: c.way.name, Target: c.rooms}
+	if s, err := d.Members[0].Status(ctx); err == nil {
+		restored.Revision, restored.ClusterID = s.Header.GetRevision(), fmt.Sprintf("%x", s.Header.GetClusterId())
+	}
+	d.note(restored)
+	released = true
+	return &injury{target: "etcd", detail: c.String(), end: func(ctx context.Context) error {
+		defer d.hold.Unlock()
+		return d.goOn(ctx, c, before, r)
+	}}, nil
+}
+
+// ids is how many IDs all callers were given so far.
+func (d *driver) ids() (n int64) {
+	for _, count := range d.Counts() {
+		n += count.IDs
+	}
+	return n
+}
+
+// goOn is what operators do once etcd is back: they wait for the halt, and have
+// March recover.
+func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) error {
+	defer func() {
+		for _, room := range d.Rooms {
+			d.touch(room.Name)
+		}
+	}()
+	restored := time.Now()
+	if c.rooms != alive && !c.way.moved { // elsewhere they could not start
+		for _, s := range d.Instances {
+			s.Keep(true)
+		}
+	}
+	halted, err := d.awaitHalt(ctx, c)
+	if err != nil {
+		return err
+	}
+	e := record.Event{What: record.Halted, Kind: c.way.name, Target: c.rooms, Took: time.Since(restored), IDs: d.ids() - before}
+	switch {
+	case halted:
+	case c.way.moved || !c.way.loses:
+		e.What, e.Detail = record.Operator, "nothing to halt"
+	case c.residual():
+		e.What, e.Detail = record.Operator, "not seen, a residual risk"
+	default:
+		e.Violation = fmt.Sprintf("%v: leasing was not halted within %v", c, haltWithin)
+	}
+	d.note(e)
+	if !halted && !c.way.moved {
+		return nil
+	}
+	began := time.Now()
+	if err := d.recover(ctx, c, r); err != nil {
+		d.note(record.Event{What: record.Recovered, Kind: c.way.name, Target: c.rooms, Violation: err.Error()})
+		return ctx.Err()
+	}
+	d.note(record.Event{What: record.Recovered, Kind: c.way.name, Target: c.rooms, Took: time.Since(began)})
+	for _, s := range d.Instances {
+		s.Keep(true)
+	}
+	return nil
+}
+
+// haltWithin is how long to wait for a halt: a refill comes within the reserve,
+// and a process that was killed must start.
+const haltWithin = 20 * time.Second
+
+// awaitHalt waits until the epoch is halted. Where nothing needs to be, it waits
+// for a moment only.
+func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error) {
+	within := haltWithin
+	if c.way.moved || !c.way.loses {
+		within = 3 * time.Second
+	}
+	waiting, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	client, err := d.Members[0].Etcd()
+	if err != nil {
+		return false, err
+	}
+	_ = cluster.Poll(waiting, "", func() bool {
+		asking, cancel := context.WithTimeout(waiting, time.Second)
+		defer cancel()
+		answer, err := client.Get(asking, "/march/"+clusterName+"/epoch")
+		halted = err == nil && len(answer.Kvs) == 1 && strings.Contains(string(answer.Kvs[0].Value), `"halted"`)
+		return halted
+	})
+	return halted, ctx.Err()
+}
+
+// recover runs the command, and again where it failed, as the runbook says.
+func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
+	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s", "--timeout", "3s"}
+	switch {
+	case c.rooms == withoutJournal:
+		var without []string
+		for _, s := range d.Instances {
+			without = append(without, id(s))
+		}
+		args = append(args, "--without", strings.Join(without, ","))
+	case c.rooms == withJournal && c.way.moved:
+		for _, s := range d.Instances {
+			files, err := s.Journals()
+			if err != nil {
+				return err
+			}
+			for _, f := range files {
+				args = append(args, "--journal", f)
+			}
+		}
+	}
+	var env []string
+	for _, p := range crash.Points() { // the first try dies on its way, where it can
+		if p.In == crash.Recover && r.IntN(2) == 0 {
+			env = []string{fmt.Sprintf("MARCH_CRASH=%s:1", p.Name)}
+		}
+	}
+	var last error
+	for try := range recoverTries {
+		cmd := exec.CommandContext(ctx, d.March, args...)
+		cmd.Env = append(os.Environ(), env...)
+		out, err := cmd.CombinedOutput()
+		env = nil
+		name := fmt.Sprintf("recover-%d-%d.txt", time.Now().Unix(), try)
+		if writeErr := os.WriteFile(filepath.Join(d.Dir, "logs", name), out, 0o640); writeErr != nil {
+			return writeErr
+		}
+		if err == nil {
+			return nil
+		}
+		last = fmt.Errorf("march recover, %d times: %w; see logs/%s", try+1, err, name)
+		if missing := goOnWithout.FindSubmatch(out); missing != nil {
+			without := string(missing[1])
+			if who, ok := d.forgot(without); !ok {
+				return fmt.Errorf("march recover misses %s, which has its memory; see logs/%s", who, name)
+			}
+			args = append(args, "--without", without)
+		}
+		if !pause(ctx, time.Second) {
+			break
+		}
+	}
+	return last
+}
+
+// recoverTries is how often operators try.
+const recoverTries = 6
+
+// goOnWithout is what march recover says when instances are missing.
+var goOnWithout = regexp.MustCompile(`go on --without (\S+)`)
+
+// forgot tells whether all of some instances have lost their journal at some
+// time; a process before that may be missed.
+func (d *driver) forgot(list string) (who string, ok bool) {
+	for id := range strings.SplitSeq(list, ",") {
+		if !d.journalLost[id] {
+			return id, false
+		}
+	}
+	return "", true
+}

@@ -1,0 +1,199 @@
+package bits
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+)
+
+const twiceFile, plantedFile = "twice.jsonl", "planted.jsonl"
+
+// readRuns reads a file of runs, a line of JSON each. A last line without an end
+// is what a process left that was killed.
+func readRuns(file *os.File) ([]Run, error) {
+	content, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<40))
+	if err != nil {
+		return nil, err
+	}
+	var runs []Run
+	for {
+		line, rest, whole := bytes.Cut(content, []byte("\n"))
+		if !whole {
+			return runs, nil
+		}
+		content = rest
+		var r Run
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", file.Name(), len(runs)+1, err)
+		}
+		runs = append(runs, r)
+	}
+}
+
+// write appends runs to a file of them.
+func write(file *os.File, runs ...Run) error {
+	var text []byte
+	for _, r := range runs {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		text = append(append(text, line...), '\n')
+	}
+	_, err := file.Write(text)
+	return err
+}
+
+// note notes what came twice.
+func (s *Set) note(tag allocator.Tag, twice []allocator.Run) error {
+	runs := make([]Run, len(twice))
+	for i, r := range twice {
+		runs[i] = Run{tag, r.First, r.Count}
+	}
+	return write(s.twice, runs...)
+}
+
+// Plant adds an ID that is there once more, as if it had been issued twice: by
+// what Add does, so a set that misses it would miss any other. It is noted, so
+// that Verdict can tell it from those that were not planted.
+func (s *Set) Plant(tag allocator.Tag, id int64) error {
+	there, err := s.Has(tag, id)
+	if err == nil && !there {
+		err = fmt.Errorf("bits: tag %s: %d was not issued, so it would not be there twice", tag, id)
+	}
+	if err == nil {
+		err = write(s.planted, Run{tag, id, 1})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = s.Add(tag, allocator.Run{First: id, Count: 1})
+	return err
+}
+
+// Verdict is what a set found.
+type Verdict struct {
+	IDs     int64 // different ones
+	Pages   int64
+	Planted int
+	Missed  []Run // planted and not found: the set is of no use
+	Twice   []Run // found and not planted
+}
+
+// TwiceIDs returns how many IDs came twice that were not planted, each as often
+// as it came again.
+func (v Verdict) TwiceIDs() (n int64) {
+	for _, r := range v.Twice {
+		n += r.Count
+	}
+	return n
+}
+
+// Verdict returns what was found until now, by all processes.
+func (s *Set) Verdict() (Verdict, error) {
+	if err := s.refresh(); err != nil {
+		return Verdict{}, err
+	}
+	planted, err := readRuns(s.planted) // first: what is planted is found later
+	if err != nil {
+		return Verdict{}, err
+	}
+	found, err := readRuns(s.twice)
+	if err != nil {
+		return Verdict{}, err
+	}
+	v := Verdict{Planted: len(planted), Pages: s.pages.Load(), IDs: s.count()}
+	for _, p := range planted {
+		i := slices.IndexFunc(found, func(r Run) bool { return r.Tag == p.Tag && r.First <= p.First && p.First-r.First < r.Count })
+		if i < 0 {
+			v.Missed = append(v.Missed, p)
+			continue
+		}
+		r := found[i]
+		found = slices.Delete(found, i, i+1)
+		for _, rest := range []Run{{r.Tag, r.First, p.First - r.First}, {r.Tag, p.First + 1, r.First + r.Count - p.First - 1}} {
+			if rest.Count > 0 {
+				found = append(found, rest)
+			}
+		}
+	}
+	v.Twice = found
+	return v, nil
+}
+
+// tags returns the tags that have bits, in order.
+func (s *Set) tags() []*tagBits {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	all := make([]*tagBits, 0, len(s.mu.tags))
+	for _, t := range s.mu.tags {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b *tagBits) int { return strings.Compare(string(a.name), string(b.name)) })
+	return all
+}
+
+// numbers returns the numbers of the pages, in order.
+func (t *tagBits) numbers() []int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	numbers := make([]int64, 0, len(t.mu.slots))
+	for number := range t.mu.slots {
+		numbers = append(numbers, number)
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// count counts the IDs that are there.
+func (s *Set) count() (n int64) {
+	for _, t := range s.tags() {
+		for _, number := range t.numbers() {
+			for _, word := range t.known(number) {
+				n += int64(bits.OnesCount64(word))
+			}
+		}
+	}
+	return n
+}
+
+// Missing returns how many IDs s has that other does not have, and the first
+// few. Nothing may be added meanwhile.
+func (s *Set) Missing(other *Set) (n int64, first []Run, err error) {
+	const few = 10
+	if err := errors.Join(s.refresh(), other.refresh()); err != nil {
+		return 0, nil, err
+	}
+	for _, t := range s.tags() {
+		theirs := other.mu.tags[t.name]
+		for _, number := range t.numbers() {
+			var page []uint64
+			if theirs != nil {
+				page = theirs.known(number)
+			}
+			for i, word := range t.known(number) {
+				if page != nil {
+					word &^= page[i]
+				}
+				if word == 0 {
+					continue
+				}
+				n += int64(bits.OnesCount64(word))
+				for _, r := range appendBits(nil, word, number*PageIDs+int64(i)*64) {
+					if len(first) < few {
+						first = append(first, Run{t.name, r.First, r.Count})
+					}
+				}
+			}
+		}
+	}
+	return n, first, nil
+}

@@ -1,0 +1,198 @@
+// Package cluster is the cluster that a chaos run hurts: etcd's members, rooms'
+// instances, consoles and callers, each a process, with a proxy.Link in every
+// connection between them.
+//
+// Processes are kept alive as a service manager would: one that ended by itself
+// is started again. Who wants one to stay away says so (Keep).
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// Config says what cluster.
+type Config struct {
+	// Dir is the run's directory: data, logs, records.
+	Dir string
+	// March and Chaos are the programs; Chaos has etcd and load in it.
+	March, Chaos string
+	// Rooms have so many instances each.
+	Rooms []Room
+	// Members and Consoles are how many there are.
+	Members, Consoles int
+	Tags              []allocator.Tag
+	// Rate is how many IDs a second callers ask for, in all.
+	Rate int
+	Seed uint64
+	// Events gets what happens.
+	Events *record.Events
+	Logger hclog.Logger
+}
+
+// Room is one room of a Config.
+type Room struct {
+	Name      allocator.Room
+	Instances int
+}
+
+// Cluster is a cluster that runs. Its fields do not change.
+type Cluster struct {
+	Config
+	Members   []*Member
+	Instances []*Server
+	Consoles  []*Server
+	Loads     []*Load
+
+	ports *ports
+}
+
+// New makes a cluster of which nothing runs yet.
+func New(cfg Config) (*Cluster, error) {
+	c := &Cluster{Config: cfg, ports: newPorts()}
+	if err := c.make(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) make() error {
+	for i := range c.Config.Members {
+		m, err := c.newMember(fmt.Sprintf("m%d", i+1))
+		if err != nil {
+			return err
+		}
+		c.Members = append(c.Members, m)
+	}
+	if err := c.linkMembers(); err != nil {
+		return err
+	}
+	for i := range c.Config.Consoles {
+		s, err := c.newServer("", fmt.Sprintf("c%d", i))
+		if err != nil {
+			return err
+		}
+		c.Consoles = append(c.Consoles, s)
+	}
+	for _, room := range c.Rooms {
+		for i := range room.Instances {
+			s, err := c.newServer(room.Name, fmt.Sprintf("%s-%d", room.Name, i))
+			if err != nil {
+				return err
+			}
+			c.Instances = append(c.Instances, s)
+		}
+		c.Loads = append(c.Loads, c.newLoad(room.Name))
+	}
+	return nil
+}
+
+// StartMembers starts etcd and waits until all members answer.
+func (c *Cluster) StartMembers(ctx context.Context) error {
+	for _, m := range c.Members {
+		m.begin()
+	}
+	for _, m := range c.Members {
+		if err := m.Await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartConsoles starts all consoles, and does not wait for them.
+func (c *Cluster) StartConsoles() { begin(c.Consoles) }
+
+// StartRooms starts all instances, and does not wait for them.
+func (c *Cluster) StartRooms() { begin(c.Instances) }
+
+// StartLoads starts the callers.
+func (c *Cluster) StartLoads() error {
+	for _, l := range c.Loads {
+		if err := l.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func begin(servers []*Server) {
+	for _, s := range servers {
+		s.begin()
+	}
+}
+
+// StopLoads ends the callers, and waits: all that they were given is written
+// down then.
+func (c *Cluster) StopLoads() error {
+	var errs []error
+	for _, l := range c.Loads {
+		errs = append(errs, l.stop())
+	}
+	return errors.Join(errs...)
+}
+
+// StopServers ends rooms and consoles in good order.
+func (c *Cluster) StopServers() error {
+	var errs []error
+	for _, s := range append(append([]*Server{}, c.Instances...), c.Consoles...) {
+		errs = append(errs, s.Stop(stopWithin))
+	}
+	return errors.Join(errs...)
+}
+
+// stopWithin is how long a server may take to end.
+const stopWithin = 15 * time.Second
+
+// Close ends everything that still runs, at once.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, l := range c.Loads {
+		errs = append(errs, l.kill())
+	}
+	for _, s := range append(append([]*Server{}, c.Instances...), c.Consoles...) {
+		errs = append(errs, s.close())
+	}
+	for _, m := range c.Members {
+		errs = append(errs, m.close())
+	}
+	return errors.Join(errs...)
+}
+
+// Links returns every link of the cluster.
+func (c *Cluster) Links() []*proxy.Link {
+	var links []*proxy.Link
+	for _, m := range c.Members {
+		for _, l := range m.Peers {
+			links = append(links, l)
+		}
+	}
+	for _, s := range append(append([]*Server{}, c.Instances...), c.Consoles...) {
+		links = append(links, s.Etcd...)
+		if s.Callers != nil {
+			links = append(links, s.Callers)
+		}
+	}
+	return links
+}
+
+// Endpoints are the members' own addresses, with no link in between: for those
+// who watch the run.
+func (c *Cluster) Endpoints() []string {
+	endpoints := make([]string, len(c.Members))
+	for i, m := range c.Members {
+		endpoints[i] = m.Client
+	}
+	return endpoints
+}
+
+func (c *Cluster) logs() string { return filepath.Join(c.Dir, "logs") }

@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/chaos/internal/proc"
+	"github.com/march-id/march/cmd/chaos/internal/proxy"
+)
+
+// Server is an instance of a room, or a console.
+type Server struct {
+	*keeper
+	// Room is empty for a console.
+	Room allocator.Room
+	// ID is the instance's or the console's name.
+	ID string
+	// GRPC and HTTP are where it serves, with no link in between.
+	GRPC, HTTP string
+	// Etcd are its links to the members, in their order.
+	Etcd []*proxy.Link
+	// Callers is the link that its callers take; nil for a console.
+	Callers *proxy.Link
+	// Reached is where that link listens.
+	Reached string
+
+	listeners []*proxy.Listener
+	etcd      []string // where its links to the members listen
+	march     string
+	journal   string // the directory of journals
+
+	mu struct {
+		sync.Mutex
+		env []string
+	}
+}
+
+// Hold is for how long clients may use what they lease, and Drain how long
+// calls may take at the end.
+const (
+	Hold  = "5s"
+	Drain = "2s"
+)
+
+func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err error) {
+	s := &Server{Room: room, ID: id, march: c.March, journal: filepath.Join(c.Dir, "journal")}
+	if s.GRPC, err = c.ports.free(); err != nil {
+		return nil, err
+	}
+	if s.HTTP, err = c.ports.free(); err != nil {
+		return nil, err
+	}
+	name := id
+	if room != "" {
+		name = string(room) + "." + id
+	}
+	s.keeper = newKeeper(proc.New(c.logs(), name), c.Events, s.command)
+	link := func(to, target string) (*proxy.Link, string, error) {
+		l := proxy.New(to, target)
+		listener, err := proxy.Listen(l)
+		if err != nil {
+			return nil, "", err
+		}
+		s.listeners = append(s.listeners, listener)
+		return l, listener.Address(), nil
+	}
+	for _, m := range c.Members {
+		l, address, err := link(id+" to "+m.Name, m.Client)
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s.Etcd, s.etcd = append(s.Etcd, l), append(s.etcd, address)
+	}
+	if room != "" {
+		if s.Callers, s.Reached, err = link("callers to "+id, s.GRPC); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	return s, nil
+}
+
+func (s *Server) command() proc.Command {
+	args := []string{"console"}
+	if s.Room != "" {
+		args = []string{"room", string(s.Room), "--name", s.ID, "--hold", Hold, "--journal", s.journal}
+	}
+	args = append(args, "--etcd", strings.Join(s.etcd, ","), "--grpc", s.GRPC, "--http", s.HTTP, "--drain", Drain,
+		"--log-format", "json", "--log-level", "debug")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return proc.Command{Path: s.march, Args: args, Env: s.mu.env, Piped: true}
+}
+
+// Journals returns the files that it keeps what it remembers in.
+func (s *Server) Journals() ([]string, error) {
+	return filepath.Glob(filepath.Join(s.journal, "*", string(s.Room), s.ID+".journal"))
+}
+
+// Environment sets what the next starts have in their environment.
+func (s *Server) Environment(env ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.env = env
+}
+
+func (s *Server) close() error {
+	errs := []error{s.kill()}
+	for _, l := range s.listeners {
+		errs = append(errs, l.Close())
+	}
+	for _, l := range s.Etcd {
+		l.Close()
+	}
+	if s.Callers != nil {
+		s.Callers.Close()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,280 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// Config says whose history is recorded, and where.
+type Config struct {
+	// Endpoints are etcd's members, host:port, without any proxy in between.
+	Endpoints []string
+	// Cluster is March's name in etcd.
+	Cluster string
+	// Dir is the history's own directory.
+	Dir string
+	// Store, where it is set, is followed instead of Endpoints, and not closed.
+	Store ledger.Store
+	// CheckEvery is how often what was recorded is held against what etcd has.
+	// Default 1 s.
+	CheckEvery time.Duration
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+const (
+	// callTimeout bounds a call, and silence for how long a watch may hear nothing.
+	callTimeout = 2 * time.Second
+	silence     = 3 * time.Second
+	retryPause  = 100 * time.Millisecond
+)
+
+// Follow records until ctx ends, and returns nil then. Whatever happens to etcd
+// is no error: it goes on when etcd answers again. Its errors are those of the
+// configuration and of the file.
+func Follow(ctx context.Context, cfg Config) error {
+	reader, err := ledger.NewReader(cfg.Cluster)
+	if err != nil {
+		return err
+	}
+	f := &follower{reader: reader, store: cfg.Store, every: cfg.CheckEvery, log: cfg.Logger}
+	if f.log == nil {
+		f.log = hclog.NewNullLogger()
+	}
+	if f.every == 0 {
+		f.every = time.Second
+	}
+	if f.store == nil {
+		if f.store, err = ledger.NewEtcd(ledger.EtcdConfig{Endpoints: cfg.Endpoints, Silence: silence}); err != nil {
+			return err
+		}
+		defer func() { _ = f.store.Close() }()
+	}
+	if f.file, err = openLog(cfg.Dir); err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	defer func() { _ = f.file.file.Close() }()
+	for ctx.Err() == nil {
+		err := f.session(ctx)
+		if fatal := (*fileError)(nil); errors.As(err, &fatal) {
+			return err
+		}
+		f.log.Debug("history: reading again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(retryPause, f.every)):
+		}
+	}
+	return nil
+}
+
+// fileError is an error of the history's own file: it cannot go on.
+type fileError struct{ err error }
+
+func (e *fileError) Error() string { return "history: " + e.err.Error() }
+func (e *fileError) Unwrap() error { return e.err }
+
+type follower struct {
+	reader *ledger.Reader
+	store  ledger.Store
+	every  time.Duration
+	log    hclog.Logger
+	file   *log
+
+	looked int64 // what was recorded when it was checked last
+
+	// missing is a key that is there by what was recorded, and was not at a
+	// revision of etcd's: its deletion is still to come, or this is another life.
+	missing struct {
+		key      string
+		revision int64
+	}
+}
+
+func (f *follower) add(l line) error {
+	if err := f.file.add(l); err != nil {
+		return &fileError{err}
+	}
+	return nil
+}
+
+// snapshot is all lasting keys at a revision.
+type snapshot struct {
+	clusterID uint64
+	revision  int64
+	index     uint64 // of raft, 0 where it is not known
+	values    bool
+	kvs       []kv
+}
+
+// snapshot reads one, without values where none are wanted.
+func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	all := f.reader.All()
+	answer, err := f.store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: all, KeysOnly: !values}}}})
+	if err != nil {
+		return snapshot{}, err
+	}
+	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision, values: values}
+	// The member that answered has the log up to there; another one may lag.
+	if status, err := f.store.Status(ctx); err == nil && status.Sender == answer.Sender {
+		s.index = status.RaftIndex
+	}
+	for _, found := range answer.Got[0] {
+		if f.reader.Lasting(found.Key) {
+			s.kvs = append(s.kvs, kv{found.Key, string(found.Value), found.ModRevision})
+		}
+	}
+	return s, nil
+}
+
+// session looks at etcd, then watches it until it has to look again.
+func (f *follower) session(ctx context.Context) error {
+	now, err := f.snapshot(ctx, true)
+	if err != nil {
+		return err
+	}
+	if err := f.resume(now); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	changes := f.store.Watch(ctx, []ledger.Interval{f.reader.All()}, f.file.seen+1)
+	defer func() { // the watch has ended when its channel is closed
+		cancel()
+		for range changes {
+		}
+	}()
+	ticker := time.NewTicker(f.every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case change, ok := <-changes:
+			switch {
+			case !ok:
+				return errors.New("the watch ended")
+			case errors.Is(change.Err, ledger.ErrCompacted):
+				return f.gap(ctx)
+			case change.Err != nil:
+				return change.Err
+			}
+			if err := f.changed(change.KVs); err != nil {
+				return err
+			}
+		case <-ticker.C:
+			if err := f.check(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// resume begins a life where now is not of the one that was recorded.
+func (f *follower) resume(now snapshot) error {
+	why := "first"
+	if f.file.live {
+		why = f.otherLife(now)
+	}
+	if why != "" {
+		return f.begin(whatLife, why, now)
+	}
+	return f.checked(now)
+}
+
+func (f *follower) checked(now snapshot) error {
+	return f.add(line{What: whatChecked, Revision: f.file.seen, Shown: now.revision, Index: now.index})
+}
+
+func (f *follower) begin(what, why string, now snapshot) error {
+	f.log.Info("history: a "+what+" begins", "why", why, "revision", now.revision, "last_revision", f.file.seen)
+	return f.add(line{What: what, Why: why, ClusterID: now.clusterID, Revision: now.revision, Index: now.index, KVs: now.kvs})
+}
+
+// gap records what is there now, where the changes until then are compacted.
+func (f *follower) gap(ctx context.Context) error {
+	now, err := f.snapshot(ctx, true)
+	if err != nil {
+		return err
+	}
+	if why := f.otherLife(now); why != "" {
+		return f.begin(whatLife, why, now)
+	}
+	if f.missing.key != "" && f.reader.Kept(f.missing.key) {
+		return f.begin(whatLife, fmt.Sprintf("key %s is gone", f.missing.key), now)
+	}
+	return f.begin(whatGap, fmt.Sprintf("compacted after revision %d", f.file.seen), now)
+}
+
+// changed records changes. A watch that was resumed may repeat some.
+func (f *follower) changed(changes []ledger.KV) error {
+	l := line{What: whatChanges}
+	for _, c := range changes {
+		if f.reader.Lasting(c.Key) && (c.ModRevision == 0 || c.ModRevision > f.file.keys[c.Key].Revision) {
+			l.KVs = append(l.KVs, kv{c.Key, string(c.Value), c.ModRevision})
+		} else {
+			f.file.seen = max(f.file.seen, c.ModRevision)
+		}
+	}
+	if len(l.KVs) == 0 {
+		return nil
+	}
+	return f.add(l)
+}
+
+// check holds what was recorded against what etcd has. That etcd does not
+// answer says nothing.
+func (f *follower) check(ctx context.Context) error {
+	now, err := f.snapshot(ctx, false)
+	if err != nil {
+		f.log.Debug("history: not checked", "error", err)
+		return nil
+	}
+	if why := f.otherLife(now); why != "" {
+		return errors.New(why) // the next session looks again, and begins it
+	}
+	behind := f.file.shown > f.file.seen && f.file.seen == f.looked
+	f.looked = f.file.seen
+	if err := f.checked(now); err != nil || !behind {
+		return err
+	}
+	return fmt.Errorf("the watch stands at revision %d, etcd is at %d", f.file.seen, now.revision)
+}
+
+// otherLife returns why etcd, as it is now, cannot have come from what was
+// recorded; empty where it can. It looks at the past alone: at keys that were
+// last written at revisions of which all is known.
+func (f *follower) otherLife(now snapshot) string {
+	switch was := f.file; {
+	case now.clusterID != was.id:
+		return fmt.Sprintf("etcd cluster %x answers, it was %x", now.clusterID, was.id)
+	case now.revision < max(was.seen, was.shown):
+		return fmt.Sprintf("etcd is at revision %d, it was at %d", now.revision, max(was.seen, was.shown))
+	case now.index != 0 && now.index < was.index:
+		return fmt.Sprintf("etcd's raft index is %d, it was %d", now.index, was.index)
+	}
+	there := make(map[string]bool, len(now.kvs))
+	for _, k := range now.kvs {
+		there[k.Key] = true
+		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen && (k.Revision != was.Revision || now.values && k.Value != was.Value) {
+			return fmt.Sprintf("key %s is of revision %d, it was of revision %d", k.Key, k.Revision, was.Revision)
+		}
+	}
+	if was := f.missing; was.key != "" && !there[was.key] && f.file.keys[was.key] != (kv{}) && f.file.seen >= was.revision {
+		return fmt.Sprintf("key %s is gone, and was not deleted", was.key)
+	}
+	f.missing.key = ""
+	for key := range f.file.keys {
+		if !there[key] && (f.missing.key == "" || f.reader.Kept(key)) {
+			f.missing.key, f.missing.revision = key, now.revision
+		}
+	}
+	return ""
+}

@@ -1,0 +1,196 @@
+package history_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+)
+
+// Whatever the ledger does, with transactions that are lost, late, resent, done
+// without an answer, under any layouts, while watches break and revisions are
+// compacted: its history breaks no rule, and every segment that was accepted is a
+// step of it.
+func TestLedgerKeepsTheRules(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		r := record(rt, dir)
+		layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7", "100 a=0-30 b=30-60 c=60-100", "1000 a=0-1 b=1-999"}
+		r.init(layouts[0])
+		tags := []allocator.Tag{"t", "u"}
+		for _, tag := range tags {
+			r.tag(tag)
+		}
+		fates := ledgertest.Fates()
+		type worker struct {
+			room   allocator.Room
+			tag    allocator.Tag
+			source allocator.Source
+		}
+		var workers []worker
+		for i, room := range []allocator.Room{"a", "a", "b", "b", "c"} {
+			conn := r.store.Open()
+			l, err := ledger.New(conn, ledger.DefaultConfig())
+			if err != nil {
+				rt.Fatal(err)
+			}
+			joined, err := l.Join(bg, ledger.Registration{Room: room, Name: allocator.Instance(fmt.Sprint("i", i))})
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, tag := range tags {
+				source, _, err := joined.Source(bg, tag)
+				if err != nil {
+					rt.Fatal(err)
+				}
+				workers = append(workers, worker{room, tag, source})
+			}
+			var count atomic.Int64
+			every := rapid.Int64Range(2, 9).Draw(rt, "every")
+			conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+				n := count.Add(1)
+				if n%every != 0 || !ledgertest.Writes(txn) {
+					return ledgertest.Fate{}
+				}
+				fate := ledgertest.Fate{Name: fates[n/every%int64(len(fates))], N: 2}
+				if fate.Name == ledgertest.WrongCluster || fate.Name == ledgertest.OldRevision {
+					return ledgertest.Fate{} // no etcd that is well answers so
+				}
+				return fate
+			})
+		}
+		type accepted struct {
+			worker
+			allocator.Segment
+		}
+		var segments []accepted
+		for range rapid.IntRange(5, 60).Draw(rt, "operations") {
+			switch rapid.IntRange(0, 19).Draw(rt, "operation") {
+			case 0, 1:
+				r.change(rapid.SampledFrom(layouts).Draw(rt, "layout"))
+			case 2:
+				r.store.Break()
+			case 3:
+				_ = r.read() // or else it may be compacted before it is seen
+				r.store.Compact()
+			case 4:
+				largest := int64(1000)
+				for _, s := range segments {
+					largest = max(largest, s.Last())
+				}
+				if _, err := r.admin.SkipTag(bg, "t", nil, largest+rapid.Int64Range(1, 500).Draw(rt, "skip"), false, "test"); err != nil {
+					rt.Fatal(err)
+				}
+			default:
+				w := rapid.SampledFrom(workers).Draw(rt, "worker")
+				if seg, err := w.source.Lease(bg, rapid.Int64Range(1, 300).Draw(rt, "count")); err == nil {
+					segments = append(segments, accepted{w, seg})
+				}
+			}
+		}
+		h := r.read()
+		r.stop()
+		if len(h.Problems) > 0 || len(h.Lives) != 1 || len(h.Lives[0].Gaps) > 0 || h.Lives[0].Doubtful > 0 {
+			rt.Fatalf("%d lives %+v, problems %v", len(h.Lives), h.Lives[0], h.Problems)
+		}
+		for _, s := range segments {
+			found := 0
+			for _, step := range h.Steps {
+				least, most := step.Least()
+				if step.Room == s.room && step.Tag == s.tag && step.Next == s.Last()+1 && step.Lease && least <= s.First && s.Count <= most && step.Layout.Version == s.Version {
+					found++
+				}
+			}
+			if found != 1 {
+				rt.Errorf("room %s tag %s: %v is %d steps of %+v", s.room, s.tag, s.Segment, found, h.Steps)
+			}
+		}
+	})
+}
+
+// What the recorder missed of a life is a gap; marks that fell in it are found.
+func TestGap(t *testing.T) {
+	for _, fell := range []bool{false, true} {
+		r := record(t, t.TempDir())
+		r.init("100 a=0-50 b=50-100")
+		r.tag("t")
+		a := r.join("a", "one", "t")
+		r.lease(a, 20)
+		_ = r.read()
+		r.stop()
+		for range 5 {
+			r.lease(a, 20)
+		}
+		if fell {
+			v, _ := r.store.Value(prefix + "marks/a/t")
+			r.store.Corrupt(set("marks/a/t", strings.ReplaceAll(string(v), fmt.Sprintf("%q", fmt.Sprint(r.lease(a, 1).First)), `"5"`)))
+		}
+		r.store.Compact()
+		r.follow()
+		h := r.read()
+		if len(h.Lives) != 1 || len(h.Lives[0].Gaps) != 1 {
+			t.Fatalf("fell %v: %+v", fell, h.Lives)
+		}
+		if got := strings.Join(rules(h), ", "); got != map[bool]string{true: "mark fell", false: ""}[fell] && !strings.HasPrefix(got, "mark fell") {
+			t.Errorf("fell %v: %v", fell, h.Problems)
+		}
+		if fell {
+			continue // the ledger has halted leasing by now
+		}
+		r.lease(a, 7)
+		if h = r.read(); len(h.Steps) != 2 {
+			t.Errorf("steps before and after the gap: %+v", h.Steps)
+		}
+	}
+}
+
+// A recorder that was killed in the middle of a line goes on where it was.
+func TestFollowAgain(t *testing.T) {
+	r := record(t, t.TempDir())
+	r.init("100 a=0-50 b=50-100")
+	r.tag("t")
+	a := r.join("a", "one", "t")
+	r.lease(a, 20)
+	_ = r.read()
+	r.stop()
+	path := filepath.Join(r.dir, "history.log")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(content, "0123abcd {\"ti"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.lease(a, 30)
+	r.change("100 a=50-100 b=0-50")
+	r.lease(a, 40)
+	r.follow()
+	h := r.read()
+	r.stop()
+	if len(h.Lives) != 1 || len(h.Lives[0].Gaps) != 0 || len(h.Steps) != 3 || len(h.Problems) > 0 {
+		t.Errorf("%+v", h)
+	}
+	// Anything else that cannot be read is an error.
+	if content, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 1
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := history.Read(r.dir, "default"); err == nil || !strings.Contains(err.Error(), "line ") {
+		t.Errorf("a damaged file: %v", err)
+	}
+}

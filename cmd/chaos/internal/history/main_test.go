@@ -1,0 +1,203 @@
+package history_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var bg = context.Background()
+
+type tb interface {
+	ledgertest.TB
+	Fatal(args ...any)
+	Cleanup(func())
+}
+
+// recorded is a store whose history is recorded.
+type recorded struct {
+	tb    tb
+	store *ledgertest.Memory
+	dir   string
+	admin *ledger.Ledger
+	stop  func()
+
+	stalled atomic.Bool // the recorder's watches bring nothing
+}
+
+// stalling is a store whose watches may bring nothing, as those of a member that
+// hangs.
+type stalling struct {
+	*ledgertest.Conn
+	stalled *atomic.Bool
+}
+
+func (s *stalling) Watch(ctx context.Context, intervals []ledger.Interval, from int64) <-chan ledger.Change {
+	out := make(chan ledger.Change)
+	go func() {
+		defer close(out)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		for change := range s.Conn.Watch(ctx, intervals, from) {
+			if s.stalled.Load() {
+				<-ctx.Done()
+				return
+			}
+			select {
+			case out <- change:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// record records the history of a new store in dir.
+func record(tb tb, dir string) *recorded {
+	r := &recorded{tb: tb, store: ledgertest.NewMemory(tb), dir: dir}
+	r.admin = r.open()
+	r.follow()
+	_ = r.wait() // what comes before the first look is no step
+	return r
+}
+
+// follow records until stop.
+func (r *recorded) follow() {
+	ctx, cancel := context.WithCancel(bg)
+	var done sync.WaitGroup
+	done.Go(func() {
+		conn := &stalling{Conn: r.store.Open(), stalled: &r.stalled}
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.dir, Store: conn, CheckEvery: 10 * time.Millisecond}); err != nil {
+			r.tb.Errorf("follow: %v", err)
+		}
+		_ = conn.Close()
+	})
+	r.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	r.tb.Cleanup(r.stop)
+}
+
+func (r *recorded) open() *ledger.Ledger {
+	l, err := ledger.New(r.store.Open(), ledger.DefaultConfig())
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	return l
+}
+
+// read waits until everything is recorded, and reads it.
+func (r *recorded) read() *history.History {
+	r.tb.Helper()
+	// The revision of a delete is not seen: a key that is not recorded comes after it.
+	r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: []byte("x")}})
+	return r.wait()
+}
+
+// wait is read, but for deletes at the end.
+func (r *recorded) wait() *history.History {
+	r.tb.Helper()
+	want := r.store.Revision()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		h, err := history.Read(r.dir, "default")
+		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
+			return h
+		}
+		if time.Now().After(deadline) {
+			r.tb.Fatalf("not recorded up to revision %d: %+v, %v", want, h, err)
+		}
+	}
+}
+
+// layout reads one as "100 a=0-50 b=50-100".
+func layout(tb tb, text string) allocator.Layout {
+	fields := strings.Fields(text)
+	l := allocator.Layout{Ranges: make(map[allocator.Room]allocator.Range)}
+	if _, err := fmt.Sscan(fields[0], &l.Boundary); err != nil {
+		tb.Fatal(err)
+	}
+	for _, field := range fields[1:] {
+		var r allocator.Range
+		room, rest, _ := strings.Cut(field, "=")
+		if _, err := fmt.Sscanf(rest, "%d-%d", &r.Lower, &r.Upper); err != nil {
+			tb.Fatal(err)
+		}
+		l.Ranges[allocator.Room(room)] = r
+	}
+	return l
+}
+
+func (r *recorded) init(text string) {
+	r.tb.Helper()
+	if _, err := r.admin.Init(bg, layout(r.tb, text), "test"); err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+func (r *recorded) change(text string) {
+	r.tb.Helper()
+	from, err := r.admin.Refresh(bg)
+	if err == nil {
+		_, err = r.admin.ChangeLayout(bg, from, layout(r.tb, text), "test")
+	}
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+func (r *recorded) tag(name allocator.Tag) {
+	r.tb.Helper()
+	if _, err := r.admin.CreateTag(bg, name, ledger.DefaultTag(), "test"); err != nil {
+		r.tb.Fatal(err)
+	}
+}
+
+// instance is one of a room, with a source of a tag.
+type instance struct {
+	*ledger.Instance
+	source allocator.Source
+}
+
+func (r *recorded) join(room allocator.Room, name allocator.Instance, tag allocator.Tag) instance {
+	r.tb.Helper()
+	joined, err := r.open().Join(bg, ledger.Registration{Room: room, Name: name, Address: fmt.Sprintf("%s.%s.test:7010", name, room)})
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	source, _, err := joined.Source(bg, tag)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	return instance{joined, source}
+}
+
+func (r *recorded) lease(i instance, n int64) allocator.Segment {
+	r.tb.Helper()
+	seg, err := i.source.Lease(bg, n)
+	if err != nil {
+		r.tb.Fatal(err)
+	}
+	return seg
+}
+
+// rules returns the rules that were broken, each once.
+func rules(h *history.History) (names []string) {
+	for _, p := range h.Problems {
+		names = append(names, p.Rule)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,227 @@
+package history
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// History is what a file of it says.
+type History struct {
+	Lives    []Life
+	Steps    []Step   // of marks, in order
+	Layouts  []Layout // in order
+	Epochs   []Epoch
+	Reports  []Report
+	Ended    int       // migrations that ended, done or aborted
+	Problems []Problem // rules that were broken
+	More     int       // besides those
+}
+
+// Life is the time from an etcd's beginning, or its restore, to the next.
+type Life struct {
+	Why      string
+	Began    time.Time
+	First    int64     // its revision when it was first seen
+	Last     int64     // the last one of which is known what it wrote
+	Checked  time.Time // when it was last found to be this life still
+	Known    time.Time // all that was written some seconds before is recorded
+	Gaps     []Gap
+	Doubtful int // changes that may be of this life or the next, and were left out
+}
+
+// Gap is revisions of which it is not known what they wrote: above After, up to
+// To.
+type Gap struct{ After, To int64 }
+
+// Step is a rise of a mark.
+type Step struct {
+	Life     int // counted from 0
+	Time     time.Time
+	Revision int64
+	Room     allocator.Room
+	Tag      allocator.Tag
+	Lease    bool  // else raised: by an operator, a recover
+	Was      int64 // next before
+	Next     int64
+	Floor    int64 // what a lease had to lie above; 0 where there was none, or it is not known
+	Mark     ledger.Mark
+	Layout   allocator.Layout // that it was made under
+	NewEra   bool
+}
+
+// Least returns the least ID that a lease may have given, and how many it gave
+// at most: what is said of an era's first lease exactly, of later ones as far as
+// no skip is in between.
+func (s Step) Least() (least, most int64) {
+	from := s.Was
+	if s.NewEra {
+		from = max(from, s.Mark.Era.First)
+	}
+	seg, err := s.Layout.Segment(s.Room, from, 1, s.Next)
+	if err != nil {
+		return s.Next, 0
+	}
+	return seg.First, s.Layout.CountIDs(s.Layout.Ranges[s.Room], seg.First, s.Next)
+}
+
+// Layout is a layout that came into force.
+type Layout struct {
+	Life     int
+	Time     time.Time
+	Revision int64
+	ledger.LayoutRecord
+}
+
+// Epoch is an epoch, or a halt, that came into force.
+type Epoch struct {
+	Life int
+	Time time.Time
+	ledger.EpochRecord
+}
+
+// Report is what an instance says it serves: it issues no ID of a layout before
+// Version. It holds from From, when it was seen, to Until.
+type Report struct {
+	Life        int
+	Room        allocator.Room
+	Instance    allocator.Instance
+	Version     int64
+	From, Until time.Time // Until is zero: to the end
+}
+
+// Problem is a rule that was broken.
+type Problem struct {
+	Rule     string // the same words for the same rule
+	Life     int
+	Revision int64
+	Text     string
+}
+
+func (p Problem) String() string {
+	return fmt.Sprintf("%s: life %d, revision %d: %s", p.Rule, p.Life+1, p.Revision, p.Text)
+}
+
+// maxProblems bounds a History's.
+const maxProblems = 1000
+
+// Read replays the history in dir. Its errors are those of the file.
+func Read(dir, cluster string) (*History, error) {
+	reader, err := ledger.NewReader(cluster)
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{reader: reader, h: &History{}, epochs: make(map[string]bool)}
+	if _, err := read(dir, func(l line) error {
+		r.take(l)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if r.s != nil {
+		r.confirm()
+		r.endLife(time.Time{})
+	}
+	return r.h, nil
+}
+
+// replay is a history being read.
+type replay struct {
+	reader  *ledger.Reader
+	h       *History
+	epochs  map[string]bool // all that were ever in force
+	s       *state          // nil before the first life
+	pending []line          // changes not yet confirmed to be of this life
+	checks  []line          // which showed revisions that are not recorded yet
+}
+
+func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
+
+// problem notes a broken rule.
+func (r *replay) problem(rule string, revision int64, format string, args ...any) {
+	if len(r.h.Problems) == maxProblems {
+		r.h.More++
+		return
+	}
+	r.h.Problems = append(r.h.Problems, Problem{rule, len(r.h.Lives) - 1, revision, fmt.Sprintf(format, args...)})
+}
+
+func (r *replay) take(l line) {
+	switch l.What {
+	case whatLife:
+		if r.s != nil {
+			r.doubt(l.Revision)
+			r.confirm()
+			r.endLife(r.life().Checked)
+		}
+		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Began: l.Time, First: l.Revision, Last: l.Revision, Checked: l.Time, Known: l.Time})
+		r.s, r.checks = newState(l.Revision), nil
+		r.load(l)
+	case whatGap:
+		r.confirm()
+		r.gap(l)
+	case whatChanges:
+		r.pending = append(r.pending, l)
+	case whatChecked:
+		r.confirm()
+		r.life().Checked = l.Time
+		r.life().Last = max(r.life().Last, l.Revision)
+		r.checks = append(r.checks, l)
+	}
+	for len(r.checks) > 0 && r.checks[0].Shown <= r.life().Last {
+		r.life().Known = r.checks[0].Time
+		r.checks = r.checks[1:]
+	}
+}
+
+// doubt leaves out pending changes that may be of a life that begins at a
+// revision: those up to it.
+func (r *replay) doubt(revision int64) {
+	kept := r.pending[:0]
+	for _, l := range r.pending {
+		if slices.ContainsFunc(l.KVs, func(k kv) bool { return k.Revision > 0 && k.Revision <= revision }) {
+			r.life().Doubtful += len(l.KVs)
+			break // and what comes after it
+		}
+		kept = append(kept, l)
+	}
+	r.pending = kept
+}
+
+// confirm applies pending changes, transaction by transaction.
+func (r *replay) confirm() {
+	for _, l := range r.pending {
+		for kvs := l.KVs; len(kvs) > 0; {
+			n := 1
+			for n < len(kvs) && (kvs[n].Revision == kvs[0].Revision || kvs[n].Revision == 0 || kvs[0].Revision == 0 && kvs[n-1].Revision == 0) {
+				n++
+			}
+			r.transaction(l.Time, kvs[:n])
+			kvs = kvs[n:]
+		}
+	}
+	r.pending = nil
+}
+
+// endLife ends the reports of a life, and looks at what is there at its end as
+// a whole.
+func (r *replay) endLife(until time.Time) {
+	for i := range r.h.Reports {
+		if report := &r.h.Reports[i]; report.Life == len(r.h.Lives)-1 && report.Until.IsZero() {
+			report.Until = until
+		}
+	}
+	dump, err := r.reader.Dump(r.s.revision, r.s.all())
+	if err != nil {
+		r.problem("values", r.s.revision, "%v", err)
+	}
+	if dump.Layout.Layout.Version == 0 && len(dump.History) == 0 {
+		return // there was no cluster yet
+	}
+	for _, problem := range dump.Problems() {
+		r.problem("whole", r.s.revision, "%s", problem)
+	}
+}

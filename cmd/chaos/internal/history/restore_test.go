@@ -1,0 +1,153 @@
+package history_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+)
+
+// An etcd that was restored begins another life, whatever is done to hide it:
+// revisions that are raised, or have grown past the old ones before anybody
+// looks. Nothing of one life is taken for the other's, and a recover as it should
+// be breaks no rule.
+func TestRestore(t *testing.T) {
+	for _, test := range []struct {
+		bump      int64
+		id        uint64
+		meanwhile int // transactions in the new life before it is looked at
+	}{
+		{0, ledgertest.ClusterID, 0}, {1_000_000_000, ledgertest.ClusterID, 0}, {0, 42, 0}, {1_000_000_000, 42, 0},
+		{0, ledgertest.ClusterID, 100}, {1_000_000_000, ledgertest.ClusterID, 100},
+	} {
+		t.Run(fmt.Sprintf("bump %d, etcd cluster %x, %d transactions", test.bump, test.id, test.meanwhile), func(t *testing.T) {
+			r := record(t, t.TempDir())
+			r.init("100 a=0-50 b=50-100")
+			r.tag("t")
+			a, b := r.join("a", "one", "t"), r.join("b", "one", "t")
+			r.lease(a, 20)
+			backup := r.store.Revision()
+			r.lease(a, 70)
+			r.lease(b, 70)
+			r.change("100 a=50-100 b=0-50")
+			r.lease(a, 30)
+			_ = r.read()
+			if test.meanwhile > 0 {
+				r.stop()
+			}
+			r.store.Restore(backup, test.bump, test.id)
+			for i := range test.meanwhile {
+				r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: fmt.Append(nil, i)}})
+			}
+			if test.meanwhile > 0 {
+				r.follow()
+			}
+			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+				if h, err := history.Read(r.dir, "default"); err == nil && len(h.Lives) == 2 {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("the restore is not noticed")
+				}
+			}
+			if _, err := a.source.Lease(bg, 10); err == nil {
+				t.Fatal("leased after a restore")
+			}
+			admin := r.open()
+			if _, err := admin.Recover(bg, ledger.RecoverConfig{Actor: "test", Apply: true, Ask: func(_ context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
+				return map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(bar)
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			r.admin = admin
+			r.change("100 a=0-50 b=50-100")
+			r.lease(a, 40)
+			r.lease(b, 40)
+			h := r.read()
+			if len(h.Problems) > 0 || len(h.Lives) != 2 {
+				t.Errorf("%d lives: %+v\nproblems: %v", len(h.Lives), h.Lives, h.Problems)
+			}
+			leases := make(map[int]int)
+			halts := 0
+			for _, step := range h.Steps {
+				if step.Lease {
+					leases[step.Life]++
+				}
+			}
+			for _, epoch := range h.Epochs {
+				if epoch.Halted {
+					halts++
+				}
+			}
+			if leases[0]+h.Lives[0].Doubtful != 4 && leases[0] != 4 || leases[1] != 2 || halts == 0 {
+				t.Errorf("leases by life: %v, %d halts; doubtful: %d", leases, halts, h.Lives[0].Doubtful)
+			}
+			if reports := h.Reports; reports[len(reports)-1].Life != 1 {
+				t.Errorf("reports: %+v", reports)
+			}
+			for _, report := range h.Reports {
+				if report.Life == 0 && report.Until.IsZero() {
+					t.Errorf("a report of the first life still holds: %+v", report)
+				}
+			}
+		})
+	}
+}
+
+// A restore is noticed though the watch had not brought what is gone by it, and
+// nothing that it had brought is: by the revision that etcd had shown, or by the
+// raft index where revisions have grown past that.
+func TestRestoreOfWhatWasNotSeen(t *testing.T) {
+	for _, meanwhile := range []int{0, 12} {
+		r := record(t, t.TempDir())
+		r.init("100 a=0-50 b=50-100")
+		r.tag("t")
+		a := r.join("a", "one", "t")
+		r.lease(a, 20)
+		_ = r.read()
+		backup := r.store.Revision()
+		r.stalled.Store(true)
+		for range 10 {
+			r.lease(a, 10)
+		}
+		r.shown(r.store.Revision())
+		if meanwhile > 0 {
+			r.stop()
+		}
+		r.store.Restore(backup, 0, ledgertest.ClusterID)
+		for i := range meanwhile {
+			r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: fmt.Append(nil, i)}})
+		}
+		r.stalled.Store(false)
+		if meanwhile > 0 {
+			r.follow()
+		}
+		h := r.read()
+		if len(h.Lives) != 2 || len(h.Problems) > 0 {
+			t.Errorf("after %d transactions: %d lives %+v, problems %v", meanwhile, len(h.Lives), h.Lives, h.Problems)
+		}
+		r.stop()
+	}
+}
+
+// shown waits until a check has shown a revision.
+func (r *recorded) shown(revision int64) {
+	r.tb.Helper()
+	want := fmt.Sprintf(`"shown":"%d"`, revision)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if content, err := os.ReadFile(filepath.Join(r.dir, "history.log")); err == nil && strings.Contains(string(content), want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.tb.Fatalf("no check at revision %d", revision)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package history
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// state is what etcd has at a revision.
+type state struct {
+	revision int64
+	kvs      map[string]kv
+
+	epoch      ledger.EpochRecord
+	layout     ledger.LayoutRecord
+	layoutKV   kv
+	marks      map[allocator.Tag]map[allocator.Room]ledger.Mark
+	tags       map[allocator.Tag]ledger.TagSettings
+	registered map[allocator.Room]map[allocator.Instance]bool
+
+	// floors is, by tag, the largest next of all marks when the present layout
+	// and epoch came into force: no room may lease below it under them for the
+	// first time. nil where that was not seen.
+	floors map[allocator.Tag]int64
+}
+
+func newState(revision int64) *state {
+	return &state{
+		revision: revision, kvs: make(map[string]kv),
+		marks:      make(map[allocator.Tag]map[allocator.Room]ledger.Mark),
+		tags:       make(map[allocator.Tag]ledger.TagSettings),
+		registered: make(map[allocator.Room]map[allocator.Instance]bool),
+	}
+}
+
+func (s *state) stamp() ledger.Stamp {
+	return ledger.Stamp{Epoch: s.epoch.Epoch, Revision: s.layoutKV.Revision}
+}
+
+// all returns the keys in order.
+func (s *state) all() []ledger.KV {
+	all := make([]ledger.KV, 0, len(s.kvs))
+	for _, key := range slices.Sorted(maps.Keys(s.kvs)) {
+		all = append(all, s.kvs[key].ledger())
+	}
+	return all
+}
+
+// apply takes over a key.
+func (s *state) apply(k kv, e ledger.Entry) {
+	s.revision = max(s.revision, k.Revision)
+	gone := k.Revision == 0
+	if gone {
+		delete(s.kvs, k.Key)
+	} else {
+		s.kvs[k.Key] = k
+	}
+	switch e.Kind {
+	case "epoch":
+		if e.Epoch != nil {
+			s.epoch = *e.Epoch
+		}
+	case "layout":
+		if e.Layout != nil {
+			s.layout, s.layoutKV = *e.Layout, k
+		}
+	case "tags":
+		delete(s.tags, e.Tag)
+		if e.Settings != nil {
+			s.tags[e.Tag] = *e.Settings
+		}
+	case "marks":
+		if s.marks[e.Tag] == nil {
+			s.marks[e.Tag] = make(map[allocator.Room]ledger.Mark)
+		}
+		delete(s.marks[e.Tag], e.Room)
+		if e.Mark != nil {
+			s.marks[e.Tag][e.Room] = *e.Mark
+		}
+	case "rooms":
+		if s.registered[e.Room] == nil {
+			s.registered[e.Room] = make(map[allocator.Instance]bool)
+		}
+		delete(s.registered[e.Room], e.Instance)
+		if !gone {
+			s.registered[e.Room][e.Instance] = true
+		}
+	}
+}
+
+// adopted notes the floors of a layout and an epoch that just came into force.
+func (s *state) adopted() {
+	s.floors = make(map[allocator.Tag]int64, len(s.marks))
+	for tag, rooms := range s.marks {
+		for _, mark := range rooms {
+			s.floors[tag] = max(s.floors[tag], mark.Next)
+		}
+	}
+}
+
+// load takes over a snapshot.
+func (r *replay) load(l line) {
+	s := r.s
+	for _, k := range l.KVs {
+		e, err := r.reader.Entry(k.ledger())
+		if err != nil {
+			r.problem("values", k.Revision, "%v", err)
+			continue
+		}
+		s.apply(k, e)
+		switch {
+		case e.Registration != nil:
+			r.report(l.Time, e)
+		case e.Kind == "layout":
+			r.h.Layouts = append(r.h.Layouts, Layout{len(r.h.Lives) - 1, l.Time, k.Revision, *e.Layout})
+		case e.Kind == "epoch":
+			r.h.Epochs = append(r.h.Epochs, Epoch{len(r.h.Lives) - 1, l.Time, *e.Epoch})
+			if e.Epoch.Epoch != "" {
+				r.epochs[e.Epoch.Epoch] = true
+			}
+		}
+	}
+	s.revision = l.Revision
+}
+
+// gap takes over a snapshot after changes that were not seen: marks have not
+// fallen. (Where a key is gone that is never deleted, it is another life.)
+func (r *replay) gap(l line) {
+	was := r.s
+	life := r.life()
+	life.Gaps = append(life.Gaps, Gap{was.revision, l.Revision})
+	life.Checked, life.Known, life.Last = l.Time, l.Time, l.Revision
+	r.s = newState(l.Revision)
+	r.load(l)
+	for tag, rooms := range was.marks {
+		for room, mark := range rooms {
+			if now := r.s.marks[tag][room]; now.Next < mark.Next {
+				r.problem("mark fell", l.Revision, "tag %s room %s: next %d, it was %d", tag, room, now.Next, mark.Next)
+			}
+		}
+	}
+	if was.stamp() == r.s.stamp() {
+		r.s.floors = was.floors
+	}
+}
+
+// report notes what an instance says it serves.
+func (r *replay) report(at time.Time, e ledger.Entry) {
+	life := len(r.h.Lives) - 1
+	for i := range slices.Backward(r.h.Reports) {
+		last := &r.h.Reports[i]
+		if last.Room == e.Room && last.Instance == e.Instance {
+			if last.Life == life && last.Until.IsZero() {
+				if e.Registration != nil && e.Registration.Version == last.Version {
+					return // it goes on
+				}
+				last.Until = at
+			}
+			break
+		}
+	}
+	if e.Registration != nil {
+		r.h.Reports = append(r.h.Reports, Report{Life: life, Room: e.Room, Instance: e.Instance, Version: e.Registration.Version, From: at})
+	}
+}

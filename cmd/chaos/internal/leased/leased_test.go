@@ -1,0 +1,320 @@
+package leased_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+	"github.com/march-id/march/cmd/chaos/internal/leased"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var bg = context.Background()
+
+type tb interface {
+	ledgertest.TB
+	Fatal(args ...any)
+}
+
+// cluster is one with instances that log into a run's directory.
+type cluster struct {
+	tb     tb
+	dir    string
+	store  *ledgertest.Memory
+	admin  *ledger.Ledger
+	follow func() // ends the recorder
+}
+
+// shared lets instances log into one file.
+type shared struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func start(tb tb, dir string) *cluster {
+	c := &cluster{tb: tb, dir: dir, store: ledgertest.NewMemory(tb)}
+	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bg)
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "history"), Store: c.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
+			tb.Errorf("follow: %v", err)
+		}
+	})
+	c.follow = sync.OnceFunc(func() { cancel(); done.Wait() })
+	_ = c.read()
+	var err error
+	if c.admin, err = ledger.New(c.store.Open(), ledger.DefaultConfig()); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := c.admin.Init(bg, equal(tb, 100, "a", "b"), "test"); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := c.admin.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+		tb.Fatal(err)
+	}
+	return c
+}
+
+func equal(tb tb, boundary int64, rooms ...allocator.Room) allocator.Layout {
+	l, err := allocator.EqualLayout(boundary, rooms)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+func (c *cluster) read() *history.History {
+	want := c.store.Revision()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		h, err := history.Read(filepath.Join(c.dir, "history"), "default")
+		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
+			return h
+		}
+		if time.Now().After(deadline) {
+			c.tb.Fatalf("not recorded up to revision %d: %v", want, err)
+		}
+	}
+}
+
+// join starts an instance; its log is a file of the run.
+func (c *cluster) join(room allocator.Room, name allocator.Instance) (*ledgertest.Conn, allocator.Source, func()) {
+	log := &shared{}
+	cfg := ledger.DefaultConfig()
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Debug, JSONFormat: true, TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
+	conn := c.store.Open()
+	l, err := ledger.New(conn, cfg)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	i, err := l.Join(bg, ledger.Registration{Room: room, Name: name})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	source, _, err := i.Source(bg, "t")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return conn, source, func() {
+		path := filepath.Join(c.dir, "logs", fmt.Sprintf("%s.%s.log", room, name))
+		if err := os.WriteFile(path, append(log.buf.Bytes(), "panic: not a line of JSON\n{\"@message\":\"segment le"...), 0o600); err != nil {
+			c.tb.Fatal(err)
+		}
+	}
+}
+
+// Whatever becomes of transactions: each segment that a source returned is one
+// that its instance said it leased, all of them are in the history, and each
+// transaction that failed and was done is found.
+func TestMatchAgainstLedger(t *testing.T) {
+	applied := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		c := start(rt, dir)
+		defer c.follow()
+		wrong := 0 // transactions that were done and not answered so
+		var sources []allocator.Source
+		var closers []func()
+		owners := []leased.Owner{{Room: "a", Instance: "one", Tag: "t"}, {Room: "a", Instance: "two", Tag: "t"}, {Room: "b", Instance: "one", Tag: "t"}}
+		for _, o := range owners {
+			conn, source, closeLog := c.join(o.Room, o.Instance)
+			conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+				if !ledgertest.Writes(txn) || rapid.IntRange(0, 3).Draw(rt, "fails") > 0 {
+					return ledgertest.Fate{}
+				}
+				return ledgertest.Fate{Name: rapid.SampledFrom([]ledgertest.FateName{
+					ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.NoSpaceButApplied, ledgertest.Twice, ledgertest.NoLeader, ledgertest.Late,
+				}).Draw(rt, "fate"), N: 1}
+			})
+			sources, closers = append(sources, source), append(closers, closeLog)
+		}
+		got := make(map[leased.Owner][]allocator.Segment)
+		boundary := int64(100)
+		for range rapid.IntRange(1, 25).Draw(rt, "operations") {
+			if rapid.IntRange(0, 9).Draw(rt, "move") == 0 {
+				boundary = 300 - boundary
+				from, err := c.admin.Refresh(bg)
+				if err == nil {
+					_, err = c.admin.ChangeLayout(bg, from, equal(rt, boundary, "b", "a"), "test")
+				}
+				if err != nil {
+					rt.Fatal(err)
+				}
+			}
+			i := rapid.IntRange(0, 2).Draw(rt, "instance")
+			if seg, err := sources[i].Lease(bg, rapid.Int64Range(1, 130).Draw(rt, "count")); err == nil {
+				got[owners[i]] = append(got[owners[i]], seg)
+			} else {
+				wrong++
+			}
+		}
+		h := c.read()
+		for _, f := range closers {
+			f()
+		}
+		lines, err := leased.Read(dir)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		s := leased.Match(lines, h)
+		if len(s.Problems) > 0 || len(h.Problems) > 0 || s.Unseen > 0 || len(s.Orphans) > 0 {
+			rt.Fatalf("problems %v %v, %d unseen, orphans %v", s.Problems, h.Problems, s.Unseen, s.Orphans)
+		}
+		leases, segments := 0, 0
+		for _, step := range h.Steps {
+			if step.Lease {
+				leases++
+			}
+		}
+		for _, o := range owners {
+			finder := s.Finder(o)
+			segments += len(got[o])
+			for _, seg := range got[o] {
+				for run := range seg.Runs() {
+					if found, n, line := finder.Find(run); found != leased.Within || n != run.Count || line.Segment != seg {
+						rt.Fatalf("%v: %v is %v, %d IDs, of %v", o, run, found, n, line)
+					}
+				}
+			}
+		}
+		if s.Leased != segments || leases != s.Leased+len(s.Applied)+len(s.GivenUp) || len(s.Applied) > wrong {
+			rt.Fatalf("%d leased of %d segments, %d steps, %d applied of %d", s.Leased, segments, leases, len(s.Applied), wrong)
+		}
+		applied += len(s.Applied)
+	})
+	if applied == 0 {
+		t.Error("no transaction failed and was done: nothing was shown")
+	}
+}
+
+// Each of these is a lie in a log, or a truth left out, and is found.
+func TestMatchFindsPlantedFaults(t *testing.T) {
+	c := start(t, t.TempDir())
+	defer c.follow()
+	_, one, closeOne := c.join("a", "one")
+	_, two, closeTwo := c.join("a", "two")
+	for range 5 {
+		for _, source := range []allocator.Source{one, two} {
+			if _, err := source.Lease(bg, 70); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	h := c.read()
+	closeOne()
+	closeTwo()
+	good, err := leased.Read(c.dir)
+	good = slices.DeleteFunc(good, func(l leased.Line) bool { return l.Outcome != leased.Leased }) // two instances are refused now and then
+	if err != nil || len(good) != 10 {
+		t.Fatalf("%d lines, %v", len(good), err)
+	}
+	for _, test := range []struct {
+		name, want string
+		change     func(lines []leased.Line) []leased.Line
+	}{
+		{"nothing", "", func(l []leased.Line) []leased.Line { return l }},
+		{"a segment of two", "by one transaction", func(l []leased.Line) []leased.Line {
+			twice := l[3]
+			twice.Instance = "two"
+			return append(l, twice)
+		}},
+		{"one leased twice", "both leased", func(l []leased.Line) []leased.Line {
+			l[3].Segment.First, l[3].Segment.Count = l[2].Segment.First, l[2].Segment.Count
+			return l
+		}},
+		{"more than was leased", "where the history has the mark go", func(l []leased.Line) []leased.Line {
+			l[3].Segment.Count++
+			return l
+		}},
+		{"from before the mark", "where the history has the mark go", func(l []leased.Line) []leased.Line {
+			l[3].Segment.First--
+			l[3].Segment.Count++
+			return l
+		}},
+		{"of another epoch", "where the history has the mark go", func(l []leased.Line) []leased.Line {
+			l[3].Epoch = "e"
+			return l
+		}},
+		{"at a revision that wrote nothing", "which the history does not have", func(l []leased.Line) []leased.Line {
+			l[3].Revision = 2
+			return l
+		}},
+		{"under another layout", "where the history has the mark go", func(l []leased.Line) []leased.Line {
+			l[3].Segment.Version = 2
+			return l
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			lines := test.change(append([]leased.Line(nil), good...))
+			s := leased.Match(lines, h)
+			text := strings.Join(s.Problems, "\n")
+			if test.want == "" && text != "" || !strings.Contains(text, test.want) {
+				t.Errorf("problems: %s; want %q", text, test.want)
+			}
+		})
+	}
+	// What nobody says anything of is an orphan; what is said to be lost, applied.
+	if s := leased.Match(good[1:], h); len(s.Orphans) != 1 || len(s.Applied) != 0 {
+		t.Errorf("a line left out: orphans %v, applied %v", s.Orphans, s.Applied)
+	}
+	lost := append([]leased.Line(nil), good...)
+	lost[4].Outcome = leased.Lost
+	if s := leased.Match(lost, h); len(s.Applied) != 1 || len(s.Orphans) != 0 || s.Lost != 1 {
+		t.Errorf("a line of a lost one: applied %v, orphans %v", s.Applied, s.Orphans)
+	}
+}
+
+func TestFind(t *testing.T) {
+	r := allocator.Range{Lower: 10, Upper: 20}
+	owner := leased.Owner{Room: "a", Instance: "one", Tag: "t"}
+	lines := []leased.Line{
+		{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1, Boundary: 100, Range: r, First: 115, Count: 10}},
+		{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 2, Boundary: 7, Range: allocator.Range{Lower: 0, Upper: 7}, First: 300, Count: 50}},
+	}
+	f := leased.Match(lines, &history.History{}).Finder(owner)
+	for _, test := range []struct {
+		first, count int64
+		want         leased.Found
+		n            int64
+	}{
+		{115, 5, leased.Within, 5}, {115, 9, leased.Within, 5}, {210, 9, leased.Within, 5}, {120, 1, leased.Foreign, 1}, {209, 1, leased.Foreign, 1},
+		{114, 1, leased.Nowhere, 1}, {215, 1, leased.Nowhere, 1}, {0, 1, leased.Nowhere, 1}, {299, 1, leased.Nowhere, 1},
+		{300, 60, leased.Within, 50}, {349, 1, leased.Within, 1}, {350, 1, leased.Nowhere, 1}, {118, 1, leased.Within, 1},
+	} {
+		if found, n, _ := f.Find(allocator.Run{First: test.first, Count: test.count}); found != test.want || n != test.n {
+			t.Errorf("%d IDs from %d on: %v, %d; want %v, %d", test.count, test.first, found, n, test.want, test.n)
+		}
+	}
+	other := owner
+	other.Room = "b"
+	if found, _, _ := leased.Match(lines, &history.History{}).Finder(other).Find(allocator.Run{First: 115, Count: 1}); found != leased.Nowhere {
+		t.Error("an ID of another room's segment was found")
+	}
+}

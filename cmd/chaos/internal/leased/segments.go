@@ -1,0 +1,246 @@
+package leased
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+)
+
+// Segments is who leased what, held against the history.
+type Segments struct {
+	Leased, Lost, Refused int // as the instances say
+
+	Applied []Line         // lost, by what the instance says, but the history has it
+	GivenUp []Line         // the same of those that were refused: sent twice, or not trusted
+	Orphans []history.Step // that nobody has and nobody says anything of: an instance died
+	Unseen  int            // leased where the history has a gap, or ends
+	IDs     int64          // of all that were leased
+	Skipped int64          // of a room's range, below its marks, and nobody's
+
+	Problems []string
+	More     int // besides those
+
+	owners map[Owner][]*Line // what each leased, by first ID
+	rooms  map[Owner][]*Line // the same of all instances of a room; Instance is empty
+}
+
+// maxProblems bounds Problems.
+const maxProblems = 1000
+
+func (s *Segments) problem(format string, args ...any) {
+	if len(s.Problems) == maxProblems {
+		s.More++
+		return
+	}
+	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
+}
+
+// place is where a step is: in which room and tag, and at which revision.
+type place struct {
+	room     allocator.Room
+	tag      allocator.Tag
+	revision int64
+}
+
+// Match holds what instances said against the history.
+func Match(lines []Line, h *history.History) *Segments {
+	s := &Segments{owners: make(map[Owner][]*Line), rooms: make(map[Owner][]*Line)}
+	steps := make(map[place][]int) // more than one where revisions repeat after a restore
+	for i, step := range h.Steps {
+		s.Skipped += passed(step)
+		if step.Lease {
+			at := place{step.Room, step.Tag, step.Revision}
+			steps[at] = append(steps[at], i)
+		}
+	}
+	taken := make(map[int]*Line)
+	var lost, refused []*Line
+	for i := range lines {
+		l := &lines[i]
+		switch l.Outcome {
+		case Leased:
+			s.Leased++
+			s.IDs += l.Segment.Count
+			room := l.Owner
+			room.Instance = ""
+			s.owners[l.Owner] = append(s.owners[l.Owner], l)
+			s.rooms[room] = append(s.rooms[room], l)
+			s.match(l, h, steps, taken)
+		case Lost:
+			s.Lost++
+			lost = append(lost, l)
+		case Refused:
+			s.Refused++
+			refused = append(refused, l)
+		}
+	}
+	s.unclaimed(lost, h, taken, func(l *Line) { s.Applied = append(s.Applied, *l) })
+	s.unclaimed(refused, h, taken, func(l *Line) { s.GivenUp = append(s.GivenUp, *l) })
+	for i, step := range h.Steps {
+		if step.Lease && taken[i] == nil {
+			s.Orphans = append(s.Orphans, step)
+		}
+	}
+	for _, list := range s.owners {
+		sortByFirst(list)
+	}
+	tags := make(map[allocator.Tag][]*Line)
+	for _, room := range slices.SortedFunc(maps.Keys(s.rooms), func(a, b Owner) int { return strings.Compare(a.String(), b.String()) }) {
+		sortByFirst(s.rooms[room])
+		tags[room.Tag] = append(tags[room.Tag], s.rooms[room]...)
+	}
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		s.disjoint(tags[tag])
+	}
+	return s
+}
+
+// passed returns how many IDs of the room's range a step passed, leased or not:
+// from the mark on, or where there was none, from the first that was leased.
+func passed(step history.Step) int64 {
+	from := step.Was
+	if from == 0 {
+		from = step.Mark.Era.First
+	}
+	r, ok := step.Layout.Ranges[step.Room]
+	if !ok {
+		return 0
+	}
+	return step.Layout.CountIDs(r, from, step.Next)
+}
+
+func sortByFirst(lines []*Line) {
+	slices.SortStableFunc(lines, func(a, b *Line) int { return cmp.Compare(a.Segment.First, b.Segment.First) })
+}
+
+// fits reports whether a step may have leased a segment.
+func fits(step history.Step, l *Line) bool {
+	least, _ := step.Least()
+	seg := l.Segment
+	return step.Room == l.Room && step.Tag == l.Tag && step.Next == seg.Last()+1 && least <= seg.First && step.Floor <= seg.First &&
+		(!step.NewEra || step.Mark.Era.First == seg.First) &&
+		step.Layout.Version == seg.Version && step.Layout.Boundary == seg.Boundary && step.Layout.Ranges[step.Room] == seg.Range
+}
+
+// match finds the step of a segment that an instance leased.
+func (s *Segments) match(l *Line, h *history.History, steps map[place][]int, taken map[int]*Line) {
+	candidates := steps[place{l.Room, l.Tag, l.Revision}]
+	for _, i := range candidates {
+		if !fits(h.Steps[i], l) || h.Steps[i].Mark.Era.Stamp.Epoch != l.Epoch {
+			continue
+		}
+		if other := taken[i]; other != nil {
+			s.problem("%v and %v say that they leased %v by one transaction, revision %d", other.Owner, l.Owner, l.Segment, l.Revision)
+		}
+		taken[i] = l
+		s.Skipped -= l.Segment.Count
+		return
+	}
+	if unseen(h, l) {
+		s.Unseen++
+		return
+	}
+	if len(candidates) > 0 {
+		s.problem("%v says that it leased %v at revision %d, where the history has the mark go from %d to %d", l.Owner, l.Segment, l.Revision, h.Steps[candidates[0]].Was, h.Steps[candidates[0]].Next)
+		return
+	}
+	s.problem("%v says that it leased %v at revision %d, which the history does not have", l.Owner, l.Segment, l.Revision)
+}
+
+// slack is how much older than a history's line the log's may be that tells of
+// the same: etcd may take as long to answer, and a watch to bring it.
+const slack = 5 * time.Second
+
+// unseen reports whether a lease may have been made where the history has not
+// seen what was written: at the end of a life, which a restore, or the end of the
+// run, cut off; before a life was first looked at; in a gap.
+func unseen(h *history.History, l *Line) bool {
+	for i, life := range h.Lives {
+		last := i+1 == len(h.Lives)
+		within := last || l.Time.Before(h.Lives[i+1].Began.Add(slack))
+		if l.Revision > life.Last && within && l.Time.After(life.Known.Add(-slack)) {
+			return true
+		}
+		if i > 0 && l.Revision <= life.First && l.Time.After(h.Lives[i-1].Known.Add(-slack)) && l.Time.Before(life.Began.Add(slack)) {
+			return true
+		}
+		for _, gap := range life.Gaps {
+			if gap.After < l.Revision && l.Revision <= gap.To && within && l.Time.After(life.Began.Add(-slack)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unclaimed looks at steps that no instance has: who says that it failed to
+// lease them? Each line is of one step at most.
+func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*Line, use func(*Line)) {
+	type end struct {
+		room allocator.Room
+		tag  allocator.Tag
+		next int64
+	}
+	said := make(map[end][]*Line)
+	for _, l := range lines {
+		at := end{l.Room, l.Tag, l.Segment.Last() + 1}
+		said[at] = append(said[at], l)
+	}
+	for i, step := range h.Steps {
+		if !step.Lease || taken[i] != nil {
+			continue
+		}
+		at := end{step.Room, step.Tag, step.Next}
+		n := slices.IndexFunc(said[at], func(l *Line) bool { return fits(step, l) && step.Mark.Era.Stamp.Epoch == l.Epoch })
+		if n < 0 {
+			continue
+		}
+		taken[i] = said[at][n]
+		use(taken[i])
+		said[at] = slices.Delete(said[at], n, n+1)
+	}
+}
+
+// disjoint checks that no two segments of a tag share an ID. It goes through
+// them by their first IDs and compares each with those that have not ended
+// there.
+func (s *Segments) disjoint(lines []*Line) {
+	sortByFirst(lines)
+	var open []*Line
+	for _, b := range lines {
+		open = slices.DeleteFunc(open, func(a *Line) bool { return a.Segment.Last() < b.Segment.First })
+		for _, a := range open {
+			if id, ok := common(a.Segment, b.Segment); ok {
+				s.problem("%v and %v both leased %d: %v (revision %d), %v (revision %d)", a.Owner, b.Owner, id, a.Segment, a.Revision, b.Segment, b.Revision)
+			}
+		}
+		open = append(open, b)
+	}
+}
+
+// common returns an ID that is in both, if there is one. It goes through the
+// runs of b, which begins within a: where all is well no two segments of one
+// layout lie so, but of several rooms, whose ranges share nothing.
+func common(a, b allocator.Segment) (int64, bool) {
+	if a.Boundary == b.Boundary {
+		if _, ok := a.Range.Intersect(b.Range); !ok {
+			return 0, false
+		}
+	}
+	of := allocator.Layout{Boundary: a.Boundary, Ranges: map[allocator.Room]allocator.Range{"a": a.Range}}
+	for run := range b.Runs() {
+		if run.First > a.Last() {
+			break
+		}
+		if id, err := of.Segment("a", run.First, 1, min(run.First+run.Count, a.Last()+1)); err == nil {
+			return id.First, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,13 @@
+//go:build unix && !linux
+
+package proc
+
+import (
+	"errors"
+	"syscall"
+)
+
+// attributes keep ^C from a process, which is for this program to handle.
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func limitFiles(int, uint64) error { return errors.ErrUnsupported }

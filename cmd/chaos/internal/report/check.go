@@ -1,0 +1,226 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/march-id/march/cmd/chaos/internal/bits"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+	"github.com/march-id/march/cmd/chaos/internal/leased"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// Directories of a run.
+const (
+	historyDir = "history"
+	bitsDir    = "bits"  // as callers set them
+	checkDir   = "check" // set again from callers' files; it is gone after the check
+)
+
+// Check holds the run in dir to all oracles. Its errors are of reading what
+// belongs to the run.
+func Check(ctx context.Context, dir string) (*Report, error) {
+	c := &check{dir: dir, r: &Report{Faults: make(map[string]int)}}
+	if err := c.run(ctx); err != nil {
+		return nil, fmt.Errorf("check of %s: %w", dir, err)
+	}
+	return c.r, nil
+}
+
+type check struct {
+	dir      string
+	r        *Report
+	events   []record.Event
+	history  *history.History
+	segments *leased.Segments
+	faults   spans
+}
+
+func (c *check) run(ctx context.Context) (err error) {
+	if c.r.Run, err = record.ReadRun(c.dir); err != nil {
+		return err
+	}
+	if c.events, err = record.ReadEvents(c.dir); err != nil {
+		return err
+	}
+	if c.history, err = history.Read(filepath.Join(c.dir, historyDir), c.r.Run.Cluster); err != nil {
+		return err
+	}
+	lines, err := leased.Read(c.dir)
+	if err != nil {
+		return err
+	}
+	c.segments = leased.Match(lines, c.history)
+	c.happened()
+	c.etcd()
+	c.leases(lines)
+	if err := c.issued(ctx); err != nil {
+		return err
+	}
+	c.weak()
+	c.r.Verdict = c.r.verdict()
+	return nil
+}
+
+// happened counts what events tell.
+func (c *check) happened() {
+	var recoveries []time.Duration
+	began := make(map[int]time.Time)
+	var ended time.Time
+	for _, e := range c.events {
+		ended = e.Time
+		if e.Violation != "" {
+			c.r.Measured.add(1, e.What+" "+e.Kind+" "+e.Target+": "+e.Violation)
+		}
+		switch e.What {
+		case record.FaultBegan:
+			c.r.Faults[e.Kind]++
+			began[e.Fault] = e.Time
+		case record.FaultEnded:
+			c.faults = append(c.faults, span{began[e.Fault], e.Time})
+		case record.Issuing:
+			if e.Fault > 0 && e.Limit > 0 {
+				recoveries = append(recoveries, e.Took)
+			}
+			if e.Fault != 0 && len(c.faults) > 0 { // under the fault until it is over
+				c.faults = append(c.faults, span{e.Time.Add(-e.Took), e.Time})
+			}
+			delete(began, e.Fault)
+		case record.Restored:
+			c.r.Restores = append(c.r.Restores, Restore{Kind: e.Kind, Restored: e.Time})
+		}
+	}
+	for _, from := range began { // and never ended
+		c.faults = append(c.faults, span{from, ended})
+	}
+	c.faults = c.faults.merged()
+	c.r.Recovery = times(recoveries)
+}
+
+// etcd counts what the history tells.
+func (c *check) etcd() {
+	h := c.history
+	c.r.Layouts, c.r.Migrations, c.r.Lives = len(h.Layouts)-max(len(h.Lives)-1, 0), h.Ended, len(h.Lives)
+	for _, p := range h.Problems {
+		c.r.Rules.add(1, p.String())
+	}
+	c.r.Rules.Count += int64(h.More)
+	for i, life := range h.Lives {
+		c.r.HistoryGaps += len(life.Gaps)
+		if i > len(c.r.Restores) {
+			c.r.Rules.add(1, fmt.Sprintf("etcd went back in time without being restored, at %s: %s", life.Began.Format(time.TimeOnly), life.Why))
+		}
+	}
+	for i := range c.r.Restores {
+		restore := &c.r.Restores[i]
+		until := time.Time{}
+		if i+1 < len(c.r.Restores) {
+			until = c.r.Restores[i+1].Restored
+		}
+		for _, epoch := range h.Epochs {
+			if !epoch.Halted || epoch.Time.Before(restore.Restored.Add(-time.Second)) || !until.IsZero() && epoch.Time.After(until) {
+				continue
+			}
+			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)
+			break
+		}
+	}
+}
+
+// leases counts what instances tell of their leases.
+func (c *check) leases(lines []leased.Line) {
+	s := c.segments
+	c.r.Segments = s.Leased
+	c.r.Transactions = Transactions{
+		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), GivenUp: len(s.GivenUp), Orphans: len(s.Orphans), Unseen: s.Unseen,
+	}
+	c.r.Skipped = s.Skipped
+	for _, problem := range s.Problems {
+		c.r.Leases.add(1, problem)
+	}
+	c.r.Leases.Count += int64(s.More)
+	var calm, hurt []time.Duration
+	for _, l := range lines {
+		switch {
+		case l.Outcome != leased.Leased:
+		case c.faults.meet(l.Time.Add(-l.Took), l.Time):
+			hurt = append(hurt, l.Took)
+		default:
+			calm = append(calm, l.Took)
+		}
+	}
+	c.r.Refill.Calm, c.r.Refill.Faults = times(calm), times(hurt)
+}
+
+// issued goes through all that callers were given.
+func (c *check) issued(ctx context.Context) (err error) {
+	fresh := filepath.Join(c.dir, checkDir)
+	if err := os.RemoveAll(fresh); err != nil {
+		return err
+	}
+	set, err := bits.Open(fresh, bits.DefaultLimits())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close(), os.RemoveAll(fresh)) }()
+	p := newPass(c, set)
+	if err := p.run(ctx); err != nil {
+		return err
+	}
+	return c.verdict(set)
+}
+
+// verdict holds the bits that were set now against those that callers set.
+func (c *check) verdict(fresh *bits.Set) error {
+	v, err := fresh.Verdict()
+	if err != nil {
+		return err
+	}
+	c.r.IDs, c.r.Planted = v.IDs, v.Planted
+	c.r.Unissued = c.segments.IDs - v.IDs
+	c.twice("", v)
+	for _, missed := range v.Missed {
+		c.r.Checker.add(1, "the bits missed what was planted: "+missed.String())
+	}
+	dir := filepath.Join(c.dir, bitsDir)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		c.r.Checker.add(1, "callers set no bits: "+dir+" does not exist")
+		return nil
+	}
+	live, err := bits.Open(dir, bits.DefaultLimits())
+	if err != nil {
+		return err
+	}
+	lived, err := live.Verdict()
+	if err != nil {
+		return errors.Join(err, live.Close())
+	}
+	c.r.Planted += lived.Planted
+	if c.r.Duplicates.Count == 0 { // or else they would be told twice
+		c.twice("while the run went on: ", lived)
+	}
+	for _, missed := range lived.Missed {
+		c.r.Checker.add(1, "while the run went on, the bits missed what was planted: "+missed.String())
+	}
+	n, first, err := fresh.Missing(live)
+	if n > 0 {
+		c.r.Checker.add(n, fmt.Sprintf("%d IDs that callers wrote down have no bit, the first %v", n, first[0]))
+	}
+	if err == nil {
+		n, first, err = live.Missing(fresh)
+	}
+	if n > 0 && c.ended() {
+		c.r.Checker.add(n, fmt.Sprintf("%d IDs have a bit and no caller wrote them down, the first %v", n, first[0]))
+	}
+	return errors.Join(err, live.Close())
+}
+
+func (c *check) twice(when string, v bits.Verdict) {
+	for _, run := range v.Twice {
+		c.r.Duplicates.add(run.Count, when+run.String())
+	}
+}

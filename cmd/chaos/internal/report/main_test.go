@@ -1,0 +1,169 @@
+package report_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/chaos/internal/bits"
+	"github.com/march-id/march/cmd/chaos/internal/history"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var bg = context.Background()
+
+// run is a small run that is well, of which a test does one thing wrong.
+type run struct {
+	t      *testing.T
+	dir    string
+	store  *ledgertest.Memory
+	admin  *ledger.Ledger
+	events *record.Events
+	bits   *bits.Set
+	stop   func()
+	at     time.Time // answers come a millisecond after each other, an hour ago
+}
+
+// worker is an instance and its caller.
+type worker struct {
+	run    *run
+	room   allocator.Room
+	name   allocator.Instance
+	conn   *ledgertest.Conn
+	joined *ledger.Instance
+	source allocator.Source
+	log    *bytes.Buffer
+	file   *record.Writer
+	held   []allocator.Run
+}
+
+func newRun(t *testing.T) *run {
+	r := &run{t: t, dir: t.TempDir(), store: ledgertest.NewMemory(t), at: time.Now().Add(-time.Hour)}
+	must(t, os.Mkdir(filepath.Join(r.dir, "logs"), 0o700))
+	must(t, record.Run{Cluster: "default", Kinds: []string{"kill"}, Seed: 7}.Write(r.dir))
+	var err error
+	r.events, err = record.CreateEvents(r.dir)
+	must(t, err)
+	r.bits, err = bits.Open(filepath.Join(r.dir, "bits"), bits.DefaultLimits())
+	must(t, err)
+	ctx, cancel := context.WithCancel(bg)
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.history(), Store: r.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
+			t.Errorf("follow: %v", err)
+		}
+	})
+	r.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	t.Cleanup(r.stop)
+	r.recorded()
+	r.admin, err = ledger.New(r.store.Open(), ledger.DefaultConfig())
+	must(t, err)
+	_, err = r.admin.Init(bg, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}, "test")
+	must(t, err)
+	_, err = r.admin.CreateTag(bg, "t", ledger.DefaultTag(), "test")
+	must(t, err)
+	r.events.Add(record.Event{What: record.FaultBegan, Fault: 1, Kind: "kill"})
+	r.events.Add(record.Event{What: record.FaultEnded, Fault: 1, Kind: "kill"})
+	return r
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *run) history() string { return filepath.Join(r.dir, "history") }
+
+// recorded waits until etcd's history is recorded.
+func (r *run) recorded() {
+	want := r.store.Revision()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		h, err := history.Read(r.history(), "default")
+		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("not recorded up to revision %d: %v", want, err)
+		}
+	}
+}
+
+func (r *run) join(room allocator.Room, name allocator.Instance) *worker {
+	w := &worker{run: r, room: room, name: name, conn: r.store.Open(), log: &bytes.Buffer{}}
+	cfg := ledger.DefaultConfig()
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: w.log, Level: hclog.Debug, JSONFormat: true})
+	l, err := ledger.New(w.conn, cfg)
+	must(r.t, err)
+	w.joined, err = l.Join(bg, ledger.Registration{Room: room, Name: name})
+	must(r.t, err)
+	w.source, _, err = w.joined.Source(bg, "t")
+	must(r.t, err)
+	w.file, err = record.Create(r.dir, record.Header{Process: string(room), Worker: string(name)})
+	must(r.t, err)
+	return w
+}
+
+// lease leases IDs to be issued.
+func (w *worker) lease(n int64) {
+	w.run.t.Helper()
+	seg, err := w.source.Lease(bg, n)
+	must(w.run.t, err)
+	for r := range seg.Runs() {
+		w.held = append(w.held, r)
+	}
+}
+
+// issue issues up to n IDs of those that are held.
+func (w *worker) issue(n int64) allocator.Run {
+	run := w.held[0]
+	run.Count = min(run.Count, n)
+	if w.held[0].First, w.held[0].Count = run.First+run.Count, w.held[0].Count-run.Count; w.held[0].Count == 0 {
+		w.held = w.held[1:]
+	}
+	w.answer(run, time.Time{})
+	return run
+}
+
+// answer writes down that a caller was given IDs, by a call that was sent just
+// now where sent is zero.
+func (w *worker) answer(run allocator.Run, sent time.Time) {
+	w.run.t.Helper()
+	w.run.at = w.run.at.Add(time.Millisecond)
+	if sent.IsZero() {
+		sent = w.run.at.Add(-time.Microsecond)
+	}
+	must(w.run.t, w.file.Add(record.Issued{
+		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: "t", Kind: record.Batch, Runs: []allocator.Run{run},
+	}))
+	_, err := w.run.bits.Add("t", run)
+	must(w.run.t, err)
+}
+
+// end ends the run.
+func (r *run) end(workers ...*worker) {
+	r.t.Helper()
+	r.recorded()
+	r.stop()
+	for _, w := range workers {
+		must(r.t, w.file.Close())
+		must(r.t, os.WriteFile(filepath.Join(r.dir, "logs", fmt.Sprintf("%s.%s.log", w.room, w.name)), w.log.Bytes(), 0o600))
+	}
+	r.events.Add(record.Event{What: record.Ended})
+	must(r.t, r.events.Close())
+	must(r.t, r.bits.Close())
+}

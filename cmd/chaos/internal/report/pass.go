@@ -1,0 +1,233 @@
+package report
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/chaos/internal/bits"
+	"github.com/march-id/march/cmd/chaos/internal/leased"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// caller is one caller's file.
+type caller struct {
+	file *record.Reader
+	next record.Issued
+}
+
+// callers are in the order of when their next answers came.
+type callers []*caller
+
+func (c callers) Len() int           { return len(c) }
+func (c callers) Less(i, j int) bool { return c[i].next.Received.Before(c[j].next.Received) }
+func (c callers) Swap(i, j int)      { c[i], c[j] = c[j], c[i] }
+func (c *callers) Push(x any) {
+	if one, ok := x.(*caller); ok {
+		*c = append(*c, one)
+	}
+}
+func (c *callers) Pop() any {
+	last := (*c)[len(*c)-1]
+	*c = (*c)[:len(*c)-1]
+	return last
+}
+
+// pass goes through all that callers were given, in the order in which it came.
+type pass struct {
+	*check
+	set     *bits.Set
+	finders map[leased.Owner]*leased.Finder
+	growths map[leased.Owner]*growth
+	served  map[leased.Owner]*served // by instance; Tag is empty
+	rooms   map[allocator.Room]*Room
+	plant   *bits.Run // an ID to plant: one that was issued
+}
+
+func newPass(c *check, set *bits.Set) *pass {
+	p := &pass{
+		check: c, set: set, finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
+		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
+	}
+	for _, report := range c.history.Reports {
+		o := leased.Owner{Room: report.Room, Instance: report.Instance}
+		if p.served[o] == nil {
+			p.served[o] = &served{}
+		}
+		p.served[o].reports = append(p.served[o].reports, report)
+	}
+	return p
+}
+
+func (p *pass) run(ctx context.Context) (err error) {
+	paths, err := filepath.Glob(filepath.Join(p.dir, record.Dir, "*"+record.Suffix))
+	if err != nil {
+		return err
+	}
+	var all callers
+	defer func() {
+		for _, c := range all {
+			err = errors.Join(err, c.file.Close())
+		}
+	}()
+	for _, path := range paths {
+		file, openErr := record.Open(path)
+		if openErr != nil {
+			return openErr
+		}
+		c := &caller{file: file}
+		if c.next, err = file.Next(); errors.Is(err, io.EOF) {
+			err = file.Close()
+		} else if err == nil {
+			all = append(all, c)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
+		}
+	}
+	heap.Init(&all)
+	for n := 0; len(all) > 0; n++ {
+		if n%1000 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c := all[0]
+		if err := p.take(c.next); err != nil {
+			return err
+		}
+		if c.next, err = c.file.Next(); errors.Is(err, io.EOF) {
+			heap.Pop(&all)
+			if err := c.file.Close(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		heap.Fix(&all, 0)
+	}
+	return p.end()
+}
+
+// take holds one answer to all oracles.
+func (p *pass) take(i record.Issued) error {
+	if len(i.Runs) == 0 {
+		return nil
+	}
+	p.r.Answers++
+	owner := leased.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}
+	finder := p.finders[owner]
+	if finder == nil {
+		finder = p.segments.Finder(owner)
+		p.finders[owner] = finder
+	}
+	version := int64(0) // that IDs must not be of layouts before
+	if s := p.served[leased.Owner{Room: i.Room, Instance: i.Instance}]; s != nil {
+		version = s.at(i.Sent)
+	}
+	ids := int64(0)
+	for _, run := range i.Runs {
+		ids += run.Count
+		if _, err := p.set.Add(i.Tag, run); err != nil {
+			return err
+		}
+		p.find(owner, finder, run, version, i)
+	}
+	if p.plant == nil {
+		p.plant = &bits.Run{Tag: i.Tag, First: i.Runs[0].First, Count: 1}
+	}
+	if i.Instance != "" {
+		p.grow(owner, i)
+	}
+	p.count(i, ids)
+	return nil
+}
+
+// find finds the segments that a run is of.
+func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i record.Issued) {
+	for run.Count > 0 {
+		found, n, line := finder.Find(run)
+		switch {
+		case found == leased.Nowhere:
+			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner, run.First, i.Received.Format(stamp)))
+		case found == leased.Foreign:
+			p.r.WrongRoom.add(n, fmt.Sprintf("%v was given %d at %s, residue %d, out of %v", owner, run.First, i.Received.Format(stamp), run.First%line.Segment.Boundary, line.Segment))
+		case line.Segment.Version < version:
+			p.r.Retracted.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, and version %d had been reported", owner, run.First, i.Sent.Format(stamp), line.Segment, version))
+		}
+		run.First, run.Count = run.First+n, run.Count-n
+	}
+}
+
+// stamp is how times are written.
+const stamp = "15:04:05.000"
+
+// grow checks that IDs of an instance grow.
+func (p *pass) grow(owner leased.Owner, i record.Issued) {
+	g := p.growths[owner]
+	if g == nil {
+		g = &growth{}
+		p.growths[owner] = g
+	}
+	before := g.before(i.Sent)
+	for _, run := range i.Runs {
+		if run.First <= before {
+			p.r.Inversions.add(1, fmt.Sprintf("%v issued %d to a call of %s, when %d had come before", owner, run.First, i.Sent.Format(stamp), before))
+		}
+		before = max(before, run.First+run.Count-1)
+	}
+	g.add(i.Received, before)
+}
+
+// count counts for the tally.
+func (p *pass) count(i record.Issued, ids int64) {
+	room := p.rooms[i.Room]
+	if room == nil {
+		room = &Room{Name: string(i.Room), last: i.Received}
+		p.rooms[i.Room] = room
+	}
+	room.IDs += ids
+	room.silent(i.Received)
+	for k := range p.r.Restores {
+		if r := &p.r.Restores[k]; r.Halted && i.Received.After(r.Restored) && i.Received.Before(r.Restored.Add(r.After)) {
+			r.IDs += ids
+		}
+	}
+}
+
+// silent takes note of the time until IDs came again, or the run ended.
+func (r *Room) silent(until time.Time) {
+	if silence := until.Sub(r.last); silence > r.Silence {
+		r.Silence, r.At = silence, r.last
+	}
+	r.last = until
+}
+
+func (p *pass) end() error {
+	for _, e := range slices.Backward(p.events) {
+		if e.What != record.Healed { // until then callers ask
+			continue
+		}
+		for _, room := range p.rooms {
+			if e.Time.After(room.last) {
+				room.silent(e.Time)
+			}
+		}
+		break
+	}
+	for _, room := range p.rooms {
+		p.r.Rooms = append(p.r.Rooms, *room)
+	}
+	slices.SortFunc(p.r.Rooms, func(a, b Room) int { return strings.Compare(a.Name, b.Name) })
+	if p.plant == nil {
+		return nil
+	}
+	return p.set.Plant(p.plant.Tag, p.plant.First)
+}

@@ -1,0 +1,178 @@
+// Package report holds a run to everything that March promises, from the run's
+// directory alone, and says what the run was and how it ended.
+//
+// # The oracles
+//
+//   - No ID twice: each that a caller was given is a bit (package bits). A
+//     duplicate is planted in each check, and must be found.
+//   - Each ID is of a segment that its instance said it leased (package leased),
+//     and so has a residue of the room's range under the layout of its lease.
+//   - IDs of one instance grow, per tag: an ID that was asked for after another
+//     had come is higher.
+//   - An instance that reported a layout issues no ID of one before it to a call
+//     that was sent after that: the promise behind a retract.
+//   - etcd's own history keeps the rules of the protocol (package history), it has
+//     what instances leased, and it went back in time only when it was restored.
+//   - What was measured while the run went on is within its limits.
+//
+// # Weak runs
+//
+// A run in which too little happened shows nothing, however well it ended: it is
+// weak, not passed.
+package report
+
+import (
+	"time"
+
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// Report is what a run was, and how it ended.
+type Report struct {
+	Verdict Verdict `json:"verdict"`
+
+	Run record.Run `json:"run"`
+
+	IDs      int64 `json:"ids"` // different ones that callers were given
+	Answers  int64 `json:"answers"`
+	Segments int   `json:"segments"` // that instances leased
+
+	Layouts    int            `json:"layouts"`
+	Migrations int            `json:"migrations"` // that ended
+	Faults     map[string]int `json:"faults"`     // by kind
+	Rooms      []Room         `json:"rooms"`
+	Restores   []Restore      `json:"restores,omitempty"`
+
+	Transactions Transactions `json:"transactions"`
+	Refill       struct {
+		Calm   Times `json:"calm"`
+		Faults Times `json:"faults"`
+	} `json:"refill"`
+	Unissued int64 `json:"unissued"` // leased, and never given to a caller
+	Skipped  int64 `json:"skipped"`  // of a room's range, below its marks, and never leased
+
+	Duplicates  Finding `json:"duplicates"`
+	WrongRoom   Finding `json:"wrong_residues"`
+	NotLeased   Finding `json:"not_leased"`
+	Inversions  Finding `json:"inversions"`
+	Retracted   Finding `json:"retracted"`
+	Rules       Finding `json:"rules"`    // of the protocol, broken in etcd's history
+	Leases      Finding `json:"leases"`   // that instances say they have, and the history does not bear out
+	Measured    Finding `json:"measured"` // promises that were measured while the run went on
+	Checker     Finding `json:"checker"`  // the oracles themselves
+	Planted     int     `json:"planted"`
+	Lives       int     `json:"lives"` // of etcd: one, and one for each restore
+	HistoryGaps int     `json:"history_gaps"`
+
+	Recovery Times    `json:"recovery"` // from the end of a fault until all issue
+	WeakFor  []string `json:"weak,omitempty"`
+}
+
+// Room is a room's part.
+type Room struct {
+	Name    string        `json:"name"`
+	IDs     int64         `json:"ids"` // given to callers, with those that came twice
+	Silence time.Duration `json:"longest_silence"`
+	At      time.Time     `json:"longest_silence_from"`
+	last    time.Time     // when IDs came last
+}
+
+// Transactions is what became of leases' transactions, as instances say.
+type Transactions struct {
+	OK      int `json:"ok"`
+	Refused int `json:"refused"` // what they stood on had changed
+	Failed  int `json:"failed"`
+	Applied int `json:"failed_but_applied"`
+	GivenUp int `json:"refused_but_applied"`     // sent twice, or the instance did not trust the answer
+	Orphans int `json:"applied_and_nobody_left"` // the instance died before it could say anything
+	Unseen  int `json:"not_seen_in_history"`     // at the end of a life of etcd, or in a gap
+}
+
+// Restore is one time that etcd went back.
+type Restore struct {
+	Kind     string        `json:"kind"`
+	Restored time.Time     `json:"restored"`
+	Halted   bool          `json:"halted"`
+	After    time.Duration `json:"halted_after"` // the restore
+	IDs      int64         `json:"ids_until_halted"`
+}
+
+// Times is how long something took.
+type Times struct {
+	Count int           `json:"count"`
+	P50   time.Duration `json:"p50"`
+	P99   time.Duration `json:"p99"`
+	Most  time.Duration `json:"most"`
+}
+
+// Finding is something that must not be.
+type Finding struct {
+	Count    int64    `json:"count"`
+	Examples []string `json:"examples,omitempty"` // the first few
+}
+
+// examples is how many a Finding has.
+const examples = 10
+
+func (f *Finding) add(n int64, example string) {
+	f.Count += n
+	if len(f.Examples) < examples {
+		f.Examples = append(f.Examples, example)
+	}
+}
+
+// named is a finding and its name.
+type named struct {
+	name string
+	*Finding
+}
+
+// findings returns all findings.
+func (r *Report) findings() []named {
+	return []named{
+		{"duplicates", &r.Duplicates},
+		{"wrong residues", &r.WrongRoom},
+		{"IDs of no lease", &r.NotLeased},
+		{"inversions", &r.Inversions},
+		{"retracted IDs", &r.Retracted},
+		{"rules broken in etcd", &r.Rules},
+		{"leases not borne out", &r.Leases},
+		{"promises not kept", &r.Measured},
+		{"faults of the checker", &r.Checker},
+	}
+}
+
+// Failures returns what must not be, with examples; none where the run shows
+// what it should, if it is not weak.
+func (r *Report) Failures() []string {
+	var all []string
+	for _, f := range r.findings() {
+		for _, example := range f.Examples {
+			all = append(all, f.name+": "+example)
+		}
+	}
+	return all
+}
+
+// Verdict is how a run ended.
+type Verdict string
+
+// The verdicts.
+const (
+	Passed Verdict = "passed"
+	Weak   Verdict = "weak" // nothing is wrong, and too little happened to show anything
+	Failed Verdict = "failed"
+)
+
+func (r *Report) verdict() Verdict {
+	switch {
+	case len(r.Failures()) > 0:
+		return Failed
+	case len(r.WeakFor) > 0:
+		return Weak
+	}
+	return Passed
+}
+
+// Weak returns why the run shows too little.
+func (r *Report) Weak() []string { return r.WeakFor }

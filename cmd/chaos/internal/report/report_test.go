@@ -1,0 +1,307 @@
+package report_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/report"
+)
+
+// A run that is well passes, and each thing that is not is found by the oracle
+// that is there for it.
+func TestOraclesFindPlantedFaults(t *testing.T) {
+	type run3 struct {
+		*run
+		a, a2, b *worker
+	}
+	for _, test := range []struct {
+		name  string
+		want  func(r *report.Report) *report.Finding // nil: it passes
+		count int64                                  // 0: any
+		fault func(r run3)
+		after func(r run3) // the run ended
+	}{
+		{name: "nothing"},
+		{
+			name: "an ID twice, by one instance", count: 1, want: func(r *report.Report) *report.Finding { return &r.Duplicates },
+			fault: func(r run3) {
+				run := r.b.issue(3)
+				r.b.answer(allocator.Run{First: run.First + 1, Count: 1}, time.Time{})
+			},
+		},
+		{
+			name: "IDs twice, by two instances", count: 5, want: func(r *report.Report) *report.Finding { return &r.Duplicates },
+			fault: func(r run3) { r.a2.answer(r.a.issue(5), time.Time{}) },
+		},
+		{
+			name: "a residue of another room", count: 2, want: func(r *report.Report) *report.Finding { return &r.WrongRoom },
+			fault: func(r run3) { r.a.answer(allocator.Run{First: 160, Count: 2}, time.Time{}) },
+		},
+		{
+			name: "IDs of another instance's segment", count: 4, want: func(r *report.Report) *report.Finding { return &r.NotLeased },
+			fault: func(r run3) {
+				run := r.a2.held[0]
+				r.a.answer(allocator.Run{First: run.First, Count: 4}, time.Time{})
+			},
+		},
+		{
+			name: "IDs that nobody leased", count: 3, want: func(r *report.Report) *report.Finding { return &r.NotLeased },
+			fault: func(r run3) { r.a.answer(allocator.Run{First: 1_000_000, Count: 3}, time.Time{}) },
+		},
+		{
+			name: "an ID below one before", count: 1, want: func(r *report.Report) *report.Finding { return &r.Inversions },
+			fault: func(r run3) {
+				first := r.a.held[0]
+				r.a.held[0].First, r.a.held[0].Count = first.First+1, first.Count-1
+				r.a.issue(1)
+				r.a.answer(allocator.Run{First: first.First, Count: 1}, time.Time{})
+			},
+		},
+		{
+			name:  "an ID below one that had not come when it was asked for",
+			fault: func(r run3) { late(r.a) },
+		},
+		{
+			name: "an ID of an old layout after the report", count: 1, want: func(r *report.Report) *report.Finding { return &r.Retracted },
+			fault: func(r run3) {
+				r.change()
+				must(r.t, r.a.joined.Serve(bg, 2))
+				r.recorded()
+				r.at = time.Now().Add(time.Second)
+				r.a.issue(1)
+			},
+		},
+		{
+			name: "an ID of an old layout to a call from before the report",
+			fault: func(r run3) {
+				r.change()
+				must(r.t, r.a.joined.Serve(bg, 2))
+				r.recorded()
+				sent := r.at
+				r.at = time.Now().Add(time.Second)
+				run := r.a.held[0]
+				r.a.answer(allocator.Run{First: run.First, Count: 1}, sent)
+			},
+		},
+		{
+			name: "a mark that fell", want: func(r *report.Report) *report.Finding { return &r.Rules },
+			fault: func(r run3) {
+				v, _ := r.store.Value("/march/default/marks/b/t")
+				r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: "/march/default/marks/b/t", Value: []byte(strings.NewReplacer(`"next":"4`, `"next":"1`, `"end":"4`, `"end":"1`).Replace(string(v)))}})
+			},
+		},
+		{
+			name: "a lease that etcd does not know", count: 1, want: func(r *report.Report) *report.Finding { return &r.Leases },
+			after: func(r run3) {
+				path := filepath.Join(r.dir, "logs", "a.one.log")
+				log, err := os.ReadFile(path)
+				must(r.t, err)
+				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(log), `"count":200`, `"count":199`, 1)), 0o600))
+			},
+		},
+		{
+			name: "a promise that was measured", count: 1, want: func(r *report.Report) *report.Finding { return &r.Measured },
+			fault: func(r run3) {
+				r.events.Add(record.Event{What: record.Issuing, Fault: 1, Took: time.Hour, Violation: "an hour"})
+			},
+		},
+		{
+			name: "an etcd that went back by itself", count: 1, want: func(r *report.Report) *report.Finding { return &r.Rules },
+			after: func(r run3) {
+				path := filepath.Join(r.history(), "history.log")
+				content, err := os.ReadFile(path)
+				must(r.t, err)
+				must(r.t, os.WriteFile(path, reborn(r.t, content), 0o600))
+			},
+		},
+		{
+			name: "bits that were lost", want: func(r *report.Report) *report.Finding { return &r.Checker },
+			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "t.index"), 0)) },
+		},
+		{
+			name: "a planted ID that was not found", count: 1, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "twice.jsonl"), 0)) },
+		},
+		{
+			name: "an answer that was not written down", count: 7, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			fault: func(r run3) {
+				_, err := r.bits.Add("t", allocator.Run{First: 5000, Count: 7})
+				must(r.t, err)
+			},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRun(t)
+			a, a2, b := r.join("a", "one"), r.join("a", "two"), r.join("b", "one")
+			for _, w := range []*worker{a, b, a2} {
+				w.lease(200)
+			}
+			first := a.issue(20)
+			for range 4 {
+				for _, w := range []*worker{a, a2, b} {
+					w.issue(15)
+				}
+			}
+			must(t, r.bits.Plant("t", first.First))
+			all := run3{r, a, a2, b}
+			if test.fault != nil {
+				test.fault(all)
+			}
+			r.end(a, a2, b)
+			if test.after != nil {
+				test.after(all)
+			}
+			got, err := report.Check(bg, r.dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.want == nil {
+				if failures := got.Failures(); len(failures) > 0 || got.Verdict == report.Failed {
+					t.Errorf("failures: %v", failures)
+				}
+				return
+			}
+			if f := test.want(got); got.Verdict != report.Failed || test.count != 0 && f.Count != test.count || f.Count == 0 || len(f.Examples) == 0 {
+				t.Errorf("found %d of it, want %d: %v; all: %q", f.Count, test.count, f.Examples, got.Failures())
+			}
+		})
+	}
+}
+
+// late has an answer to a call that was sent before others were answered come
+// last, with lower IDs.
+func late(w *worker) {
+	run := w.held[0]
+	sent := w.run.at.Add(time.Microsecond)
+	w.held[0].First, w.held[0].Count = run.First+1, run.Count-1
+	w.issue(1)
+	w.answer(allocator.Run{First: run.First, Count: 1}, sent)
+}
+
+// change takes residues from room a.
+func (r *run) change() {
+	r.t.Helper()
+	from, err := r.admin.Refresh(bg)
+	must(r.t, err)
+	_, err = r.admin.ChangeLayout(bg, from, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}, "b": {Lower: 50, Upper: 100}}}, "test")
+	must(r.t, err)
+}
+
+// What happened is counted, and a run in which too little did is weak.
+func TestTally(t *testing.T) {
+	r := newRun(t)
+	a, b := r.join("a", "one"), r.join("b", "one")
+	a.lease(100)
+	b.lease(250)
+	failed := 0
+	a.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if ledgertest.Writes(txn) {
+			failed++
+			return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
+		}
+		return ledgertest.Fate{}
+	})
+	if _, err := a.source.Lease(bg, 100); err == nil {
+		t.Fatal("leased")
+	}
+	a.conn.Fate(nil)
+	a.lease(100)
+	for range 4 {
+		a.issue(50)
+		b.issue(50)
+	}
+	r.at = r.at.Add(time.Minute)
+	b.issue(1)
+	must(t, r.bits.Plant("t", 60))
+	r.events.Add(record.Event{What: record.Issuing, Fault: 1, Kind: "kill", Took: time.Second, Limit: 5 * time.Second})
+	r.end(a, b)
+	got, err := report.Check(bg, r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := got.Transactions
+	switch {
+	case tr.OK != 3 || tr.Failed != 1 || tr.Applied != 1 || failed != 1:
+		t.Errorf("transactions %+v", tr)
+	case got.IDs != 350 || got.Answers != 9 || got.Segments != 3 || got.Unissued != 100 || got.Skipped != 100:
+		t.Errorf("%d IDs in %d answers of %d segments, %d unissued, %d skipped", got.IDs, got.Answers, got.Segments, got.Unissued, got.Skipped)
+	case len(got.Rooms) != 2 || got.Rooms[1].Silence < time.Minute || got.Rooms[1].IDs != 201 || got.Rooms[0].Silence > time.Second:
+		t.Errorf("rooms %+v", got.Rooms)
+	case got.Faults["kill"] != 1 || got.Recovery.Count != 1 || got.Recovery.P99 != time.Second:
+		t.Errorf("faults %v, recovery %v", got.Faults, got.Recovery)
+	case got.Refill.Calm.Count+got.Refill.Faults.Count != 3:
+		t.Errorf("refills %+v", got.Refill)
+	case got.Planted != 2 || len(got.Failures()) > 0:
+		t.Errorf("%d planted, failures %v", got.Planted, got.Failures())
+	}
+	if weak := got.Weak(); len(weak) != 1 || weak[0] != "0 migrations; a run of 0s has 1" {
+		t.Errorf("weak for %q", weak)
+	}
+	var text strings.Builder
+	must(t, got.Print(&text))
+	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "duplicates", "WEAK    0 migrations", "\nweak\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the report does not say %q:\n%s", want, text.String())
+		}
+	}
+	if b, err := json.Marshal(got); err != nil || !strings.Contains(string(b), `"verdict":"weak"`) {
+		t.Errorf("as JSON: %s, %v", b, err)
+	}
+	again, err := report.Check(bg, r.dir)
+	if err != nil || again.IDs != got.IDs || again.Planted != 2 || len(again.Failures()) > 0 {
+		t.Errorf("checked again: %+v, %v", again, err)
+	}
+}
+
+// A run in which nothing happened is weak in every way, and a longer one more so.
+func TestWeak(t *testing.T) {
+	r := newRun(t)
+	r.end()
+	always := []string{"no IDs", "no duplicate was planted"}
+	for _, test := range []struct {
+		length time.Duration
+		want   []string
+	}{
+		{10 * time.Second, append(always, "0 migrations; a run of 10s has 1")},
+		{time.Minute, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
+		{10 * time.Minute, append(always, "1 faults; a run of 10m0s has 100", "0 migrations; a run of 10m0s has 20", "these kinds: freeze", "failed and was applied")},
+	} {
+		must(t, record.Run{Cluster: "default", Kinds: []string{"kill", "freeze"}, Time: test.length}.Write(r.dir))
+		got, err := report.Check(bg, r.dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		weak := strings.Join(got.Weak(), "; ")
+		for _, want := range test.want {
+			if !strings.Contains(weak, want) {
+				t.Errorf("%v: weak for %q; want %q", test.length, weak, want)
+			}
+		}
+		if len(got.Weak()) != len(test.want) {
+			t.Errorf("%v: weak for %q; want %q", test.length, weak, test.want)
+		}
+	}
+	must(t, os.Remove(filepath.Join(r.dir, "events.jsonl")))
+	events, err := record.CreateEvents(r.dir)
+	must(t, err)
+	events.Add(record.Event{What: record.Restored, Kind: "plain"})
+	must(t, events.Close())
+	got, err := report.Check(bg, r.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weak := strings.Join(got.Weak(), "; ")
+	for _, want := range []string{"did not come to its end", "0 faults"} {
+		if !strings.Contains(weak, want) {
+			t.Errorf("weak for %q; want %q", weak, want)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api/client"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+const (
+	// streamFor is how long a stream lives, and streamWindow how many requests are
+	// sent at once.
+	streamFor    = 5 * time.Second
+	streamWindow = 50
+)
+
+// streams is a caller of Stream: one stream after the other, in bursts.
+func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance, tag allocator.Tag, rate int) (err error) {
+	file, err := l.file(fmt.Sprintf("%s-%s-stream", name, tag))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	every := time.Second * streamWindow / time.Duration(max(rate, 1))
+	for ctx.Err() == nil {
+		streaming, cancel := context.WithTimeout(context.WithoutCancel(ctx), streamFor)
+		bad, err := l.stream(ctx, streaming, ids, file, name, tag, every)
+		cancel()
+		if bad != nil {
+			return bad
+		}
+		if err != nil && ctx.Err() == nil {
+			l.counts.failed(Who(l.Room, name, tag), err)
+			pause(ctx, retryPause)
+		}
+	}
+	return nil
+}
+
+// stream sends bursts of requests and takes their answers, until streaming
+// ends. bad is an error of this program's own.
+func (l *load) stream(ctx, streaming context.Context, ids marchv1.IDServiceClient, file *record.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
+	stream, err := ids.Stream(streaming)
+	if err != nil {
+		return nil, err
+	}
+	for ctx.Err() == nil {
+		issued := record.Issued{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: record.Stream}
+		var group errgroup.Group
+		group.Go(func() error {
+			for range streamWindow {
+				if err := stream.Send(&marchv1.NextRequest{Tag: string(tag)}); err != nil {
+					return nil // Recv has the reason
+				}
+			}
+			return nil
+		})
+		for range streamWindow {
+			var answer *marchv1.NextResponse
+			if answer, err = stream.Recv(); err != nil {
+				break
+			}
+			issued.Runs = appendID(issued.Runs, answer.GetId())
+		}
+		_ = group.Wait() // it returns nil
+		issued.Received = time.Now()
+		if len(issued.Runs) > 0 {
+			if bad := l.got(file, Who(l.Room, name, tag), issued); bad != nil {
+				return bad, nil
+			}
+		}
+		switch hung := time.Since(issued.Sent) > patience; {
+		case err != nil && streaming.Err() != nil && !hung:
+			return nil, nil // the stream's time is over
+		case err != nil:
+			return nil, err
+		case !pause(streaming, every-time.Since(issued.Sent)):
+			return nil, nil
+		}
+	}
+	return nil, stream.CloseSend()
+}
+
+// appendID adds an ID to runs.
+func appendID(runs []allocator.Run, id int64) []allocator.Run {
+	if n := len(runs); n > 0 && runs[n-1].First+runs[n-1].Count == id {
+		runs[n-1].Count++
+		return runs
+	}
+	return append(runs, allocator.Run{First: id, Count: 1})
+}
+
+func count(runs []allocator.Run) (n int64) {
+	for _, run := range runs {
+		n += run.Count
+	}
+	return n
+}
+
+// client is a program that uses the Go client: it holds segments of its own.
+func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err error) {
+	file, err := l.file(fmt.Sprintf("%s-client", tag))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	opts := client.Options{Reserve: 2 * time.Second, MaxStep: 1_000_000, Timeout: time.Second}
+	for _, address := range l.Instances {
+		opts.Addresses = append(opts.Addresses, address)
+	}
+	slices.Sort(opts.Addresses)
+	ids, err := client.New(ctx, opts)
+	if err != nil {
+		return err
+	}
+	defer ids.Close()
+	handle, err := ids.Tag(string(tag))
+	if err != nil {
+		return err
+	}
+	who := Who(l.Room, "", tag)
+	for {
+		n, ok := p.wait(ctx)
+		if !ok {
+			return nil
+		}
+		issued := record.Issued{Sent: time.Now(), Room: l.Room, Tag: tag, Kind: record.Client}
+		calling, cancel := context.WithTimeout(ctx, patience)
+		for range n % 100 { // some one by one, the others at once
+			id, one := handle.TryNext()
+			if !one {
+				break
+			}
+			issued.Runs = appendID(issued.Runs, id)
+		}
+		runs, err := handle.NextN(calling, n-n%100+1, nil)
+		cancel()
+		issued.Runs = append(issued.Runs, runs...)
+		issued.Received = time.Now()
+		if len(issued.Runs) > 0 {
+			if err := l.got(file, who, issued); err != nil {
+				return err
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			l.counts.failed(who, err)
+			pause(ctx, retryPause)
+		}
+	}
+}

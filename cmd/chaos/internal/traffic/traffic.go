@@ -1,0 +1,290 @@
+// Package traffic is the load of a chaos run: callers who are given IDs, by
+// single calls, streams and the Go client, and write down each of them
+// (package record). It runs in a process for each room, and reports several
+// times a second who was given IDs and who failed.
+package traffic
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/bits"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// BitsDir is where the bits of all IDs are, in a run's directory.
+const BitsDir = "bits"
+
+// Config says what load, and on whom.
+type Config struct {
+	// Dir is the run's directory.
+	Dir  string
+	Room allocator.Room
+	// Instances are the room's, with their addresses.
+	Instances map[allocator.Instance]string
+	Tags      []allocator.Tag
+	// Rate is how many IDs a second are to be asked for, in all.
+	Rate int
+	Seed uint64
+	// Report gets a Report as a line of JSON several times a second.
+	Report io.Writer
+}
+
+// Report is what happened so far.
+type Report struct {
+	Time time.Time `json:"time"`
+	// Callers are those of each instance and tag; see Who.
+	Callers map[string]Count `json:"callers"`
+}
+
+// Who names the callers of one tag at an instance, and at a room by the Go
+// client where instance is empty.
+func Who(room allocator.Room, instance allocator.Instance, tag allocator.Tag) string {
+	if instance == "" {
+		instance = "client"
+	}
+	return fmt.Sprintf("%s/%s %s", room, instance, tag)
+}
+
+// Count is of the callers of one tag at one instance.
+type Count struct {
+	IDs    int64     `json:"ids"`
+	Calls  int64     `json:"calls"`
+	Failed int64     `json:"failed"`
+	Twice  int64     `json:"twice"` // IDs that somebody had been given before
+	Last   time.Time `json:"last"`  // when IDs came last
+	Error  string    `json:"error"` // the last one
+}
+
+const (
+	// patience is how long a call may take.
+	patience = 2 * time.Second
+	// retryPause is what a caller waits for after an error.
+	retryPause  = 20 * time.Millisecond
+	reportEvery = 50 * time.Millisecond
+	// largestBatch is how many IDs a call asks for at most.
+	largestBatch = 1_000
+)
+
+// counts are the counts of all callers.
+type counts struct {
+	mu struct {
+		sync.Mutex
+		of map[string]Count
+	}
+}
+
+func (c *counts) got(who string, ids, twice int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.mu.of[who]
+	n.IDs += ids
+	n.Twice += twice
+	n.Calls++
+	n.Last = time.Now()
+	c.mu.of[who] = n
+}
+
+func (c *counts) failed(who string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.mu.of[who]
+	n.Failed++
+	n.Error = err.Error()
+	c.mu.of[who] = n
+}
+
+func (c *counts) report() Report {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Report{Time: time.Now(), Callers: maps.Clone(c.mu.of)}
+}
+
+// Run makes load until ctx ends.
+func Run(ctx context.Context, cfg Config) (err error) {
+	l := &load{Config: cfg}
+	l.counts.mu.of = make(map[string]Count)
+	if l.bits, err = bits.Open(filepath.Join(cfg.Dir, BitsDir), bits.DefaultLimits()); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.bits.Close()) }()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.report(ctx) })
+	// Half of the IDs by batches and the most of the rest by the client: single
+	// IDs out of streams cost the most.
+	tags := len(cfg.Tags)
+	instances := slices.Sorted(maps.Keys(cfg.Instances))
+	var conns []*grpc.ClientConn
+	defer func() {
+		for _, conn := range conns {
+			err = errors.Join(err, conn.Close())
+		}
+	}()
+	for n, name := range instances {
+		conn, err := api.Dial(cfg.Instances[name], grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
+		if err != nil {
+			return err
+		}
+		conns = append(conns, conn)
+		ids := marchv1.NewIDServiceClient(conn)
+		for i, tag := range cfg.Tags {
+			pace := l.pace(cfg.Rate/2/len(instances)/tags, n*tags+i)
+			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
+		}
+		tag := cfg.Tags[n%tags]
+		group.Go(func() error { return l.streams(ctx, ids, name, tag, cfg.Rate/20/len(instances)) })
+	}
+	for i, tag := range cfg.Tags {
+		pace := l.pace(cfg.Rate*9/20/tags, 1000+i)
+		group.Go(func() error { return l.client(ctx, tag, pace) })
+	}
+	err = group.Wait()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+type load struct {
+	Config
+	counts  counts
+	bits    *bits.Set
+	planted atomic.Bool
+}
+
+// got writes down what a caller was given: in its file, and as bits, which all
+// callers of the run share.
+func (l *load) got(file *record.Writer, who string, issued record.Issued) error {
+	if err := file.Add(issued); err != nil {
+		return err
+	}
+	var twice int64
+	for _, run := range issued.Runs {
+		again, err := l.bits.Add(issued.Tag, run)
+		if err != nil {
+			return err
+		}
+		twice += count(again)
+	}
+	l.counts.got(who, count(issued.Runs), twice)
+	// One ID of each process comes twice for the checker: it must find that.
+	if !l.planted.Swap(true) {
+		return l.bits.Plant(issued.Tag, issued.Runs[0].First)
+	}
+	return nil
+}
+
+func (l *load) report(ctx context.Context) error {
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	encoder := json.NewEncoder(l.Report)
+	for {
+		if err := encoder.Encode(l.counts.report()); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return encoder.Encode(l.counts.report())
+		case <-ticker.C:
+		}
+	}
+}
+
+// file makes the file of one caller.
+func (l *load) file(worker string) (*record.Writer, error) {
+	return record.Create(l.Dir, record.Header{Process: "load-" + string(l.Room), Worker: worker})
+}
+
+// pacer asks for batches of all sizes at a mean rate.
+type pacer struct {
+	rand *rand.Rand
+	rate float64
+	next time.Time
+}
+
+func (l *load) pace(rate, worker int) *pacer {
+	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))), rate: float64(max(rate, 1))}
+}
+
+// wait waits for a caller's next turn and returns how many IDs to ask for. Who
+// was late does not catch up.
+func (p *pacer) wait(ctx context.Context) (int64, bool) {
+	n := 1 + p.rand.Int64N(largestBatch)
+	now := time.Now()
+	if p.next.Before(now) {
+		p.next = now
+	}
+	if !pause(ctx, p.next.Sub(now)) {
+		return 0, false
+	}
+	p.next = p.next.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
+	return n, true
+}
+
+// pause returns false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// batches is a caller of NextBatch.
+func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance, tag allocator.Tag, p *pacer) (err error) {
+	file, err := l.file(fmt.Sprintf("%s-%s-batch", name, tag))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	who := Who(l.Room, name, tag)
+	for {
+		n, ok := p.wait(ctx)
+		if !ok {
+			return nil
+		}
+		sent := time.Now()
+		// Not ctx: what the last call was given is to be written down.
+		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})
+		cancel()
+		if err != nil {
+			l.counts.failed(who, err)
+			pause(ctx, retryPause)
+			continue
+		}
+		issued := record.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: record.Batch}
+		got := int64(0)
+		for _, run := range answer.GetRuns() {
+			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
+			got += run.GetCount()
+		}
+		if got != n {
+			return fmt.Errorf("instance %s: asked for %d IDs of tag %s and got %d", name, n, tag, got)
+		}
+		if err := l.got(file, who, issued); err != nil {
+			return err
+		}
+	}
+}

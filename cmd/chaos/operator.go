@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// operate is the lane of operators: they migrate, skip, and change tags, until
+// lanes ends. What fails is noted: consoles and etcd are being hurt.
+func (d *driver) operate(ctx, lanes context.Context) error {
+	r := rand.New(rand.NewPCG(d.config.seed, 3))
+	for pause(lanes, between(r, 100*time.Millisecond, 1500*time.Millisecond)) {
+		do, what := d.migrate, record.Migration
+		switch n := r.IntN(10); {
+		case n < 2:
+			do, what = d.skip, record.Operator
+		case n < 4:
+			do, what = d.changeTag, record.Operator
+		case n < 5:
+			do, what = d.prescale, record.Operator
+		}
+		detail, err := do(ctx, lanes, r)
+		e := record.Event{What: what, Detail: detail}
+		if err != nil {
+			e.Detail += ": " + err.Error()
+		}
+		d.note(e)
+	}
+	return nil
+}
+
+// migrate changes to a random layout, and sees it through.
+func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, error) {
+	target := randomLayout(r, d.roomNames())
+	hold := between(r, 0, 3*time.Second)
+	change := r.IntN(8)
+	began := time.Now()
+	id := ""
+	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+		plan, err := c.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: target, Atomic: true})
+		if err != nil {
+			return err
+		}
+		answer, err := c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan(), Hold: durationpb.New(hold)})
+		id = answer.GetMigration().GetId()
+		return err
+	})
+	if err != nil && allocator.KindOf(err) != allocator.Exists {
+		return "not migrated", err
+	}
+	d.note(record.Event{What: record.Migration, Target: id, Detail: "began"})
+	state, err := d.seeThrough(ctx, lanes, id, change)
+	if state == "done" || state == "aborted" {
+		d.migrated.Add(1)
+	}
+	return fmt.Sprintf("%s %s after %v", id, state, time.Since(began).Round(time.Millisecond)), err
+}
+
+// patience is how long an operator waits for instances, when he is in a hurry.
+const patience = 3 * time.Second
+
+// seeThrough waits until a migration has ended, and pauses, resumes or aborts it
+// on the way at times, or goes on without who has not reported.
+func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (state string, err error) {
+	var abort, pauseIt, impatient bool
+	switch change {
+	case 0:
+		abort = true
+	case 1:
+		pauseIt = true
+	case 2:
+		impatient = true
+	}
+	for began := time.Now(); ; {
+		var m *marchv1.Migration
+		err = d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+			answer, err := c.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: id})
+			m = answer.GetMigration()
+			switch {
+			case err != nil:
+			case m.GetState() == "paused":
+				_, err = c.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: m.GetId()})
+			case m.GetState() == "running" && abort:
+				_, err = c.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: m.GetId()})
+				abort = err != nil
+			case m.GetState() == "running" && pauseIt:
+				_, err = c.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: m.GetId()})
+				pauseIt = err != nil
+			case m.GetState() == "running" && impatient && time.Since(began) > patience && len(m.GetWaiting()) > 0:
+				var without []string
+				for _, w := range m.GetWaiting() {
+					without = append(without, w.GetInstance())
+				}
+				_, err = c.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: m.GetId(), Without: without})
+				impatient = err != nil
+			}
+			return err
+		})
+		if s := m.GetState(); s == "done" || s == "aborted" {
+			return s, nil
+		}
+		if kind := allocator.KindOf(err); err != nil && kind != allocator.Unavailable && kind != allocator.Refused && kind != allocator.Conflict {
+			return m.GetState(), err
+		}
+		if !pause(lanes, 100*time.Millisecond) {
+			return "under way", ctx.Err() // heal waits for it
+		}
+	}
+}
+
+func (d *driver) roomNames() []string {
+	var list []string
+	for _, room := range d.Rooms {
+		list = append(list, string(room.Name))
+	}
+	return list
+}
+
+// randomLayout returns a layout in which each room has a tenth of the boundary at
+// least: so the IDs of a run stay near each other.
+func randomLayout(r *rand.Rand, names []string) *marchv1.Layout {
+	boundary := pick(r, []int64{10, 97, 100, 1000, 1000, 1000, 1024, 4096, 65_537, 1_000_000})
+	names = slices.Clone(names)
+	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	least := boundary / 10
+	// The rest is cut at random, with gaps in between: room, gap, room, gap.
+	rest := boundary - least*int64(len(names))
+	cuts := []int64{0, rest}
+	for range 2*len(names) - 1 {
+		cuts = append(cuts, r.Int64N(rest+1))
+	}
+	slices.Sort(cuts)
+	layout := &marchv1.Layout{Boundary: boundary, Rooms: make(map[string]*marchv1.Range)}
+	at := int64(0)
+	for i, name := range names {
+		width := least + cuts[2*i+1] - cuts[2*i]
+		layout.Rooms[name] = &marchv1.Range{Lower: at, Upper: at + width}
+		at += width
+		if r.IntN(2) == 0 { // else the next room begins here
+			at += cuts[2*i+2] - cuts[2*i+1]
+		}
+	}
+	return layout
+}
+
+// skip makes one room or all skip IDs of a tag.
+func (d *driver) skip(ctx, _ context.Context, r *rand.Rand) (string, error) {
+	tag := string(pick(r, d.Tags))
+	by := 1 + r.Int64N(3_000_000)
+	var only []string
+	if r.IntN(2) == 0 {
+		only = []string{pick(r, d.roomNames())}
+	}
+	to, err := d.skipBy(ctx, tag, by, only)
+	return fmt.Sprintf("skip %s to %d in %v", tag, to, only), err
+}
+
+// skipBy makes rooms skip so many IDs above the largest mark of a tag.
+func (d *driver) skipBy(ctx context.Context, tag string, by int64, only []string) (to int64, err error) {
+	err = d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+		answer, err := c.GetTag(ctx, &marchv1.GetTagRequest{Name: tag})
+		if err != nil {
+			return err
+		}
+		for _, m := range answer.GetMarks() {
+			to = max(to, m.GetNext()+by)
+		}
+		_, err = c.SkipTag(ctx, &marchv1.SkipTagRequest{Name: tag, To: to, Rooms: only})
+		return err
+	})
+	return to, err
+}
+
+// changeTag changes a tag's settings.
+func (d *driver) changeTag(ctx, _ context.Context, r *rand.Rand) (string, error) {
+	tag := &marchv1.Tag{
+		Name: string(pick(r, d.Tags)), Reserve: durationpb.New(between(r, 4*time.Second, 12*time.Second)),
+		MinStep: ptr(500 + r.Int64N(5_000)), MaxStep: ptr(1_000_000 + r.Int64N(3_000_000)),
+	}
+	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+		_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: tag})
+		return err
+	})
+	return fmt.Sprintf("update %v", tag), err
+}
+
+// prescale makes all instances hold more of a tag for some seconds.
+func (d *driver) prescale(ctx, _ context.Context, r *rand.Rand) (string, error) {
+	request := &marchv1.PrescaleTagRequest{
+		Name: string(pick(r, d.Tags)), Step: 1 + r.Int64N(500_000), Duration: durationpb.New(between(r, time.Second, 10*time.Second)),
+	}
+	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+		_, err := c.PrescaleTag(ctx, request)
+		return err
+	})
+	return fmt.Sprintf("prescale %v", request), err
+}
+
+// ended waits until no migration is under way.
+func (d *driver) migrationsEnd(ctx context.Context) error {
+	for {
+		state, err := d.seeThrough(ctx, ctx, "", -1)
+		switch {
+		case allocator.KindOf(err) == allocator.NotFound && err != nil, err == nil && (state == "done" || state == "aborted"):
+			return nil
+		case ctx.Err() != nil:
+			return errors.Join(fmt.Errorf("the last migration is %s", state), context.Cause(ctx))
+		}
+		if !pause(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("the last migration is %s: %w", state, err)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// What a run has. One room has a single instance: it cannot hide behind
+// another.
+var (
+	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1}}
+	tags  = []allocator.Tag{"order", "item", "user", strictTag}
+)
+
+// strictTag is the tag with strict_retract: it rather stops than goes on under a
+// layout that was not confirmed lately.
+const strictTag allocator.Tag = "ticket"
+
+const (
+	members, consoles = 3, 2
+	startWithin       = 60 * time.Second
+	healWithin        = 90 * time.Second
+)
+
+// torture makes a run and prints its verdict.
+func (c *config) torture(ctx context.Context) (err error) {
+	if err := c.produce(ctx); err != nil {
+		return err
+	}
+	return c.check(ctx, c.dir)
+}
+
+// produce makes a run.
+func (c *config) produce(ctx context.Context) (err error) {
+	log, file, err := c.logger()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	if c.march == "" {
+		_, _ = fmt.Fprintln(c.stderr, "building march")
+		if c.march, err = build(ctx, c.dir); err != nil {
+			return err
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	events, err := record.CreateEvents(c.dir)
+	if err != nil {
+		return err
+	}
+	cl, err := cluster.New(cluster.Config{
+		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags, Rate: c.rate, Seed: c.seed,
+		Events: events, Logger: log,
+	})
+	if err != nil {
+		return errors.Join(err, events.Close())
+	}
+	d := newDriver(c, cl, events, log)
+	err = d.run(ctx)
+	err = errors.Join(err, d.close(), cl.Close(), events.Close())
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+		return err
+	}
+	return nil
+}
+
+// build builds march with its crash points.
+func build(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "bin", "march")
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "chaos", "-o", path, "github.com/march-id/march/cmd/march")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build ./cmd/march (or give --march): %w\n%s", err, out)
+	}
+	return path, nil
+}
+
+// run starts everything, tortures it, heals it, and stops it.
+func (d *driver) run(ctx context.Context) error {
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	stopPrinting := d.progress(ctx)
+	err := d.torment(ctx)
+	if err == nil {
+		err = d.heal(ctx)
+	}
+	stopPrinting()
+	if err != nil {
+		return err
+	}
+	return d.stop(ctx)
+}
+
+// start starts the cluster and waits until all instances issue IDs.
+func (d *driver) start(ctx context.Context) error {
+	d.say("starting")
+	ctx, cancel := context.WithTimeoutCause(ctx, startWithin, fmt.Errorf("not within %v", startWithin))
+	defer cancel()
+	if err := d.describe(); err != nil {
+		return err
+	}
+	if err := d.StartMembers(ctx); err != nil {
+		return err
+	}
+	d.follow()
+	d.StartConsoles()
+	if err := d.admin.init(ctx); err != nil {
+		return err
+	}
+	d.StartRooms()
+	for _, s := range d.Instances {
+		if err := cluster.Poll(ctx, s.Name+" to be ready", func() bool { return ready(ctx, s) }); err != nil {
+			return err
+		}
+	}
+	if err := d.StartLoads(); err != nil {
+		return err
+	}
+	began := time.Now()
+	if late := d.awaitIssuing(ctx, began, nil, nil); late != "" {
+		return fmt.Errorf("%s is given no IDs, before any fault", late)
+	}
+	return nil
+}
+
+// describe writes down what the run is.
+func (d *driver) describe() error {
+	r := record.Run{
+		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version, Go: runtime.Version(), Cluster: clusterName,
+	}
+	out, err := exec.Command(d.March, "version").Output()
+	if err != nil {
+		return fmt.Errorf("%s version: %w", d.March, err)
+	}
+	r.March = strings.TrimSpace(string(out))
+	for _, m := range d.Members {
+		r.Members = append(r.Members, m.Name)
+	}
+	for _, room := range d.Rooms {
+		rr := record.RunRoom{Name: string(room.Name)}
+		for _, s := range d.Instances {
+			if s.Room == room.Name {
+				rr.Instances = append(rr.Instances, s.ID)
+			}
+		}
+		r.Rooms = append(r.Rooms, rr)
+	}
+	for _, s := range d.Consoles {
+		r.Consoles = append(r.Consoles, s.ID)
+	}
+	for _, tag := range d.Tags {
+		r.Tags = append(r.Tags, string(tag))
+	}
+	kinds, err := deck(d.config.only)
+	if err != nil {
+		return err
+	}
+	for _, f := range kinds {
+		r.Kinds = append(r.Kinds, f.kind)
+	}
+	return r.Write(d.Dir)
+}
+
+// torment runs the lanes of faults and the operators until the time is over.
+func (d *driver) torment(ctx context.Context) error {
+	d.say("calm")
+	if err := d.calm(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	d.began = time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	lanes, stop := context.WithTimeout(ctx, d.config.time)
+	if d.config.cell != nil {
+		group.Go(func() error {
+			defer stop()
+			return d.oneCell(ctx)
+		})
+	} else {
+		group.Go(func() error { return d.faults(ctx, lanes) })
+		group.Go(func() error { return d.pauses(ctx, lanes) })
+	}
+	group.Go(func() error { return d.operate(ctx, lanes) })
+	err := group.Wait()
+	stop()
+	return err
+}
+
+// stop ends everything in good order: callers first.
+func (d *driver) stop(ctx context.Context) error {
+	d.say("stopping")
+	if err := d.StopLoads(); err != nil {
+		return err
+	}
+	if err := d.verify(ctx); err != nil {
+		return err
+	}
+	if err := d.StopServers(); err != nil {
+		return err
+	}
+	return d.ended(ctx)
+}
+
+// verify has march itself check what etcd has.
+func (d *driver) verify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, d.March, "verify", "--etcd", strings.Join(d.Endpoints(), ",")).CombinedOutput()
+	if writeErr := os.WriteFile(filepath.Join(d.Dir, "verify.txt"), out, 0o640); writeErr != nil {
+		return writeErr
+	}
+	if err != nil {
+		d.events.Add(record.Event{What: record.Operator, Detail: "march verify", Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/march-id/march/cmd/chaos/internal/history"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// clusterName is March's name in etcd.
+const clusterName = "default"
+
+// follow begins to keep etcd's history.
+func (d *driver) follow() {
+	d.watching.Go(func() {
+		err := history.Follow(d.background, history.Config{
+			Endpoints: d.Endpoints(), Cluster: clusterName, Dir: filepath.Join(d.Dir, "history"), Logger: d.log.Named("history"),
+		})
+		if err != nil {
+			d.note(record.Event{What: record.Process, Target: "history", Violation: "etcd's history could not be kept: " + err.Error()})
+		}
+	})
+}
+
+// lookOnce is longer than the pause between two looks of what keeps the history.
+const lookOnce = 3 * time.Second
+
+// ended notes where etcd's history ends, once no one writes any longer, and has
+// it followed up to there.
+func (d *driver) ended(ctx context.Context) error {
+	for _, m := range d.Members {
+		s, err := m.Status(ctx)
+		if err != nil {
+			continue
+		}
+		if !pause(ctx, lookOnce) {
+			return ctx.Err()
+		}
+		d.note(record.Event{What: record.Ended, Revision: s.Header.GetRevision(), ClusterID: fmt.Sprintf("%x", s.Header.GetClusterId())})
+		return nil
+	}
+	return errors.New("no member of etcd answers")
+}

@@ -1,0 +1,45 @@
+// Package crash has a process die at a point of its own code that has a name, so
+// that it can be shown what a crash there leaves behind. Binaries for that are
+// built with the tag chaos; in all others On is a constant false and Here is
+// nothing, which the compiler takes away.
+//
+// The variable MARCH_CRASH=NAME:N in the environment has the process end by
+// SIGKILL when it comes by the point NAME for the N-th time: nothing is flushed,
+// closed or said to anybody, but for one line on stderr.
+package crash
+
+// Where is what runs when a point is passed.
+type Where string
+
+// The programs that have points.
+const (
+	Room    Where = "room"    // a room's instance
+	Console Where = "console" // a console, or a command that changes the layout by itself
+	Recover Where = "recover" // the command that makes a cluster lease again
+)
+
+// Point is a point of the code.
+type Point struct {
+	Name string
+	In   Where
+}
+
+// The names of the points.
+const (
+	BeforeLease = "before-lease" // a segment is computed, the transaction not sent
+	AfterLease  = "after-lease"  // the transaction is done; nobody remembers it
+	BeforeUse   = "before-use"   // the segment is ours, and remembered; the chain does not have it
+	BeforeReply = "before-reply" // IDs are taken from the chain; the caller does not have them
+	AfterChange = "after-change" // a layout is changed; who changed it does not know
+	AfterMove   = "after-move"   // a move of a migration is made; nothing else is noted of it
+	AfterRaise  = "after-raise"  // a recover raised some marks, and goes on with others
+)
+
+// Points returns all points.
+func Points() []Point {
+	return []Point{
+		{BeforeLease, Room}, {AfterLease, Room}, {BeforeUse, Room}, {BeforeReply, Room},
+		{AfterChange, Console}, {AfterMove, Console},
+		{AfterRaise, Recover},
+	}
+}
