@@ -59,6 +59,7 @@ func (l *Ledger) Audits(ctx context.Context, before string, n int) ([]AuditEntry
 		from, end = id.Timestamp().Add(time.Millisecond), l.keys.audit(before)
 	}
 	var entries []AuditEntry
+	growth := time.Duration(auditGrowth)
 	for window := auditWindow; len(entries) < n; {
 		start := from.Add(-window).Truncate(time.Millisecond)
 		within := Interval{Key: l.keys.audits(), End: end}
@@ -82,6 +83,7 @@ func (l *Ledger) Audits(ctx context.Context, before string, n int) ([]AuditEntry
 		found := answer.Got[0]
 		if len(found) == most && !backwards { // and perhaps more, newer ones
 			window = max(window/auditGrowth, time.Millisecond)
+			growth = 2 // many are near
 			continue
 		}
 		if !backwards {
@@ -97,7 +99,7 @@ func (l *Ledger) Audits(ctx context.Context, before string, n int) ([]AuditEntry
 		if last {
 			break
 		}
-		from, end, window = start, within.Key, auditGrowth*window
+		from, end, window = start, within.Key, growth*window
 	}
 	return entries, nil
 }
