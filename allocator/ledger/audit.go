@@ -59,7 +59,7 @@ func (l *Ledger) Audits(ctx context.Context, before string, n int) ([]AuditEntry
 		from, end = id.Timestamp().Add(time.Millisecond), l.keys.audit(before)
 	}
 	var entries []AuditEntry
-	growth := time.Duration(auditGrowth)
+	growth := auditGrowth
 	for window := auditWindow; len(entries) < n; {
 		start := from.Add(-window).Truncate(time.Millisecond)
 		within := Interval{Key: l.keys.audits(), End: end}
@@ -99,7 +99,7 @@ func (l *Ledger) Audits(ctx context.Context, before string, n int) ([]AuditEntry
 		if last {
 			break
 		}
-		from, end, window = start, within.Key, growth*window
+		from, end, window = start, within.Key, window*time.Duration(growth)
 	}
 	return entries, nil
 }
