@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model bench chaos chaos-matrix migrations build generate lint ci
+.PHONY: help dev test race model simulate mutants bench chaos chaos-matrix migrations build generate lint ci
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -19,6 +19,12 @@ race: ## run all tests, the long ones shortened, under the race detector; needs 
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	go run ./allocator/ledger/model $(ARGS)
+
+simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in ARGS: -seed N, -seeds N)
+	go test ./sim -run TestSimulation -v -timeout 10m -seeds 1000 $(ARGS)
+
+mutants: ## make mistakes on purpose, and see that the simulation finds each (flags in ARGS)
+	go run ./sim/mutants $(ARGS)
 
 bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
 	go run ./cmd/bench $(ARGS)

@@ -220,7 +220,7 @@ func (c *Chain) cut(n int64) (Segment, bool) {
 	seg, rest := c.mu.tail[0].Split(n)
 	c.mu.tailHeld -= seg.Count
 	c.mu.issued += seg.Count
-	c.shorten(rest)
+	c.shorten(mutated("leased-and-kept", rest, c.mu.tail[0]))
 	c.promote(now)
 	return seg, true
 }
@@ -231,7 +231,7 @@ func (c *Chain) putBack() {
 	taken := l.close()
 	c.setFront(spentLink())
 	c.mu.issued += taken
-	_, rest := l.seg.Split(taken)
+	_, rest := l.seg.Split(mutated("put-back-whole", taken, 0))
 	if rest.Count == 0 {
 		return
 	}

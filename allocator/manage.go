@@ -120,7 +120,7 @@ func (c *Chain) Renew(version int64) {
 func (c *Chain) Renewed(version int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.closed || c.mu.oldest >= version && !c.renewing()
+	return c.mu.closed || c.mu.oldest >= version && (!c.renewing() || mutant("renewed-early"))
 }
 
 // Skip replaces what is held in segments that begin below least, as Renew

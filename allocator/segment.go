@@ -34,7 +34,7 @@ func (l Layout) Segment(room Room, base, n, limit int64) (Segment, error) {
 	if !ok {
 		return Segment{}, Errorf(NoRange, "room %s has no range in layout version %d", room, l.Version)
 	}
-	first, ok := l.align(r, base)
+	first, ok := l.align(r, mutated("from-the-end", base, max(min(base, limit-n), 0)))
 	if !ok || first >= limit {
 		return Segment{}, Errorf(Exhausted, "no ID of room %s %v is left from %d to the limit %d", room, r, base, limit)
 	}

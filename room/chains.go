@@ -3,6 +3,7 @@ package room
 import (
 	"cmp"
 	"context"
+	"hash/crc32"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 // chains is the chains in memory, by tag.
 type chains struct {
+	owner   allocator.Instance // whose they are
 	loading singleflight.Group // of chains being made, by tag
 	slots   chan struct{}      // one for each that is read now
 	mu      struct {
@@ -37,7 +39,8 @@ const (
 // do not storm an etcd that is slow, or just back.
 const loadAtOnce = 64
 
-func (c *chains) init() {
+func (c *chains) init(owner allocator.Instance) {
+	c.owner = owner
 	c.slots = make(chan struct{}, loadAtOnce)
 	c.mu.chains = make(map[allocator.Tag]*counted)
 	c.mu.unknown = make(map[allocator.Tag]time.Time)
@@ -102,14 +105,23 @@ func (c *chains) anyHeld(open func(version int64) bool) (held, may bool) {
 	return held, false
 }
 
-// byPeak returns the chains by their recent peak rate, the highest first.
+// byPeak returns the chains by their recent peak rate, the highest first. Those
+// that are equally busy come in an order that is the instance's own, so that the
+// instances of a room do not all want the same mark at once.
 func (c *chains) byPeak() []tagged {
 	list := c.all()
-	peaks := make(map[allocator.Tag]float64, len(list))
-	for _, t := range list {
-		peaks[t.tag] = t.chain.Status().Peak
+	type rank struct {
+		peak float64
+		own  uint32
 	}
-	slices.SortFunc(list, func(a, b tagged) int { return cmp.Compare(peaks[b.tag], peaks[a.tag]) })
+	ranks := make(map[allocator.Tag]rank, len(list))
+	for _, t := range list {
+		ranks[t.tag] = rank{t.chain.Status().Peak, crc32.ChecksumIEEE([]byte(string(c.owner) + "/" + string(t.tag)))}
+	}
+	slices.SortFunc(list, func(a, b tagged) int {
+		x, y := ranks[a.tag], ranks[b.tag]
+		return cmp.Or(cmp.Compare(y.peak, x.peak), cmp.Compare(x.own, y.own), cmp.Compare(a.tag, b.tag))
+	})
 	return list
 }
 
@@ -233,34 +245,44 @@ func (s *Server) load(ctx context.Context, name string) (*counted, error) {
 	if s.chains.isUnknown(tag, time.Now()) {
 		return nil, ledger.UnknownTag(tag)
 	}
-	loaded := s.chains.loading.DoChan(name, func() (any, error) {
-		if chain := s.chains.get(name); chain != nil {
-			return chain, nil
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		heard := s.chains.heard()
-		chain, err := s.makeChain(ctx, tag)
-		switch away := s.ledger.Contact().Away; {
-		case err == nil:
-		case allocator.KindOf(err) == allocator.NotFound:
-			s.chains.setUnknown(tag, time.Now(), heard)
-			return nil, ledger.UnknownTag(tag)
-		case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
-			return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
-		}
-		return chain, err
+	type result struct {
+		chain *counted
+		err   error
+	}
+	loaded := make(chan result, 1)
+	s.loads.Go(func() {
+		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
+		chain, _ := made.(*counted) // nil with an error
+		loaded <- result{chain, err}
 	})
 	select {
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
-	case result := <-loaded:
-		if result.Err != nil {
-			return nil, result.Err
-		}
-		chain, _ := result.Val.(*counted) // what makeChain returned
+	case r := <-loaded:
+		return r.chain, r.err
+	}
+}
+
+// loadOnce is load for all who ask at once. It goes on when ctx ends, until the
+// server does.
+func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*counted, error) {
+	if chain := s.chains.get(string(tag)); chain != nil {
 		return chain, nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	defer context.AfterFunc(s.background, cancel)()
+	heard := s.chains.heard()
+	chain, err := s.makeChain(ctx, tag)
+	switch away := s.ledger.Contact().Away; {
+	case err == nil:
+	case allocator.KindOf(err) == allocator.NotFound:
+		s.chains.setUnknown(tag, time.Now(), heard)
+		return nil, ledger.UnknownTag(tag)
+	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
+		return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
+	}
+	return chain, err
 }
 
 func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *counted, err error) {

@@ -63,6 +63,9 @@ type Config struct {
 	ColdAfter time.Duration
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
+	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
+	// Default math/rand's.
+	Rand func() float64
 	// Metrics, where they are set, are served at /metrics.
 	Metrics *observe.Metrics
 	// MetricsTags is how many tags have series of their own in them; the others
@@ -78,7 +81,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
-		Drain: 10 * time.Second, MetricsTags: 1000,
+		Drain: 10 * time.Second, MetricsTags: 1000, Rand: rand.Float64,
 	}
 }
 
@@ -95,6 +98,7 @@ type Server struct {
 	health   *health.Server
 	status   status
 	streams  sync.WaitGroup // what answers streams
+	loads    sync.WaitGroup // what makes chains
 
 	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
@@ -104,8 +108,10 @@ type Server struct {
 
 	rates rates
 
-	instance *ledger.Instance // set by Run before anything is served
-	started  time.Time        // likewise
+	// Set by Run before anything is served.
+	instance   *ledger.Instance
+	started    time.Time
+	background context.Context // ends after the last call
 }
 
 // maxRequest bounds a request, in bytes.
@@ -147,7 +153,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(time.Now, rand.Float64))
+	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(time.Now, cfg.Rand))
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +165,7 @@ func New(cfg Config) (*Server, error) {
 	if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
 		return nil, err
 	}
-	s.chains.init()
+	s.chains.init(cfg.Name)
 	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
@@ -194,6 +200,7 @@ func (s *Server) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	work, background := errgroup.WithContext(background)
+	s.background = background
 	work.Go(func() error { return s.refiller.Run(background) })
 	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
 	work.Go(func() error {
@@ -237,7 +244,9 @@ func (s *Server) Run(ctx context.Context) error {
 	// Nothing may be leased after Leave, and a heartbeat after it would find the
 	// registration lost.
 	stop()
-	if lost := work.Wait(); lost != nil {
+	lost := work.Wait()
+	s.loads.Wait()
+	if lost != nil {
 		return lost
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)

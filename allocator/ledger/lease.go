@@ -103,7 +103,7 @@ func (s *lessor) attempt(ctx context.Context, n int64, began time.Time) (seg all
 	}
 	stamp := state.stamp()
 	// Where the tag bounds the skew, the other rooms' marks are needed each time.
-	if !s.known || s.terms.maxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp {
+	if !s.known || s.terms.maxSkew > 0 || s.mark.Era.Stamp != stamp && s.floorStamp != stamp && !mutant("floor-before-layout") {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
@@ -135,11 +135,14 @@ func (s *lessor) read(ctx context.Context, state *state) (settings TagSettings, 
 	l := s.instance.ledger
 	ops := []Op{get(l.keys.tag(s.name)), get(s.markKey())}
 	for _, room := range state.layout.Ever {
+		if _, serves := state.layout.Layout.Ranges[room]; !serves && mutant("floor-of-present-rooms") {
+			continue
+		}
 		ops = append(ops, get(l.keys.mark(room, s.name)))
 	}
 	before := l.before()
 	// One try: who refills has a back-off of its own, and wants to hear.
-	answer, err := l.try(ctx, Txn{If: l.holds(state), Then: ops})
+	answer, err := l.try(ctx, Txn{If: without(l.holds(state), "", "stale-floor"), Then: ops})
 	if err != nil {
 		return settings, err
 	}
@@ -187,7 +190,7 @@ func (s *lessor) base(state *state) (int64, error) {
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
 		return base, nil // and Layout.Segment says so
-	case s.mark.Era.Stamp != state.stamp():
+	case s.mark.Era.Stamp != state.stamp() && !mutant("no-floor"):
 		return s.raise(base, s.floor)
 	case skew > 0:
 		return s.raise(base, s.floor-skew)
@@ -276,6 +279,7 @@ func (s *lessor) standing(state *state) Txn {
 	} else {
 		txn.If = append(txn.If, Cond{Key: mark, ModRevision: s.revision, Value: s.value()})
 	}
+	txn.If = without(txn.If, "no-epoch", "no-layout", "no-tag", "no-registration", "no-mark")
 	return txn
 }
 
@@ -290,6 +294,9 @@ func (s *lessor) outdated(ctx context.Context, state *state, answer Answer, befo
 	if behind, ok := s.instance.recall(before, s.name, s.mark.Next); !ok || behind > 0 {
 		s.known = false // and the next attempt reads it
 		return nil
+	}
+	if mutant("retry-forgets-mark") {
+		s.raw, s.mark.Next = string(s.value()), 0
 	}
 	_, err := s.instance.ledger.Refresh(ctx)
 	return err
@@ -327,9 +334,12 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// nobody holds: a gap.
 	if err != nil {
+		if mutant("unknown-is-success") {
+			return true, nil
+		}
 		return false, err
 	}
-	if !answer.Succeeded {
+	if !answer.Succeeded && !(mutant("retry-is-success") && len(answer.Got[1]) > 0 && bytes.Equal(answer.Got[1][0].Value, mark.encode())) {
 		return false, s.outdated(ctx, state, answer, before)
 	}
 	if ours, err := s.instance.accept(before, answer, s.name, mark.Next); err != nil || !ours {

@@ -72,7 +72,7 @@ func (i *Instance) accept(before moment, answer Answer, tag allocator.Tag, next 
 	defer l.mu.Unlock()
 	t := &l.mu.timeline
 	switch {
-	case answer.Revision <= before.seen:
+	case answer.Revision <= before.seen && !mutant("no-revision-check"):
 		t.suspect("etcd wrote at revision "+itoa(answer.Revision)+" after it had shown revision "+itoa(before.seen), nil)
 		return false, allocator.Errorf(allocator.WentBack,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, before.seen)

@@ -272,12 +272,19 @@ func (l *Ledger) MakeMove(ctx context.Context, m Migration) (Migration, error) {
 	next.Reached++
 	next.Note("move " + move.Kind + " made: layout version " + itoa(move.Layout.Version))
 	next.Updated, next.nonce = now(), randomHex()
-	_, err = l.changeLayout(ctx, from, move.Layout, "migration "+m.ID, Txn{
+	value := next.encode()
+	made, err := l.changeLayout(ctx, from, move.Layout, "migration "+m.ID, Txn{
 		If:   []Cond{unchanged(m.kv)},
-		Then: []Op{put(m.kv.Key, next.encode())},
+		Then: []Op{put(m.kv.Key, value)},
 	})
 	if err != nil {
 		return Migration{}, err
 	}
-	return l.Migration(ctx, m.ID)
+	if made.Layout.Version != move.Layout.Version {
+		return Migration{}, allocator.Errorf(allocator.Conflict, "migration %s was changed by somebody else just now: look again", m.ID)
+	}
+	// Not read again: that may show it as it was before. One transaction wrote
+	// both keys.
+	next.kv = KV{Key: m.kv.Key, Value: value, ModRevision: made.revision}
+	return next, nil
 }

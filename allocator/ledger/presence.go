@@ -193,8 +193,11 @@ func (i *Instance) adopt(found []KV) error {
 			i.name, i.room, v.Started.Format(time.RFC3339), v.Address)
 		return i.mu.lost
 	}
-	if found[0].ModRevision > i.mu.kv.ModRevision {
+	switch {
+	case found[0].ModRevision > i.mu.kv.ModRevision:
 		i.mu.kv = found[0]
+	case found[0].ModRevision < i.mu.kv.ModRevision && i.ledger.before().order != i.mu.order:
+		return errDisplaced // as a restored etcd remembers it; else an answer was overtaken
 	}
 	return nil
 }

@@ -207,9 +207,11 @@ func (r *recovery) raise(ctx context.Context) error {
 func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 	k := r.l.keys
 	ours := hasValue(k.epoch(), r.epoch.Value)
-	ops := make([]Op, 0, 2*len(batch))
+	ops := make([]Op, 0, 3*len(batch))
 	for _, p := range batch {
-		ops = append(ops, get(k.mark(p.room, p.tag)), get(k.era(p.room, p.tag, r.lost())))
+		ops = append(ops, get(k.mark(p.room, p.tag)), get(k.era(p.room, p.tag, r.lost())), Op{Get: &Get{
+			Interval: Interval{Key: k.eras(p.room, p.tag), End: k.era(p.room, p.tag, r.lost())}, Limit: 1, Descending: true,
+		}})
 	}
 	answer, err := r.l.read(ctx, Txn{If: []Cond{ours}, Then: ops})
 	if err != nil {
@@ -224,18 +226,27 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 		var mark Mark
 		key := k.mark(p.room, p.tag)
 		cond := absent(key)
-		if kv, ok := answer.one(2 * i); ok {
+		if kv, ok := answer.one(3 * i); ok {
 			if mark, err = decodeMark(kv); err != nil {
 				return false, err
 			}
 			cond = unchanged(kv)
 		}
+		from := mark.Next
+		if kv, ok := answer.one(3*i + 2); ok { // above the mark only where that was deleted by hand
+			last, err := decodeEra(kv)
+			if err != nil {
+				return false, err
+			}
+			from = max(from, last.End)
+			r.tags[p.tag].know(from)
+		}
 		to := r.target(r.tags[p.tag])
 		if mark.Next >= to {
 			continue
 		}
-		era := Era{Stamp: Stamp{Epoch: r.epochNonce(), Revision: r.epoch.ModRevision}, Version: r.lost(), First: mark.Next, End: to}
-		if kv, ok := answer.one(2*i + 1); ok {
+		era := Era{Stamp: Stamp{Epoch: r.epochNonce(), Revision: r.epoch.ModRevision}, Version: r.lost(), First: from, End: to}
+		if kv, ok := answer.one(3*i + 1); ok {
 			was, err := decodeEra(kv)
 			if err != nil {
 				return false, err

@@ -121,6 +121,74 @@ func TestRecover(t *testing.T) {
 	}
 }
 
+// A registration that the restored etcd has, but as it was earlier, is written
+// again: what the instance does from then on compares it.
+func TestRecoverWithAnEarlierRegistration(t *testing.T) {
+	for _, bump := range []int64{0, 1_000_000_000} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		a := c.start("a")
+		a.lease(10)
+		backup := c.mem.Revision()
+		c.move("100 a=0-30 b=50-100")
+		a.lease(10)
+		if err := a.Serve(bg, 2); err != nil {
+			t.Fatal(err)
+		}
+		c.mem.Restore(backup, bump, ledgertest.ClusterID)
+		_, err := a.tryLease("t", 10)
+		wantKind(t, err, allocator.WentBack)
+		if _, err := c.recover(c.mem.Open(), []*process{a}); err != nil {
+			t.Fatal(err)
+		}
+		a.lease(10)
+		for try := 1; ; try++ {
+			if err = a.Serve(bg, 101); err == nil || try == 3 {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("report: %v", err)
+		}
+		c.check()
+	}
+}
+
+// A mark that somebody deleted by hand, while leasing is halted, is there again
+// after a recover, above all that its room ever leased: known by who leased it, or
+// from the eras that ended.
+func TestRecoverAfterAMarkWasDeleted(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		a, b := c.start("a"), c.start("b")
+		a.lease(5000)
+		c.move("100 a=0-30 b=50-100")
+		ended := c.mark("a").Next
+		b.lease(10)
+		living, change := []*process{b}, without("a/"+ledger.InstanceID(a.name))
+		if alive {
+			a.lease(500)
+			living, change = []*process{a, b}, without()
+		} else {
+			a.lease(1) // so that the era ends
+		}
+		if _, err := c.admin.Halt(bg, "ann", "a mark was deleted"); err != nil {
+			t.Fatal(err)
+		}
+		was := c.mark("a").Next
+		c.corrupt("marks/a/t", nil)
+		if _, err := c.recover(c.mem.Open(), living, change); err != nil {
+			t.Fatal(err)
+		}
+		if is := c.mark("a").Next; is <= ended || alive && is <= was {
+			t.Errorf("room a's mark is %d, was %d when it was deleted, and %d when an era ended", is, was, ended)
+		}
+		for _, p := range living {
+			p.lease(10)
+		}
+		c.check()
+	}
+}
+
 // An instance that does not answer is named, and nothing goes on without it,
 // until that is said. One that was restarted without its memory counts as not
 // answered.

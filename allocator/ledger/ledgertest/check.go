@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -91,6 +92,28 @@ func (v *verifier) eras(tag allocator.Tag, room allocator.Room) []ledger.Era {
 	return all
 }
 
+// covered checks that a segment lies in eras. Within an era a segment is an
+// interval of the room's IDs, so segments are disjoint where their intervals are;
+// and eras are disjoint, which was shown before. What was issued in a stretch
+// that was lost is only known to lie in it, and a chain may have joined it to
+// what it held from before.
+func (v *verifier) covered(tag allocator.Tag, room allocator.Room, s allocator.Segment, eras []ledger.Era) {
+	for part := s; part.Count > 0; {
+		i := slices.IndexFunc(eras, func(e ledger.Era) bool {
+			return e.First <= part.First && part.First < e.End && (e.Version == part.Version || v.lost[e.Version])
+		})
+		if i < 0 {
+			v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)
+			return
+		}
+		if l := v.layouts[s.Version]; !v.lost[eras[i].Version] && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range) {
+			v.add("tag %s room %s: segment %v is not of layout %v", tag, room, s, l)
+		}
+		n := sort.Search(int(part.Count), func(k int) bool { return part.At(int64(k)) >= eras[i].End })
+		_, part = part.Split(int64(n))
+	}
+}
+
 // issued checks the segments that were issued of a tag: each lies in an era of
 // its room, and no two share an ID.
 func (v *verifier) issued(tag allocator.Tag, rooms map[allocator.Room][]allocator.Segment) {
@@ -103,22 +126,7 @@ func (v *verifier) issued(tag allocator.Tag, rooms map[allocator.Room][]allocato
 				v.add("tag %s room %s: %v", tag, room, err)
 				continue
 			}
-			l := v.layouts[s.Version]
-			// What was issued in a stretch that was lost is only known to lie in it.
-			lost := slices.ContainsFunc(eras, func(e ledger.Era) bool {
-				return v.lost[e.Version] && e.First <= s.First && s.Last() < e.End
-			})
-			if !lost && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range) {
-				v.add("tag %s room %s: segment %v is not of layout %v", tag, room, s, l)
-			}
-			// Within an era a segment is an interval of the room's IDs, so
-			// segments are disjoint where their intervals are; and eras are
-			// disjoint, which was shown before.
-			if !lost && !slices.ContainsFunc(eras, func(e ledger.Era) bool {
-				return e.Version == s.Version && e.First <= s.First && s.Last() < e.End
-			}) {
-				v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)
-			}
+			v.covered(tag, room, s, eras)
 			if i > 0 && s.First <= sorted[i-1].Last() {
 				v.add("tag %s room %s: segments %v and %v overlap", tag, room, sorted[i-1], s)
 			}

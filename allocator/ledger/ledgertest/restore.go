@@ -36,8 +36,25 @@ func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 		m.mu.data.compacted = m.mu.data.rev // --mark-compacted, which belongs to it
 	}
 	m.mu.index, m.mu.id, m.mu.late = firstIndex, id, nil
+	for _, key := range m.mu.data.keys { // a restored etcd lease has its whole time again
+		if v, ok := m.mu.data.at(key, revision); ok && v.lease != 0 {
+			m.grant(v.lease)
+		}
+	}
 	m.mu.breaks++
 	m.wake()
+}
+
+// restoredTTL is that of etcd leases that are there again.
+const restoredTTL = 15 * time.Second
+
+// grant begins a lease again. The caller holds mu.
+func (m *Memory) grant(id int64) {
+	if l, ok := m.mu.leases[id]; ok {
+		l.timer.Reset(l.ttl)
+		return
+	}
+	m.mu.leases[id] = &memoryLease{ttl: restoredTTL, timer: time.AfterFunc(restoredTTL, func() { m.Expire(id) })}
 }
 
 // Backup saves a snapshot of the member, as `etcdctl snapshot save` does, and

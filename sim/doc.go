@@ -1,0 +1,83 @@
+// Package sim is a simulation of whole clusters, in its tests: many instances
+// of many rooms and two consoles, all the real code (rooms, chains, ledger,
+// consoles), over the store in memory that has every fault by name, in the time
+// of testing/synctest. It stands above rooms and consoles, as a program does,
+// and nothing imports it.
+//
+//	make simulate                                     # 1,000 seeds, and what they met
+//	go test ./sim                                     # fewer, fewer still with -short
+//	go test ./sim -run TestSimulation -seed 42 -v     # one of them again, and its schedule
+//	go test ./sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
+//	make mutants                                      # that it finds mistakes: see sim/mutants
+//
+// A seed decides everything: which faults there are and how often, the layouts,
+// rooms, tags and holds, who does what and when, and the fate of every
+// transaction.
+//
+// # What one run is
+//
+// For some time processes issue IDs while operators plan, pause, abort and
+// continue migrations, skip, change tags and forget instances, and while
+// transactions meet their fates, processes crash, stop, are cut off, frozen,
+// deafened and doubled, heartbeats expire, history is compacted. Then all heals,
+// and what must be true at last is checked.
+//
+// At every step:
+//
+//  1. No ID is issued twice.
+//  2. Each ID lies in a range that its room had by then.
+//  3. The store's own complaints (ledgertest): marks never fall, no lease stands
+//     below its floor or without its conditions, nothing that is kept for ever
+//     is deleted.
+//  4. No call fails for a reason that is nobody's (Internal).
+//
+// At the end, when late transactions have arrived and no more faults come:
+//
+//  5. Every migration ends, and each instance of a room that has a range issues
+//     every tag again.
+//  6. Each ID lies in an era of its room, in the range that the room had in the
+//     layout of that era.
+//  7. An ID of a strict tag was issued, or its use by a client ended, no later
+//     than hold after the commit of the layout that replaced its own. (Not where
+//     the seed has stale reads: that promise rests on linearizable ones.)
+//  8. No ID of a layout was issued after the instance reported a newer one, which
+//     is what migrations wait for.
+//  9. An ID of a residue that a migration took from a room in one move, and gave
+//     to another room in a later one, was not issued after that, unless by an
+//     instance that the migration went on without: silent, forgotten, or waived by
+//     an operator. (Not where the seed has stale reads.)
+//  10. ledgertest.CheckCluster.
+//
+// A set of seeds in which a kind of fault was never met, or no write that was
+// done although its caller was told that it failed, is weak and fails.
+//
+// # What is deterministic
+//
+// The clock of a bubble stands still until all goroutines sleep, so two things
+// that happen at different times happen in that order. Hence everything that the
+// simulation does is preceded by a sleep of so many nanoseconds as the seed says,
+// of which the last digits are the sleeper's own; and what it draws for a transaction is drawn from the seed, the
+// process, what the transaction reads and writes, and how often the process sent
+// the like, not from the order in which goroutines came to ask. Random bits (of
+// nonces, epochs, names) are not the seed's, and nothing depends on them.
+// What is left are goroutines of one process that wake at one instant (a caller
+// and the refiller that served it, say): they run in the order of Go's scheduler,
+// which is the same each time as long as there is one processor. So a process of
+// this test uses one, and TestSimulation starts as many as there are. A
+// transcript lists what happened at one instant in the order of letters.
+// TestReplay runs seeds twice and compares transcripts. (Not under the race
+// detector, which has goroutines run in random order.)
+//
+// # What is missing
+//
+//   - A process cannot be frozen alone, as all share one clock: what stands for it
+//     is a connection that carries nothing, either way, for a while, and then all
+//     of it.
+//   - Copies of a running process: two processes of one name are two that were
+//     started.
+//   - gRPC: the services' methods are called directly. The listeners given to the
+//     servers never accept.
+//   - An etcd that goes back in time, and marks deleted by hand. A restore is one
+//     more of the faults in faults_test.go, a recover one more of the actions in
+//     operator_test.go.
+package sim

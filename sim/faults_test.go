@@ -1,0 +1,227 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// trouble is a fault of something other than a single transaction. A further
+// kind is a further row.
+type trouble struct {
+	name  string
+	bring func(w *world, d dice)
+}
+
+func (t trouble) String() string { return t.name }
+
+func troubles() []trouble {
+	return []trouble{
+		{"crash", func(w *world, d dice) { w.crash(d, w.slots) }},
+		{"crash of a console", func(w *world, d dice) { w.crash(d, w.consoles) }},
+		{"clean stop", func(w *world, d dice) {
+			if p := w.victim(d, w.slots); p != nil {
+				w.log("--- %s is told to stop", p.id)
+				p.stop()
+			}
+		}},
+		{"stall", func(w *world, d dice) {
+			if p := w.victim(d, slices.Concat(w.slots, w.consoles)); p != nil {
+				p.link.stall(w.log1("--- %s is cut off for %v", p.id, d.between(100*time.Millisecond, 25*time.Second)))
+			}
+		}},
+		{"deaf", func(w *world, d dice) {
+			if p := w.victim(d, w.slots); p != nil {
+				p.link.deafen(w.log1("--- %s hears no watch for %v", p.id, d.between(time.Second, 25*time.Second)))
+			}
+		}},
+		{"clone", func(w *world, d dice) {
+			if p := w.victim(d, w.slots); p != nil {
+				w.clone(p, w.log1("--- %s has a double for %v", p.id, d.between(time.Second, 20*time.Second)))
+			}
+		}},
+		{"expiry", func(w *world, d dice) {
+			w.log("--- all etcd leases expire")
+			w.mem.ExpireAll()
+		}},
+		{"compaction", func(w *world, d dice) {
+			w.log("--- compaction")
+			w.mem.Compact()
+			w.mem.Break()
+		}},
+		{"backup and restore", func(w *world, d dice) {
+			switch d.IntN(6) {
+			case 0, 1, 2:
+				w.backUp(d)
+			case 3:
+				w.restore(d)
+			}
+		}},
+		{"fence", func(w *world, d dice) {
+			if d.chance(5) {
+				w.fence(d)
+			}
+		}},
+		{"mark deleted by hand", (*world).deleteMark},
+		{"broken watches", func(w *world, d dice) {
+			w.log("--- all watches break")
+			w.mem.Break()
+		}},
+	}
+}
+
+// log1 logs a duration and returns it.
+func (w *world) log1(format, id string, d time.Duration) time.Duration {
+	w.log(format, id, d)
+	return d
+}
+
+// chooseFaults turns on some of the faults: none in one seed of ten.
+func (w *world) chooseFaults() {
+	d := w.first
+	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
+	if d.chance(10) && *with == "" {
+		w.journals = ""
+		return
+	}
+	for _, fate := range ledgertest.Fates() {
+		if fate != ledgertest.Done && (d.chance(3) || fate.String() == *with) {
+			w.fates = append(w.fates, fate)
+		}
+	}
+	w.slow = pick(d, []int{0, 0, 5, 50})
+	if !d.chance(3) {
+		w.journals = ""
+	}
+	for _, t := range troubles() {
+		if d.chance(3) || t.name == *with {
+			w.troubles = append(w.troubles, t)
+		}
+	}
+	w.strict = !slices.Contains(w.fates, ledgertest.StaleRead)
+}
+
+// fate draws what becomes of a transaction.
+func (w *world) fate(d dice, txn ledger.Txn) ledgertest.Fate {
+	if len(w.fates) == 0 || !d.chance(w.rate) || w.healed.Load() {
+		return ledgertest.Fate{}
+	}
+	fate := ledgertest.Fate{Name: pick(d, w.fates), N: 1 + d.IntN(8)}
+	if fate.Name == ledgertest.StaleRead && ledgertest.Writes(txn) {
+		return ledgertest.Fate{}
+	}
+	return fate
+}
+
+const failedButApplied = "failed but applied"
+
+// met counts a fate, and whether it was one that failed and yet happened.
+func (w *world) met(fate ledgertest.Fate, txn ledger.Txn, applied bool) {
+	w.count("transactions", 1)
+	if fate.Name != ledgertest.Done {
+		w.count("fate: "+fate.Name.String(), 1)
+	}
+	if applied && ledgertest.Writes(txn) {
+		w.count(failedButApplied, 1)
+	}
+}
+
+// trouble brings trouble until all heals.
+func (w *world) trouble(lane int) {
+	d := w.dice("trouble")
+	for w.sleep(w.heal, d.between(100*time.Millisecond, 4*time.Second), lane) {
+		if len(w.troubles) > 0 {
+			t := pick(d, w.troubles)
+			w.count("trouble: "+t.name, 1)
+			t.bring(w, d)
+		}
+	}
+}
+
+// victim picks a process that runs, nil where that slot is empty.
+func (w *world) victim(d dice, slots []*slot) *process { return pick(d, slots).running() }
+
+func (w *world) crash(d dice, slots []*slot) {
+	s := pick(d, slots)
+	if p := s.running(); p != nil {
+		s.stayDown(w.log1("--- %s crashes and stays down for %v", p.id, d.between(0, 30*time.Second)))
+		p.forgets.Store(d.chance(3))
+		p.crash()
+	}
+}
+
+// clone runs a second process under p's name for a while.
+func (w *world) clone(p *process, d time.Duration) {
+	lane := w.lane()
+	id := fmt.Sprint(p.id, "/double-", lane)
+	w.actors.Go(func() {
+		double := w.startRoom(p.in, p.name, id)
+		if w.sleep(double.gone, d, lane) {
+			double.crash()
+			<-double.gone
+		}
+		w.bury(double)
+	})
+}
+
+// calm is how long after all has healed everybody has looked at etcd.
+const calm = 20 * time.Second
+
+// settle waits, after all has healed, until everything goes again.
+func (w *world) settle() {
+	lane := w.lane()
+	w.sleep(nil, calm, lane)
+	for within := time.Now().Add(5 * time.Minute); w.halted() || w.moved(); w.sleep(nil, time.Second, lane) {
+		if time.Now().After(within) {
+			w.Errorf("leasing is halted still, or in another etcd cluster, after five minutes of recovering")
+			return
+		}
+	}
+	w.admin = w.fresh()
+	defer func() {
+		if w.halted() {
+			w.Errorf("leasing was halted after a recover, without a fault")
+		}
+	}()
+	for _, tag := range w.tags {
+		w.agree(tag)
+	}
+	for within := time.Now().Add(10 * time.Minute); !w.migrationsEnded(); w.sleep(nil, time.Second, lane) {
+		if time.Now().After(within) {
+			w.Errorf("a migration has not ended within ten minutes")
+			return
+		}
+	}
+	record, err := w.admin.Refresh(context.Background())
+	if err != nil {
+		w.Errorf("layout: %v", err)
+	}
+	settled := time.Now()
+	for _, s := range w.slots {
+		for _, tag := range w.tags {
+			if _, has := record.Layout.Ranges[s.room]; has {
+				w.issuesAgain(s, tag, settled, lane)
+			}
+		}
+	}
+	w.sleep(nil, time.Second, lane) // so that the end comes at an instant of its own
+}
+
+// issuesAgain waits until a slot's process has issued an ID since all was well.
+func (w *world) issuesAgain(s *slot, tag allocator.Tag, since time.Time, lane int) {
+	for within := time.Now().Add(time.Minute); time.Now().Before(within); w.sleep(nil, 500*time.Millisecond, lane) {
+		w.mu.Lock()
+		again := w.mu.latest[string(tag)+" "+s.name].After(since)
+		w.mu.Unlock()
+		if again {
+			w.count("issued again", 1)
+			return
+		}
+	}
+	w.Errorf("%s has issued no ID of tag %s within a minute after all had healed", s.name, tag)
+}

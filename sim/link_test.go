@@ -1,0 +1,294 @@
+package sim_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// link is one process's connection to the store: a ledger.Store over a network.
+// A request that was sent arrives, whatever becomes of the sender. Each arrival
+// is at a time of its own: it is what puts transactions in an order.
+type link struct {
+	w    *world
+	name string
+	lane int
+	dead chan struct{} // closed by kill
+	once sync.Once
+
+	mu struct {
+		sync.Mutex
+		stalled time.Time      // nothing is carried before
+		deaf    time.Time      // no watch tells anything before
+		sent    map[string]int // how often
+		reports []reported
+	}
+}
+
+func (w *world) link(name string, lane int) *link {
+	l := &link{w: w, name: name, lane: lane, dead: make(chan struct{})}
+	l.mu.sent = make(map[string]int)
+	return l
+}
+
+// kill cuts the connection for good: no answer comes any more.
+func (l *link) kill() { l.once.Do(func() { close(l.dead) }) }
+
+// Close implements ledger.Store.
+func (l *link) Close() error {
+	l.kill()
+	return nil
+}
+
+func (l *link) stall(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.stalled = time.Now().Add(d)
+}
+
+func (l *link) deafen(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.deaf = time.Now().Add(d)
+}
+
+// held returns for how long the link carries nothing from now on.
+func (l *link) held(watch bool) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := l.mu.stalled
+	if watch && l.mu.deaf.After(until) {
+		until = l.mu.deaf
+	}
+	if l.w.healed.Load() {
+		return 0
+	}
+	return max(time.Until(until), 0)
+}
+
+// toss returns the dice for a message.
+func (l *link) toss(what string) dice {
+	l.mu.Lock()
+	l.mu.sent[what]++
+	n := l.mu.sent[what]
+	l.mu.Unlock()
+	return l.w.dice(fmt.Sprint(l.name, " ", what, " ", n))
+}
+
+// latency is of one way.
+func (l *link) latency(d dice) time.Duration {
+	if l.w.slow > 0 && d.chance(l.w.slow) {
+		return d.between(10*time.Millisecond, 700*time.Millisecond)
+	}
+	return d.between(200*time.Microsecond, 3*time.Millisecond)
+}
+
+// after calls f after a way of the network.
+func (l *link) after(d dice, f func()) {
+	time.AfterFunc(align(l.latency(d), l.lane), func() { l.carried(d, f) })
+}
+
+// carried calls f once the link carries.
+func (l *link) carried(d dice, f func()) {
+	if wait := l.held(false); wait > 0 {
+		time.AfterFunc(align(wait+l.latency(d), l.lane), func() { l.carried(d, f) })
+		return
+	}
+	f()
+}
+
+// call sends a request and waits for its answer. do is done when the request
+// arrives.
+func call[T any](ctx context.Context, l *link, d dice, do func() (T, error)) (T, error) {
+	type outcome struct {
+		answer T
+		err    error
+	}
+	var none T
+	select {
+	case <-l.dead:
+		return none, allocator.Errorf(allocator.Unavailable, "sim: the link was cut")
+	case <-ctx.Done():
+		return none, allocator.Errorf(allocator.Unavailable, "sim: not sent: %w", ctx.Err())
+	default:
+	}
+	answered := make(chan outcome, 1)
+	l.after(d, func() {
+		answer, err := do()
+		l.after(d, func() { answered <- outcome{answer, err} })
+	})
+	select {
+	case o := <-answered:
+		return o.answer, o.err
+	case <-ctx.Done():
+		return none, allocator.Errorf(allocator.Unavailable, "sim: no answer: %w", ctx.Err())
+	case <-l.dead:
+		return none, allocator.Errorf(allocator.Unavailable, "sim: the link was cut")
+	}
+}
+
+// Txn implements ledger.Store.
+func (l *link) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+	what := describe(txn)
+	d := l.toss(what)
+	fate := l.w.fate(d, txn)
+	l.reports(txn)
+	return call(ctx, l, d, func() (ledger.Answer, error) {
+		before := l.w.mem.Revision()
+		conn := l.w.mem.Open()
+		conn.Fate(func(ledger.Txn) ledgertest.Fate { return fate })
+		answer, err := conn.Txn(context.Background(), txn)
+		l.w.met(fate, txn, err != nil && l.w.mem.Revision() > before)
+		l.w.log("%-12s %s: %v%s", l.name, what, fate.Name, ending(answer, err))
+		return answer, err
+	})
+}
+
+// reported is an instance's word that it issues no ID of a layout before version.
+type reported struct {
+	at      time.Time
+	version int64
+}
+
+// reports notes what an instance is about to report of itself.
+func (l *link) reports(txn ledger.Txn) {
+	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, "/march/default/rooms/") {
+		return
+	}
+	var v struct {
+		Version int64 `json:"version,string"`
+	}
+	if err := json.Unmarshal(txn.Then[0].Put.Value, &v); err != nil {
+		l.w.Errorf("%s registers: %v", l.name, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.reports = append(l.mu.reports, reported{time.Now(), v.Version})
+}
+
+// reportedBefore returns the version that was reported last before a time.
+func (l *link) reportedBefore(at time.Time) (version int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.mu.reports {
+		if r.at.Before(at) {
+			version = r.version
+		}
+	}
+	return version
+}
+
+func ending(answer ledger.Answer, err error) string {
+	switch {
+	case err != nil:
+		return ", " + kind(err)
+	case answer.Succeeded:
+		return fmt.Sprintf(", at %d", answer.Revision)
+	default:
+		return fmt.Sprintf(", refused at %d", answer.Revision)
+	}
+}
+
+// describe says what a transaction writes, or, where it writes nothing, reads.
+// It says nothing that is random.
+func describe(txn ledger.Txn) string {
+	var b strings.Builder
+	list := func(ops []ledger.Op) {
+		for _, op := range ops {
+			verb, key := "delete", op.Delete
+			switch {
+			case op.Put != nil:
+				verb, key = "put", op.Put.Key
+			case op.Get != nil:
+				verb, key = "get", op.Get.Key
+			}
+			rest := strings.TrimPrefix(key, "/march/default/")
+			if kind, _, ok := strings.Cut(rest, "/"); ok && (kind == "audit" || kind == "migrations") {
+				rest = kind // the rest is a ULID
+			}
+			b.WriteString(" " + verb + " " + rest)
+		}
+	}
+	if list(txn.Then); len(txn.Then) == 0 {
+		b.WriteString(" check")
+		list(txn.Else)
+	}
+	return b.String()[1:]
+}
+
+// Grant implements ledger.Store.
+func (l *link) Grant(ctx context.Context, ttl time.Duration) (int64, error) {
+	conn := l.w.mem.Open()
+	return call(ctx, l, l.toss("grant"), func() (int64, error) { return conn.Grant(context.Background(), ttl) })
+}
+
+// KeepAlive implements ledger.Store.
+func (l *link) KeepAlive(ctx context.Context, lease int64) error {
+	conn := l.w.mem.Open()
+	_, err := call(ctx, l, l.toss("keep alive"), func() (bool, error) { return true, conn.KeepAlive(context.Background(), lease) })
+	return err
+}
+
+// Status implements ledger.Store.
+func (l *link) Status(ctx context.Context) (ledger.Status, error) {
+	conn := l.w.mem.Open()
+	return call(ctx, l, l.toss("status"), func() (ledger.Status, error) { return conn.Status(context.Background()) })
+}
+
+// Watch implements ledger.Store.
+func (l *link) Watch(ctx context.Context, intervals []ledger.Interval, from int64) <-chan ledger.Change {
+	out := make(chan ledger.Change)
+	watching, cancel := context.WithCancel(ctx)
+	in := l.w.mem.Open().Watch(watching, intervals, from)
+	go func() {
+		defer close(out)
+		defer cancel()
+		for {
+			var change ledger.Change
+			var ok bool
+			select {
+			case change, ok = <-in:
+			case <-l.dead:
+				change = ledger.Change{Err: allocator.Errorf(allocator.Unavailable, "sim: the link was cut")}
+			case <-ctx.Done():
+			}
+			if !ok && change.Err == nil {
+				return
+			}
+			if change.Err == nil && !l.listens(watching, change) {
+				return
+			}
+			select {
+			case out <- change:
+			case <-ctx.Done():
+				return
+			}
+			if change.Err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// listens waits until a change has come over the network.
+func (l *link) listens(ctx context.Context, change ledger.Change) bool {
+	d := l.toss(fmt.Sprint("watch ", change.KVs[0].ModRevision))
+	for wait := l.latency(d); wait > 0; wait = l.held(true) {
+		select {
+		case <-time.After(align(wait, l.lane)):
+		case <-l.dead:
+			return true // and the next thing that is seen is that
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,25 @@
+package sim_test
+
+import (
+	"flag"
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var (
+	oneSeed  = flag.Int64("seed", -1, "run this seed alone, and with -v print its schedule")
+	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 150, or 40 with -short or under the race detector; make simulate runs 1,000")
+	with     = flag.String("with", "", "a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
+	logs     = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
+	share    = flag.Int("share", -1, "run every shares-th seed from this on, and nothing more: what TestSimulation starts")
+	shares   = flag.Int("shares", 1, "see -share")
+	counts   = flag.String("counts", "", "with -share, the file to write what was met to")
+)
+
+// One processor, as the order of goroutines is the seed's only then.
+func TestMain(m *testing.M) {
+	runtime.GOMAXPROCS(1)
+	goleak.VerifyTestMain(m)
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// gate runs test programs that were built with the tag mutant.
+type gate struct {
+	dir     string // of the programs
+	seeds   int
+	timeout time.Duration
+}
+
+// fate is what became of a mistake.
+type fate struct {
+	caught bool
+	by     string // a seed, or a test
+	how    string // what was found first
+	seed   int    // of the simulation
+	took   time.Duration
+	said   []byte
+}
+
+const simulation = "./sim"
+
+// build builds the programs that todo needs.
+func (g gate) build(ctx context.Context, todo []mistake) error {
+	packages := []string{simulation}
+	for _, m := range todo {
+		if m.pkg != "" {
+			packages = append(packages, m.pkg)
+		}
+	}
+	slices.Sort(packages)
+	for _, pkg := range slices.Compact(packages) {
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "mutant", "-o", g.program(pkg), pkg) //nolint:gosec // of the list
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", pkg, err, out)
+		}
+	}
+	return nil
+}
+
+func (g gate) program(pkg string) string { return filepath.Join(g.dir, path.Base(pkg)+".test") }
+
+// all makes each mistake, some at once.
+func (g gate) all(ctx context.Context, todo []mistake, atOnce int) ([]fate, error) {
+	fates := make([]fate, len(todo))
+	errs := make([]error, len(todo))
+	next := make(chan int)
+	var running sync.WaitGroup
+	for range atOnce {
+		running.Go(func() {
+			for i := range next {
+				fates[i], errs[i] = g.make(ctx, todo[i])
+			}
+		})
+	}
+	for i := range todo {
+		next <- i
+	}
+	close(next)
+	running.Wait()
+	return fates, errors.Join(errs...)
+}
+
+// make makes a mistake.
+func (g gate) make(ctx context.Context, m mistake) (fate, error) {
+	if m.pkg != "" {
+		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
+	}
+	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-share", "0", "-seeds", strconv.Itoa(g.seeds), "-with", m.with)
+}
+
+// control runs without a mistake what caught each: it must pass.
+func (g gate) control(ctx context.Context, todo []mistake, fates []fate) error {
+	most := 0
+	for i, m := range todo {
+		if most = max(most, fates[i].seed); m.pkg == "" {
+			continue
+		}
+		if f, err := g.make(ctx, mistake{pkg: m.pkg, test: m.test}); err != nil || f.caught {
+			return fmt.Errorf("without a mistake: %s: %w%s", f.by, err, f.said)
+		}
+	}
+	// A few seeds: CI runs them all, without the tag.
+	g.seeds = min(most+1, 20)
+	if f, err := g.make(ctx, mistake{}); err != nil || f.caught {
+		return fmt.Errorf("without a mistake: %s: %w%s", f.by, err, f.said)
+	}
+	return nil
+}
+
+// run runs a program with a mistake in it.
+func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, error) {
+	bounded, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	cmd := exec.CommandContext(bounded, g.program(pkg), args...) //nolint:gosec // just built
+	cmd.Dir, cmd.Env = pkg, append(os.Environ(), "MARCH_MUTANT="+name)
+	start := time.Now()
+	said, err := cmd.CombinedOutput()
+	f := fate{took: time.Since(start), said: said, by: "-", how: "NOTHING: it lives"}
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return f, context.Cause(ctx)
+	case bounded.Err() != nil:
+		return f, nil
+	case err == nil && strings.Contains(string(said), "no tests to run"):
+		return f, fmt.Errorf("%s %v: no such test", pkg, args)
+	case err == nil:
+		return f, nil
+	case !errors.As(err, &exit):
+		return f, err
+	}
+	f.caught = true
+	f.by, f.how, f.seed = found(string(said))
+	return f, nil
+}
+
+var (
+	seedLine = regexp.MustCompile(`seed ([0-9]+):\n\s*(?:at [^ ]+: )?(.*)`)
+	testLine = regexp.MustCompile(`--- FAIL: ([^ ]+)[^\n]*\n\s*(?:[^ ]+\.go:[0-9]+: )?(.*)`)
+)
+
+// found reads what a test that failed said: which seed or test it was, and the
+// first thing that it found.
+func found(said string) (by, how string, seed int) {
+	if m := seedLine.FindStringSubmatch(said); m != nil {
+		seed, _ = strconv.Atoi(m[1])
+		return "seed " + m[1], short(m[2]), seed
+	}
+	// The first line of the first test that none is in: its parts come after it.
+	for rest := said; ; {
+		m := testLine.FindStringSubmatchIndex(rest)
+		if m == nil {
+			break
+		}
+		by, how = rest[m[2]:m[3]], short(rest[m[4]:m[5]])
+		if rest = rest[m[4]:]; !strings.HasPrefix(how, "--- FAIL: ") {
+			break
+		}
+	}
+	if i := strings.Index(said, "panic: "); i >= 0 {
+		how, _, _ = strings.Cut(said[i:], "\n")
+		how = short(how)
+	}
+	return by, how, 0
+}
+
+// short cuts a line to what fits into a table.
+func short(line string) string {
+	const most = 110
+	if line = strings.TrimSpace(line); len(line) > most {
+		line = line[:most-3] + "..."
+	}
+	return line
+}

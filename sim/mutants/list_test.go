@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Every mistake that stands in the code is made, and none that does not.
+func TestMistakesAreTheCodes(t *testing.T) {
+	inCode := make(map[string]bool)
+	for _, dir := range []string{"allocator", "allocator/ledger", "room", "console"} {
+		files, err := filepath.Glob(filepath.Join("..", "..", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			code, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, call := range regexp.MustCompile(`\b(mutant|mutated|without)\(.*"[a-z-]+".*`).FindAll(code, -1) {
+				for _, name := range regexp.MustCompile(`"([a-z-]+)"`).FindAllSubmatch(call, -1) {
+					inCode[string(name[1])] = true
+				}
+			}
+		}
+	}
+	listed := make(map[string]bool)
+	for _, m := range mistakes {
+		if m.name == "" || m.what == "" || listed[m.name] || (m.pkg == "") != (m.test == "") {
+			t.Errorf("%+v: want a name of its own, what it is, and a test with its package or neither", m)
+		}
+		if listed[m.name] = true; !inCode[m.name] {
+			t.Errorf("%s is not in the code", m.name)
+		}
+	}
+	for name := range inCode {
+		if !listed[name] {
+			t.Errorf("%s stands in the code and is not listed", name)
+		}
+	}
+}
+
+func TestFound(t *testing.T) {
+	for _, c := range []struct {
+		said, by, how string
+		seed          int
+	}{
+		{"--- FAIL: TestSimulation (0.51s)\n    sim_test.go:119: seed 7:\n          at 3.5s: DUPLICATE: tag order: ID 5\n          at 4s: other\n", "seed 7", "DUPLICATE: tag order: ID 5", 7},
+		{"--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n        x_test.go:3: 5, want 4\n", "TestX/part", "5, want 4", 0},
+		{"panic: broken\n\ngoroutine 7 [running]:\n", "", "panic: broken", 0},
+	} {
+		by, how, seed := found(c.said)
+		if by != c.by || how != c.how || seed != c.seed {
+			t.Errorf("%q: got %q, %q, %d", c.said, by, how, seed)
+		}
+	}
+}
+
+func TestSelected(t *testing.T) {
+	if _, err := selected("no such"); err == nil {
+		t.Error("a mistake that does not exist was found")
+	}
+	if one, err := selected("no-floor"); err != nil || len(one) != 1 || one[0].name != "no-floor" {
+		t.Errorf("no-floor: %v, %v", one, err)
+	}
+}

@@ -1,0 +1,378 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// past is what an operator knows of a store that forgets.
+type past struct {
+	backup  int64 // the revision of the last backup, 0 for none
+	saved   time.Time
+	forgot  time.Time // what was written after that is forgotten; zero where nothing is
+	lost    time.Time // when a process last ended whose memory nobody has
+	highest map[allocator.Tag]int64
+}
+
+// remember notes the highest marks before they are forgotten. The caller holds
+// the lock.
+func (w *world) remember() {
+	for _, tag := range w.tags {
+		w.mu.past.highest[tag] = max(w.mu.past.highest[tag], w.highest(tag))
+	}
+}
+
+// highest returns the largest mark of a tag that is in the store.
+func (w *world) highest(tag allocator.Tag) (next int64) {
+	for _, room := range w.rooms {
+		mark := stored[struct {
+			Next int64 `json:",string"`
+		}](w, fmt.Sprintf("marks/%s/%s", room, tag))
+		next = max(next, mark.Next)
+	}
+	return next
+}
+
+// forgets notes that the store forgot what was written after a time.
+func (w *world) forgets(since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := &w.mu.past; p.forgot.IsZero() || since.Before(p.forgot) {
+		p.forgot = since
+	}
+}
+
+// backUp takes a backup. One of an etcd that was just born does not show that it
+// is restored.
+func (w *world) backUp(dice) {
+	if time.Since(w.began) < 5*time.Second || w.halted() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.past.backup, w.mu.past.saved = w.mem.Revision(), time.Now()
+	w.count1("backups")
+}
+
+// restore restores the last backup: with its revision raised or not, and as the
+// same etcd cluster or as another.
+func (w *world) restore(d dice) {
+	bump, id := pick(d, []int64{0, 0, 1_000_000_000}), pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID, ledgertest.ClusterID + 2})
+	w.mu.Lock()
+	backup, saved := w.mu.past.backup, w.mu.past.saved
+	if backup > 0 {
+		w.remember()
+		w.count1("restores")
+	}
+	w.mu.Unlock()
+	if backup == 0 {
+		w.backUp(d)
+		return
+	}
+	w.log("--- etcd goes back to revision %d, %v ago, its revision raised by %d", backup, time.Since(saved), bump)
+	w.forgets(saved)
+	w.mem.Restore(backup, bump, id)
+}
+
+// halted reports whether leasing is.
+func (w *world) halted() bool { return stored[struct{ Halted *struct{} }](w, "epoch").Halted != nil }
+
+// fence halts leasing on purpose.
+func (w *world) fence(dice) {
+	l := w.fresh()
+	if _, err := l.Halt(context.Background(), "simulation", "a fence"); err != nil && !expected(err) {
+		w.Errorf("fence: %v", err)
+	}
+}
+
+// deleteMark has an operator's hand delete a mark, while leasing is halted: rooms
+// that lease would not see it before the next floor.
+func (w *world) deleteMark(d dice) {
+	marks := w.keys("marks/")
+	if !w.halted() || len(marks) == 0 {
+		return
+	}
+	w.mu.Lock()
+	w.remember()
+	w.count1("marks deleted by hand")
+	w.mu.Unlock()
+	w.forgets(w.began)
+	key := pick(d, marks)
+	w.log("--- %s is deleted by hand", key)
+	w.mem.Corrupt(ledger.Op{Delete: "/march/default/" + key})
+}
+
+// fresh returns a ledger that knows nothing, and no faults.
+func (w *world) fresh() *ledger.Ledger {
+	l, err := ledger.New(w.mem.Open(), ledger.DefaultConfig())
+	if err != nil {
+		panic(err) // the default is valid
+	}
+	return l
+}
+
+// recoveries recovers whenever leasing is halted, until the end.
+func (w *world) recoveries(lane int) {
+	d := w.dice("recoveries")
+	for n := 1; w.sleep(w.end, d.between(500*time.Millisecond, 6*time.Second), lane); {
+		if w.halted() || w.moved() {
+			err := w.recover(d, fmt.Sprint("recover#", n))
+			w.log("--- recover#%d: %v", n, kind(err))
+			w.count("recover: "+kind(err), 1)
+			if n++; err != nil && !expected(err) {
+				w.Errorf("recover: %v", err)
+			}
+		}
+	}
+}
+
+// moved reports whether another etcd cluster answers than the cluster lives in.
+func (w *world) moved() bool {
+	answer, err := w.mem.Open().Txn(context.Background(), ledger.Txn{})
+	return err == nil && answer.ClusterID != stored[struct {
+		ClusterID uint64 `json:"etcd_cluster_id,string"`
+	}](w, "identity").ClusterID
+}
+
+// recover does what the runbook says: it looks who answers, gives the journals of
+// those that do not run, and goes on without an instance only where nobody will
+// ever know what that leased; then with a margin that the highest ID in use
+// asks for.
+func (w *world) recover(d dice, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	l := w.ledger(w.link(name, w.lane()))
+	uuid, err := l.StoredUUID(ctx)
+	if err != nil {
+		return err
+	}
+	answered, needed := make(map[string]bool), false // addresses; whoever answered must again
+	cfg := ledger.RecoverConfig{
+		Actor: "simulation", Wait: 6 * time.Second, Memories: w.journalsOfTheDead(),
+		Ask: func(ctx context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
+			m, err := w.asks(ctx, name, s.Address, uuid, bar)
+			w.log("%-12s asks %s: %v", name, s.Address, kind(err))
+			if needed && answered[s.Address] && err != nil {
+				cancel()
+			}
+			answered[s.Address] = err == nil
+			return m, err
+		},
+	}
+	report, err := l.Recover(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	margin := w.marginFor()
+	if margin == 0 && !w.healed.Load() && d.chance(4) {
+		margin = w.margin()
+	}
+	missing := slices.DeleteFunc(w.alive(), func(p *process) bool { return answered[p.address] })
+	switch {
+	case len(missing) == 0 || margin > 0:
+	case !w.moved():
+		return allocator.Errorf(allocator.Refused, "sim: not all that run answered")
+	case w.journals == "": // nobody registers again in another etcd cluster
+		margin = w.margin()
+	default:
+		for _, p := range missing {
+			cfg.Memories = append(cfg.Memories, w.journalsIn(p.journal)...)
+		}
+	}
+	for _, m := range report.Missing {
+		cfg.Without = append(cfg.Without, m.ID)
+	}
+	cfg.Apply, cfg.Margin, needed = true, margin, margin == 0
+	w.log("%-12s goes on without %v, margin %d", name, cfg.Without, margin)
+	w.mu.Lock()
+	w.remember()
+	w.mu.Unlock()
+	if _, err = l.Recover(ctx, cfg); err == nil {
+		w.mu.Lock()
+		w.mu.past.forgot = time.Time{}
+		w.mu.Unlock()
+		if len(missing) > 0 {
+			w.count("recovers without who runs", 1)
+		}
+	}
+	return err
+}
+
+// marginFor returns the margin that a recover needs because nobody knows any
+// longer what some process leased: 0 for the usual one.
+func (w *world) marginFor() int64 {
+	w.mu.Lock()
+	p := w.mu.past
+	w.mu.Unlock()
+	if p.forgot.IsZero() || p.lost.Before(p.forgot) {
+		return 0
+	}
+	return w.margin()
+}
+
+// margin returns one that reaches over all that was ever leased.
+func (w *world) margin() int64 {
+	margin := int64(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remember()
+	for _, tag := range w.tags {
+		start := stored[struct {
+			Start int64 `json:",string"`
+		}](w, "tags/"+string(tag)).Start
+		margin = max(margin, w.mu.past.highest[tag]-max(w.highest(tag), start)+1)
+	}
+	return margin
+}
+
+// alive returns the instances that run, and may have leased.
+func (w *world) alive() (all []*process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.mu.processes {
+		if p.runs() {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// runs reports whether p serves.
+func (p *process) runs() bool {
+	select {
+	case <-p.link.dead:
+		return false
+	case <-p.gone:
+		return false
+	default:
+	}
+	select {
+	case <-p.serving:
+		return true
+	default:
+		return false
+	}
+}
+
+// asks asks an instance for its memory.
+func (w *world) asks(ctx context.Context, name, address, uuid string, bar bool) (ledger.Memory, error) {
+	unreachable := allocator.Errorf(allocator.Unavailable, "sim: nobody answers at %s", address)
+	for _, p := range w.alive() {
+		if p.address != address {
+			continue
+		}
+		d := p.link.toss("asked by " + name)
+		if p.link.held(false) > 0 && d.chance(2) {
+			return ledger.Memory{}, unreachable
+		}
+		return call(ctx, p.link, d, func() (ledger.Memory, error) {
+			var r reports
+			if !p.runs() {
+				return ledger.Memory{}, unreachable
+			}
+			if err := p.room.ReportMarks(&marchv1.ReportMarksRequest{ClusterUuid: uuid, Bar: bar}, &r); err != nil {
+				return ledger.Memory{}, err
+			}
+			return r.memory(), nil
+		})
+	}
+	return ledger.Memory{}, unreachable
+}
+
+// reports collects the parts of an instance's answer.
+type reports struct {
+	grpc.ServerStream
+
+	parts []*marchv1.ReportMarksResponse
+}
+
+// Context implements grpc.ServerStream.
+func (*reports) Context() context.Context { return context.Background() }
+
+// Send implements grpc.ServerStreamingServer.
+func (r *reports) Send(part *marchv1.ReportMarksResponse) error {
+	r.parts = append(r.parts, part)
+	return nil
+}
+
+func (r *reports) memory() ledger.Memory {
+	first := r.parts[0]
+	m := ledger.Memory{
+		UUID: first.GetClusterUuid(), Room: allocator.Room(first.GetRoom()), Name: allocator.Instance(first.GetInstance()),
+		Incarnations: first.GetIncarnations(), Epochs: first.GetEpochs(), Version: first.GetLayoutVersion(),
+		Marks: make(map[allocator.Tag]int64),
+	}
+	for _, room := range first.GetRooms() {
+		m.Rooms = append(m.Rooms, allocator.Room(room))
+	}
+	for _, s := range first.GetSeen() {
+		m.Seen = append(m.Seen, ledger.SeenInstance{
+			Room: allocator.Room(s.GetRoom()), Name: allocator.Instance(s.GetName()), Incarnation: s.GetIncarnation(), Address: s.GetAddress(),
+		})
+	}
+	for _, part := range r.parts {
+		for _, mark := range part.GetMarks() {
+			m.Marks[allocator.Tag(mark.GetTag())] = mark.GetNext()
+		}
+	}
+	return m
+}
+
+// journalsOfTheDead reads the journals of those that do not run.
+func (w *world) journalsOfTheDead() (all []ledger.Memory) {
+	alive := make(map[string]bool)
+	for _, p := range w.alive() {
+		alive[p.journal] = true
+	}
+	dirs, _ := os.ReadDir(w.journals) // none where it has none
+	for _, dir := range dirs {
+		if path := filepath.Join(w.journals, dir.Name()); !alive[path] {
+			all = append(all, w.journalsIn(path)...)
+		}
+	}
+	return all
+}
+
+// journalsIn reads the journals in a directory.
+func (w *world) journalsIn(path string) (all []ledger.Memory) {
+	_ = filepath.WalkDir(path, func(file string, _ fs.DirEntry, _ error) error { // it may be none
+		if filepath.Ext(file) == ".journal" {
+			m, err := ledger.ReadJournal(file)
+			if err != nil {
+				w.Errorf("journal: %v", err)
+			}
+			all = append(all, m)
+		}
+		return nil
+	})
+	return all
+}
+
+// bury notes what becomes of an instance's memory when it has ended: a journal
+// keeps it, unless that is lost as well.
+func (w *world) bury(p *process) {
+	if p.journal != "" && !p.forgets.Load() {
+		return
+	}
+	if p.journal != "" {
+		w.count("journals lost", 1)
+		if err := os.RemoveAll(p.journal); err != nil {
+			w.Errorf("journal: %v", err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.past.lost = time.Now()
+}
