@@ -146,7 +146,11 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	case len(r.GetSearch()) > allocator.MaxNameLength:
 		return nil, allocator.Errorf(allocator.Invalid, "search: %d bytes; allowed: up to %d, as many as a name has", len(r.GetSearch()), allocator.MaxNameLength)
 	}
-	x, at, err := s.tags.get(ctx, searchAge, searchWithin)
+	within := searchWithin
+	if before := s.tags.before(); before != nil && before.took > within {
+		within = 0 // it would be in vain
+	}
+	x, at, err := s.tags.get(ctx, searchAge, within)
 	if at.IsZero() {
 		return &marchv1.SearchTagsResponse{Total: s.reading.Load()}, err
 	}

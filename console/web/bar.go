@@ -44,6 +44,7 @@ func colours(rooms ...string) map[string]int {
 type bar struct {
 	Label     string // in words
 	Stretches []stretch
+	Clashes   []clash // what two rooms have, in a layout that is not valid
 	Ticks     []tick
 	Boundary  int64
 	Edges     []edge // that can be moved, in the planner
@@ -59,6 +60,9 @@ type stretch struct {
 	Share        float64
 	lower, upper int64
 }
+
+// clash is where ranges overlap.
+type clash struct{ X, W, Range string }
 
 type tick struct{ X, Anchor, Text string }
 
@@ -121,6 +125,11 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 			put("", end, r.GetLower())
 		}
 		put(room, r.GetLower(), r.GetUpper())
+		if lower, upper := max(r.GetLower(), 0), min(r.GetUpper(), end, b.Boundary); lower < upper {
+			b.Clashes = append(b.Clashes, clash{
+				X: pct(part(lower, b.Boundary)), W: pct(part(upper-lower, b.Boundary)), Range: "[" + num(lower) + ", " + num(upper) + ")",
+			})
+		}
 		end = max(end, r.GetUpper())
 	}
 	if end < b.Boundary {

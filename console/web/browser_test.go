@@ -520,6 +520,9 @@ var axe string
 // Every page, with long names and many rooms: nothing to scroll sideways from
 // narrow to wide, and nothing that axe finds serious, light and dark.
 func (b *browser) looks(t *testing.T) {
+	if raceEnabled {
+		t.Skip("how pages look has no races, and takes long enough without their detector")
+	}
 	rooms := make([]allocator.Room, 12)
 	for i := range rooms {
 		rooms[i] = allocator.Room(fmt.Sprintf("room-%02d", i))

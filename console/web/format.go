@@ -18,7 +18,7 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "counted": counted,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
@@ -35,6 +35,20 @@ func (h *Handler) functions() template.FuncMap {
 			return m
 		},
 	}
+}
+
+// prose returns a message with what is in back quotes, commands, as code.
+func prose(message any) template.HTML {
+	var b strings.Builder
+	parts := strings.Split(fmt.Sprint(message), "`")
+	for i, part := range parts {
+		if text := template.HTMLEscapeString(part); i%2 == 1 && i < len(parts)-1 {
+			b.WriteString("<code>" + text + "</code>")
+		} else {
+			b.WriteString(text)
+		}
+	}
+	return template.HTML(b.String()) //nolint:gosec // escaped above
 }
 
 // sentence returns words with their first letter large.

@@ -80,7 +80,7 @@ func (h *Handler) live(w http.ResponseWriter, r *http.Request, p *page) {
 func (h *Handler) event(p *page, r *http.Request) (event, id string) {
 	name := ""
 	var text bytes.Buffer
-	f, err := h.frame(p, &call{Request: r})
+	f, err := h.frame(p, &call{Request: r, live: true})
 	if err == nil {
 		err = p.text.ExecuteTemplate(&text, "live", f.Body)
 	}

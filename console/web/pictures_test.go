@@ -22,6 +22,9 @@ var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the te
 // picture is to be taken anew.
 func TestPictures(t *testing.T) {
 	t.Parallel()
+	if raceEnabled {
+		t.Skip("how pages look has no races, and takes long enough without their detector")
+	}
 	rooms := []allocator.Room{"eu-1", "eu-2", "us-1", "ap-1"}
 	w := newWorld(t, 1000, rooms...)
 	at, _ := w.console("")

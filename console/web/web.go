@@ -47,8 +47,9 @@ type Handler struct {
 }
 
 const (
-	// buildWithin bounds what it takes to gather what a page shows.
-	buildWithin = 5 * time.Second
+	// buildWithin bounds what it takes to gather what a page shows: the server
+	// gives an answer 10 s.
+	buildWithin = 8 * time.Second
 	// maxForm bounds a form, in bytes: a plan of 64 rooms has some 100 KiB.
 	maxForm = 1 << 20
 )
@@ -96,6 +97,7 @@ type page struct {
 // call is a request as a page or a form sees it.
 type call struct {
 	*http.Request
+	live   bool   // only the page's live part is asked for
 	failed string // the form that was refused, and why
 	err    error
 }
@@ -244,7 +246,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	if p.path == "" {
 		f.Live = ""
 	}
-	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), failed: c.failed, err: c.err})
+	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), live: c.live, failed: c.failed, err: c.err})
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
 		f.Err, f.Missing = err, ofOne && allocator.KindOf(err) == allocator.NotFound

@@ -110,6 +110,28 @@ func TestFirstPage(t *testing.T) {
 	}
 }
 
+// TestNotFound: an address that leads nowhere has a page too, one of the API has
+// none.
+func TestNotFound(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	for path, want := range map[string]string{
+		"/nothing": "GET /nothing leads nowhere here", "/tags/": "GET /tags/ leads nowhere here",
+		"/tags/none":                             "tag none does not exist; create it with <code>march tag create none</code>",
+		"/migrations/01M7ZJKZWRJWBA2S6WT424NRG9": "migration 01M7ZJKZWRJWBA2S6WT424NRG9 does not exist",
+		"/%3Cscript%3E":                          "GET /&lt;script&gt; leads nowhere here",
+	} {
+		answer, page := get(t, at+path)
+		if answer.StatusCode != http.StatusNotFound || !strings.Contains(page, "There is no such page") || !strings.Contains(page, want) ||
+			!strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: %s, want %q in\n%s", path, answer.Status, want, page)
+		}
+	}
+	if answer, body := get(t, at+"/v1/nothing"); answer.StatusCode != http.StatusNotFound || !strings.HasPrefix(body, "{") {
+		t.Errorf("of the API: %s %s", answer.Status, body)
+	}
+}
+
 // TestForms: what is changed from here is changed by the page, with who did it;
 // another site's page can change nothing.
 func TestForms(t *testing.T) {
