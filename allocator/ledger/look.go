@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/march-id/march/allocator"
 )
@@ -95,7 +97,7 @@ func (l *Ledger) sight(ctx context.Context, full bool, send sender) (*sight, err
 	var marks []string
 	txn := Txn{Then: gets}
 	if s.certain {
-		for key := range s.before.doubt.marks {
+		for _, key := range slices.Sorted(maps.Keys(s.before.doubt.marks)) {
 			marks = append(marks, key)
 			gets = append(gets, get(key))
 		}
@@ -339,11 +341,13 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 		}
 		select {
 		case <-flight.done:
-			if flight.err != nil && !flight.left {
-				return nil, flight.err
-			}
 		case <-ctx.Done():
+		}
+		switch { // not what select makes of both at once: that is chance
+		case ctx.Err() != nil:
 			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not looked at in time: %w", context.Cause(ctx))
+		case flight.err != nil && !flight.left:
+			return nil, flight.err
 		}
 	}
 }

@@ -238,7 +238,7 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 				return false, err
 			}
 			from = max(from, last.End)
-			r.tags[p.tag].know(from)
+			r.tags[p.tag].know(last.End)
 		}
 		to := r.target(r.tags[p.tag])
 		if mark.Next >= to {

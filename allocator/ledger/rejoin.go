@@ -52,10 +52,19 @@ func (i *Instance) check(ctx context.Context, found []KV) error {
 	if l.before().order != order {
 		return i.rejoin(ctx, found)
 	}
+	// What was found may be of the past: it is looked for again in the order of all
+	// writes, as sight does.
+	answer, err := l.try(ctx, Txn{
+		If: []Cond{absent(l.keys.identity())}, Then: []Op{{Delete: l.keys.beat()}},
+		Else: []Op{get(l.keys.registration(i.room, i.name))},
+	})
+	if err != nil || answer.Succeeded {
+		return err
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.mu.looked = true
-	return i.adopt(found)
+	return i.adopt(answer.Got[0])
 }
 
 // rejoin registers again under an epoch that is not the one that we registered
