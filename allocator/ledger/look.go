@@ -1,11 +1,13 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 )
@@ -344,12 +346,19 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 		case <-ctx.Done():
 		}
 		switch { // not what select makes of both at once: that is chance
-		case ctx.Err() != nil:
-			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not looked at in time: %w", context.Cause(ctx))
+		case over(ctx):
+			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not looked at in time: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 		case flight.err != nil && !flight.left:
 			return nil, flight.err
 		}
 	}
+}
+
+// over reports whether ctx has ended, or is about to: its timer may be a moment
+// late.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // ready returns the state where a lease may be made under it without a look.
