@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -123,6 +124,9 @@ func (w *world) checkAll() {
 	}
 	issued := ledgertest.Issued{}
 	for _, a := range w.mu.calls {
+		if w.mu.past.deleted[fmt.Sprintf("marks/%s/%s", a.by.in, a.tag)] {
+			continue
+		}
 		for _, run := range a.runs {
 			w.checkRun(dump, a, run)
 			w.checkRetracted(dump, a, run, waived)

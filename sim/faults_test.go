@@ -103,6 +103,9 @@ func (w *world) chooseFaults() {
 			w.troubles = append(w.troubles, t)
 		}
 	}
+	if slices.ContainsFunc(w.troubles, func(t trouble) bool { return t.name == "backup and restore" }) {
+		w.length += 15 * time.Second
+	}
 	w.strict = !slices.Contains(w.fates, ledgertest.StaleRead)
 }
 
@@ -176,7 +179,7 @@ const calm = 20 * time.Second
 func (w *world) settle() {
 	lane := w.lane()
 	w.sleep(nil, calm, lane)
-	for within := time.Now().Add(5 * time.Minute); w.halted() || w.moved(); w.sleep(nil, time.Second, lane) {
+	for within := time.Now().Add(5 * time.Minute); w.forgetful() || w.halted() || w.moved(); w.sleep(nil, time.Second, lane) {
 		if time.Now().After(within) {
 			w.Errorf("leasing is halted still, or in another etcd cluster, after five minutes of recovering")
 			return

@@ -25,16 +25,16 @@ type link struct {
 
 	mu struct {
 		sync.Mutex
-		stalled time.Time      // nothing is carried before
-		deaf    time.Time      // no watch tells anything before
-		sent    map[string]int // how often
+		stalled time.Time        // nothing is carried before
+		deaf    time.Time        // no watch tells anything before
+		sent    map[string]times // how often, and when last
 		reports []reported
 	}
 }
 
 func (w *world) link(name string, lane int) *link {
 	l := &link{w: w, name: name, lane: lane, dead: make(chan struct{})}
-	l.mu.sent = make(map[string]int)
+	l.mu.sent = make(map[string]times)
 	return l
 }
 
@@ -73,11 +73,21 @@ func (l *link) held(watch bool) time.Duration {
 	return max(time.Until(until), 0)
 }
 
-// toss returns the dice for a message.
+type times struct {
+	n    int
+	last time.Time
+}
+
+// toss returns the dice for a message. Two of a kind at one instant get the same,
+// since nothing says which of them is the first.
 func (l *link) toss(what string) dice {
 	l.mu.Lock()
-	l.mu.sent[what]++
-	n := l.mu.sent[what]
+	sent := l.mu.sent[what]
+	if now := time.Now(); now != sent.last {
+		sent = times{sent.n + 1, now}
+		l.mu.sent[what] = sent
+	}
+	n := sent.n
 	l.mu.Unlock()
 	return l.w.dice(fmt.Sprint(l.name, " ", what, " ", n))
 }

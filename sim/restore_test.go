@@ -24,6 +24,8 @@ type past struct {
 	forgot  time.Time // what was written after that is forgotten; zero where nothing is
 	lost    time.Time // when a process last ended whose memory nobody has
 	highest map[allocator.Tag]int64
+	deleted map[string]bool // keys of marks that were deleted by hand: their eras are lost with them
+	mending bool            // a recover is under way: nobody deletes what it has read
 }
 
 // remember notes the highest marks before they are forgotten. The caller holds
@@ -54,10 +56,10 @@ func (w *world) forgets(since time.Time) {
 	}
 }
 
-// backUp takes a backup. One of an etcd that was just born does not show that it
-// is restored.
+// backUp takes a backup, after the second beat: an etcd that was just born does
+// not show that it was restored.
 func (w *world) backUp(dice) {
-	if time.Since(w.began) < 5*time.Second || w.halted() {
+	if time.Since(w.began) < 11*time.Second || w.halted() {
 		return
 	}
 	w.mu.Lock()
@@ -101,15 +103,17 @@ func (w *world) fence(dice) {
 // that lease would not see it before the next floor.
 func (w *world) deleteMark(d dice) {
 	marks := w.keys("marks/")
-	if !w.halted() || len(marks) == 0 {
+	w.mu.Lock()
+	if w.mu.past.mending || !w.halted() || len(marks) == 0 {
+		w.mu.Unlock()
 		return
 	}
-	w.mu.Lock()
+	key := pick(d, marks)
 	w.remember()
+	w.mu.past.deleted[key] = true
 	w.count1("marks deleted by hand")
 	w.mu.Unlock()
 	w.forgets(w.began)
-	key := pick(d, marks)
 	w.log("--- %s is deleted by hand", key)
 	w.mem.Corrupt(ledger.Op{Delete: "/march/default/" + key})
 }
@@ -123,11 +127,12 @@ func (w *world) fresh() *ledger.Ledger {
 	return l
 }
 
-// recoveries recovers whenever leasing is halted, until the end.
+// recoveries recovers whenever leasing is halted, or etcd was restored, until the
+// end.
 func (w *world) recoveries(lane int) {
 	d := w.dice("recoveries")
 	for n := 1; w.sleep(w.end, d.between(500*time.Millisecond, 6*time.Second), lane); {
-		if w.halted() || w.moved() {
+		if w.forgetful() || w.halted() || w.moved() {
 			err := w.recover(d, fmt.Sprint("recover#", n))
 			w.log("--- recover#%d: %v", n, kind(err))
 			w.count("recover: "+kind(err), 1)
@@ -136,6 +141,13 @@ func (w *world) recoveries(lane int) {
 			}
 		}
 	}
+}
+
+// forgetful reports whether the store has forgotten what nobody has recovered.
+func (w *world) forgetful() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.mu.past.forgot.IsZero()
 }
 
 // moved reports whether another etcd cluster answers than the cluster lives in.
@@ -153,6 +165,8 @@ func (w *world) moved() bool {
 func (w *world) recover(d dice, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
+	w.mending(true)
+	defer w.mending(false)
 	l := w.ledger(w.link(name, w.lane()))
 	uuid, err := l.StoredUUID(ctx)
 	if err != nil {
@@ -208,6 +222,12 @@ func (w *world) recover(d dice, name string) error {
 		}
 	}
 	return err
+}
+
+func (w *world) mending(now bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.past.mending = now
 }
 
 // marginFor returns the margin that a recover needs because nobody knows any

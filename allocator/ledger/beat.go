@@ -22,7 +22,7 @@ func (c check) fresh() bool { return !c.at.IsZero() && allocator.Elapsed(c.at, t
 
 // restored returns why etcd must have been restored, by beat and status.
 func (s *sight) restored() string {
-	if !s.full || s.beatKV.ModRevision == 0 || s.status.RaftIndex >= s.beat.RaftIndex {
+	if !s.full || mutant("no-beat") || s.beatKV.ModRevision == 0 || s.status.RaftIndex >= s.beat.RaftIndex {
 		return ""
 	}
 	return fmt.Sprintf("etcd's raft index is %d, and was %d at %s: it was restored from a backup",

@@ -346,7 +346,7 @@ func (s *lessor) commit(ctx context.Context, state *state, seg allocator.Segment
 		s.known = false // the mark was raised
 		return false, err
 	}
-	if err := s.instance.note(state, s.name, mark.Next); err != nil {
+	if err := s.instance.note(state, s.name, mutated("journal-late", mark.Next, s.mark.Next)); err != nil {
 		return false, err
 	}
 	s.mark, s.revision, s.raw = mark, answer.Revision, ""

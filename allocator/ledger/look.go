@@ -1,9 +1,13 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 )
@@ -95,7 +99,7 @@ func (l *Ledger) sight(ctx context.Context, full bool, send sender) (*sight, err
 	var marks []string
 	txn := Txn{Then: gets}
 	if s.certain {
-		for key := range s.before.doubt.marks {
+		for _, key := range slices.Sorted(maps.Keys(s.before.doubt.marks)) {
 			marks = append(marks, key)
 			gets = append(gets, get(key))
 		}
@@ -339,13 +343,22 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 		}
 		select {
 		case <-flight.done:
-			if flight.err != nil && !flight.left {
-				return nil, flight.err
-			}
 		case <-ctx.Done():
-			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not looked at in time: %w", context.Cause(ctx))
+		}
+		switch { // not what select makes of both at once: that is chance
+		case over(ctx):
+			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not looked at in time: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
+		case flight.err != nil && !flight.left:
+			return nil, flight.err
 		}
 	}
+}
+
+// over reports whether ctx has ended, or is about to: its timer may be a moment
+// late.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // ready returns the state where a lease may be made under it without a look.

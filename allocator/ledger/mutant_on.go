@@ -20,3 +20,21 @@ func without(conds []Cond, names ...string) []Cond {
 	}
 	return conds
 }
+
+// mutated returns what is wrong where a mistake is to be made on purpose.
+func mutated[T any](name string, right, wrong T) T {
+	if mutant(name) {
+		return wrong
+	}
+	return right
+}
+
+// byOwn raises a room's mark by what the room's own instances remember.
+func (r *recovery) byOwn(p pair, mark Mark) Mark {
+	for _, m := range r.memories {
+		if m.Room == p.room {
+			mark = mark.raised(max(mark.Next, m.Marks[p.tag]))
+		}
+	}
+	return mark
+}

@@ -240,6 +240,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		case <-adopted:
 			continue
 		case <-timer.C:
+			order = i.ledger.before().order
 		}
 		_, _ = i.ledger.lessableState(ctx) // so that a lease seldom has to wait for a look, and an idle room looks, too
 		if err := beat.send(ctx, i); err != nil && allocator.KindOf(err) == allocator.Refused {

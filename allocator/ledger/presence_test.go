@@ -233,3 +233,36 @@ func TestJoinUnknownOutcome(t *testing.T) {
 		})
 	}
 }
+
+// A read from the past, in which it was not registered yet, or another process
+// was, does not make an instance lose its registration.
+func TestRegistrationDespiteStaleReads(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		c.tag("full", func(s *ledger.TagSettings) { s.Limit = 2 })
+		if again {
+			c.startAs("a", "one")
+		}
+		before, met := c.mem.Revision(), 0
+		p := c.startAs("a", "one")
+		if _, err := p.tryLease("full", 1); err != nil {
+			t.Fatal(err)
+		}
+		p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+			if len(txn.If) > 3 && !ledgertest.Writes(txn) && met == 0 {
+				met++
+				return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.mem.Revision() - before)}
+			}
+			return ledgertest.Fate{}
+		})
+		_, err := p.tryLease("full", 1)
+		wantKind(t, err, allocator.Exhausted)
+		if met == 0 {
+			t.Error("nothing was read from the past")
+		}
+		if err := p.Serve(bg, 1); err != nil {
+			t.Errorf("after a read from the past: %v", err)
+		}
+		c.check()
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -103,7 +104,8 @@ type recovery struct {
 	again    bool // the halt that was found is of a recover that did not end
 	rooms    []allocator.Room
 	version  int64
-	present  int // how many instances there may be
+	present  int      // how many instances there may be
+	memories []Memory // of journals and answers
 	tags     map[allocator.Tag]*recoverTag
 }
 
@@ -125,11 +127,11 @@ func (r *recovery) run(ctx context.Context) error {
 	if err := r.halt(ctx); err != nil {
 		return err
 	}
-	memories, err := r.ask(ctx)
-	if err != nil {
+	var err error
+	if r.memories, err = r.ask(ctx); err != nil {
 		return err
 	}
-	r.learn(memories)
+	r.learn()
 	if err := r.read(ctx); err != nil {
 		return err
 	}
@@ -139,7 +141,7 @@ func (r *recovery) run(ctx context.Context) error {
 			r.report.AtLimit = append(r.report.AtLimit, name)
 		}
 	}
-	if r.cfg.Apply && slices.ContainsFunc(r.report.Missing, func(m MissingInstance) bool { return !m.Left }) {
+	if r.cfg.Apply && !mutant("recover-unanswered") && slices.ContainsFunc(r.report.Missing, func(m MissingInstance) bool { return !m.Left }) {
 		return allocator.Errorf(allocator.Refused, "not all instances answered; nothing was raised, and leasing stays halted: start them, or give their journals (--journal FILE), or stop them for good and go on --without %s", r.unanswered())
 	}
 	if err := r.raise(ctx); err != nil || !r.cfg.Apply {
@@ -275,7 +277,7 @@ func (r *recovery) finish(ctx context.Context) error {
 	layout := r.layout.Layout
 	layout.Version = r.version
 	record := LayoutRecord{Layout: layout, Ever: r.rooms, Time: now(), Actor: r.cfg.Actor, Lost: r.lost()}
-	value, epoch, beat := record.encode(randomHex()), encode(&epochValue{Epoch: randomHex()}), newBeat(status)
+	value, epoch, beat := record.encode(randomHex()), encode(&epochValue{Epoch: mutated("epoch-counts", randomHex(), fmt.Sprintf("%032x", r.lost()))}), newBeat(status)
 	txn := Txn{
 		If: []Cond{
 			hasValue(k.epoch(), r.epoch.Value), {Key: k.layout(), ModRevision: r.layout.revision},

@@ -17,14 +17,14 @@ type recoverTag struct {
 
 // learn takes over what was remembered: tags, rooms and layout versions, even
 // those that the store has forgotten.
-func (r *recovery) learn(memories []Memory) {
+func (r *recovery) learn() {
 	r.rooms = slices.Clone(r.layout.Ever)
 	r.version = r.layout.Layout.Version
-	for _, m := range memories {
+	for _, m := range r.memories {
 		r.rooms = append(append(r.rooms, m.Room), m.Rooms...)
 		r.version = max(r.version, m.Version)
 		for tag, next := range m.Marks {
-			r.tag(tag).know(next)
+			r.tag(tag).know(mutated("recover-by-store", next, 0))
 		}
 	}
 	slices.Sort(r.rooms)
@@ -239,7 +239,7 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 				return false, err
 			}
 			from = max(from, last.End)
-			r.tags[p.tag].know(from)
+			r.tags[p.tag].know(last.End)
 		}
 		to := r.target(r.tags[p.tag])
 		if mark.Next >= to {
@@ -254,7 +254,7 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 			era.First = was.First
 		}
 		txn.If = append(txn.If, cond)
-		txn.Then = append(txn.Then, put(key, mark.raised(to).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
+		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(to), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
 		raised++
 	}
 	if raised == 0 {

@@ -58,10 +58,13 @@ func (i *Instance) check(ctx context.Context, found []KV) error {
 	if l.before().order != order {
 		return i.rejoin(ctx, found)
 	}
-	// What was found is from before the look: we may have registered again since, in
-	// another goroutine.
-	answer, err := l.gets(ctx, get(l.keys.registration(i.room, i.name)))
-	if err != nil {
+	// What was found is from before the look: we may have registered again since,
+	// in another goroutine. It is read in the order of all writes, as sight does.
+	answer, err := l.try(ctx, Txn{
+		If: []Cond{absent(l.keys.identity())}, Then: []Op{{Delete: l.keys.beat()}},
+		Else: []Op{get(l.keys.registration(i.room, i.name))},
+	})
+	if err != nil || answer.Succeeded {
 		return err
 	}
 	i.mu.Lock()

@@ -44,6 +44,13 @@ var mistakes = []mistake{
 	{name: "moves-unreported", what: "a migration moves on before instances have reported", with: "deaf"},
 
 	// Going back in time.
+	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease", pkg: "./allocator/ledger", test: "TestBarrier"},
+	{name: "recover-by-store", what: "recover raises marks by what the store knows alone", with: "backup and restore"},
+	{name: "recover-each-room", what: "recover raises each room by what its own instances remember", with: "backup and restore"},
+	{name: "recover-unanswered", what: "recover goes on without who did not answer", pkg: "./allocator/ledger", test: "TestRecoverNamesWhoDidNotAnswer"},
+	{name: "epoch-counts", what: "the epoch counts up from what the store knows: it comes again after a second restore", with: "backup and restore"},
+	{name: "no-beat", what: "the beat is not compared", pkg: "./allocator/ledger", test: "TestRestoreIsSeen"},
+	{name: "journal-late", what: "the journal is written after IDs are issued, with the next lease", pkg: "./allocator/ledger", test: "TestRecoverByJournal"},
 	{name: "no-revision-check", what: "a lease counts that etcd wrote at a revision below those that it had shown", pkg: "./allocator/ledger", test: "TestLeaseUnderEachFault"},
 	{name: "no-cluster-check", what: "another etcd cluster's answer counts", pkg: "./allocator/ledger", test: "TestIdentityMismatch"},
 }
