@@ -98,7 +98,7 @@ type recovery struct {
 	again    bool // the halt that was found is of a recover that did not end
 	rooms    []allocator.Room
 	version  int64
-	present  int // how many instances there may be
+	present  int      // how many instances there may be
 	memories []Memory // of journals and answers
 	tags     map[allocator.Tag]*recoverTag
 }

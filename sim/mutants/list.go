@@ -44,6 +44,7 @@ var mistakes = []mistake{
 	{name: "moves-unreported", what: "a migration moves on before instances have reported", with: "deaf"},
 
 	// Going back in time.
+	{name: "raise-stamps", what: "who raises a mark writes the new stamp, so that the next lease passes by the floor", pkg: "./allocator/ledger", test: "TestLeftOutOfRecover"},
 	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease", pkg: "./allocator/ledger", test: "TestBarrier"},
 	{name: "recover-by-store", what: "recover raises marks by what the store knows alone", with: "backup and restore"},
 	{name: "recover-each-room", what: "recover raises each room by what its own instances remember", with: "backup and restore"},
