@@ -250,10 +250,10 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 			if err != nil {
 				return false, err
 			}
-			era.First = was.First
+			era.First, era.End = was.First, max(was.End, to) // never less than an earlier run wrote
 		}
 		txn.If = append(txn.If, cond)
-		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(to), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
+		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(era.End), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
 		raised++
 	}
 	if raised == 0 {
