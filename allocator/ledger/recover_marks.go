@@ -250,7 +250,9 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 			if err != nil {
 				return false, err
 			}
-			era.First, era.End = was.First, max(was.End, to) // never less than an earlier run wrote
+			if era.First = was.First; was.End >= to {
+				era = was // never less than an earlier run wrote
+			}
 		}
 		txn.If = append(txn.If, cond)
 		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(era.End), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
