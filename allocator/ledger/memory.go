@@ -199,7 +199,7 @@ func (i *Instance) left(ctx context.Context, tag allocator.Tag, next int64) erro
 			cond = unchanged(kv)
 		}
 		if mark.Next < next {
-			answer, err := l.try(ctx, Txn{If: append(l.holds(s), cond), Then: []Op{put(key, mark.raised(next).encode())}})
+			answer, err := l.try(ctx, Txn{If: append(l.holds(s), cond), Then: []Op{put(key, mutated("raise-stamps", mark.raised(next), Mark{next, Era{s.stamp(), s.layout.Layout.Version, mark.Era.First, next}}).encode())}})
 			if err != nil {
 				return err
 			}

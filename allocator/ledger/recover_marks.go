@@ -251,10 +251,12 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 			if err != nil {
 				return false, err
 			}
-			era.First = was.First
+			if era.First = was.First; was.End >= to {
+				era = was // never less than an earlier run wrote
+			}
 		}
 		txn.If = append(txn.If, cond)
-		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(to), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
+		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(era.End), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
 		raised++
 	}
 	if raised == 0 {

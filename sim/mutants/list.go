@@ -41,9 +41,10 @@ var mistakes = []mistake{
 	{name: "gate-open", what: "a strict tag goes on under a layout that was not confirmed"},
 	{name: "confirmed-when-answered", what: "a layout counts as confirmed from the answer on, instead of the sending"},
 	{name: "whole-hold-for-clients", what: "clients of a strict tag may use IDs for a whole hold from when they lease them"},
-	{name: "moves-unreported", what: "a migration moves on before instances have reported", with: "deaf"},
+	{name: "moves-unreported", what: "a migration moves on before instances have reported"},
 
 	// Going back in time.
+	{name: "raise-stamps", what: "who raises a mark writes the new stamp, so that the next lease passes by the floor", pkg: "./allocator/ledger", test: "TestLeftOutOfRecover"},
 	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease", pkg: "./allocator/ledger", test: "TestBarrier"},
 	{name: "recover-by-store", what: "recover raises marks by what the store knows alone", with: "backup and restore"},
 	{name: "recover-each-room", what: "recover raises each room by what its own instances remember", with: "backup and restore"},
