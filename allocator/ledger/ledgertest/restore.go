@@ -31,7 +31,7 @@ func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 			}
 		}
 	}
-	m.mu.data.rev, m.mu.data.compacted = revision+bump, was.compacted
+	m.mu.data.rev, m.mu.data.compacted = revision+bump, min(was.compacted, revision) // what was compacted later is there again
 	if bump > 0 {
 		m.mu.data.compacted = m.mu.data.rev // --mark-compacted, which belongs to it
 	}
