@@ -256,7 +256,10 @@ func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 			}
 		}
 		txn.If = append(txn.If, cond)
-		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(era.End), r.byOwn(p, mark)).encode()), put(k.era(p.room, p.tag, r.lost()), era.encode()))
+		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(era.End), r.byOwn(p, mark)).encode()))
+		if era.First < era.End { // else nothing was lost but a mark that was deleted by hand
+			txn.Then = append(txn.Then, put(k.era(p.room, p.tag, r.lost()), era.encode()))
+		}
 		raised++
 	}
 	if raised == 0 {
