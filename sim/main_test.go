@@ -3,6 +3,7 @@ package sim_test
 import (
 	"flag"
 	"runtime"
+	"runtime/debug"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -21,5 +22,6 @@ var (
 // One processor, as the order of goroutines is the seed's only then.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(800) // a run's memory is small, its time is not
 	goleak.VerifyTestMain(m)
 }
