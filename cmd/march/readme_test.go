@@ -106,7 +106,7 @@ type readme struct {
 
 var (
 	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-3][0-9])\b`)
-	readmeMake   = regexp.MustCompile(`^make(?: ([a-z]+)(?: ARGS="(.*)")?)?\n$`)
+	readmeMake   = regexp.MustCompile(`^make(?: ([a-z-]+)(?: [A-Z_]+=[0-9a-z]+)?(?: ARGS="(.*)")?)?\n$`)
 	readmeServer = regexp.MustCompile(`(?m)^(?:\$ )?bin/march (room|console) `)
 )
 
