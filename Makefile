@@ -1,9 +1,10 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model simulate mutants bench chaos chaos-matrix migrations build generate lint ci
+.PHONY: help dev test race model simulate mutants fuzz bench chaos chaos-matrix migrations build generate lint ci
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
 CHAOS_TIME = 60s
+FUZZ_TIME = 10s
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -25,6 +26,9 @@ simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in
 
 mutants: ## make mistakes on purpose, and see that the simulation finds each (flags in ARGS)
 	go run ./sim/mutants $(ARGS)
+
+fuzz: ## fuzz each codec and parser, and the simulation, for FUZZ_TIME each
+	.ci/fuzz $(FUZZ_TIME)
 
 bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
 	go run ./cmd/bench $(ARGS)

@@ -30,15 +30,15 @@ func TestHealth(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
 	warm := make(chan struct{})
-	a := c.launch("a", "a1", func(cfg *room.Config) {
-		cfg.WarmTags, cfg.Drain = []allocator.Tag{"order"}, 20*time.Second
-	})
-	a.store.onTxn(func(txn ledger.Txn) {
+	c.onTxn = func(txn ledger.Txn) {
 		for _, op := range txn.Then {
 			if op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
 				<-warm
 			}
 		}
+	}
+	a := c.launch("a", "a1", func(cfg *room.Config) {
+		cfg.WarmTags, cfg.Drain = []allocator.Tag{"order"}, 20*time.Second
 	})
 	a.await("registered", 5*time.Second, func() bool { return c.registered("a", "a1") != nil })
 	a.await("http", 5*time.Second, func() bool { code, _ := a.get("/livez"); return code == http.StatusOK })

@@ -49,6 +49,7 @@ type cluster struct {
 	etcd   *ledgertest.Etcd
 	admin  *ledger.Ledger
 	tracer trace.TracerProvider // of instances launched from now on, nil for none
+	onTxn  func(ledger.Txn)     // called for each transaction of instances launched from now on, where set
 }
 
 func newCluster(tb testing.TB, first allocator.Layout) *cluster {
@@ -156,6 +157,9 @@ func (c *cluster) launch(in allocator.Room, name allocator.Instance, change func
 	i := &instance{
 		TB: c.TB, room: in, instance: name, stopped: make(chan struct{}),
 		store: &countingStore{Store: c.store()},
+	}
+	if c.onTxn != nil {
+		i.store.onTxn(c.onTxn)
 	}
 	cfg := room.DefaultConfig()
 	cfg.Metrics = observe.New("test", prometheus.Labels{"room": string(in)})

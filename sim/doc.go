@@ -70,7 +70,9 @@
 // which is the same each time as long as there is one processor. So a process of
 // this test uses one, and TestSimulation starts as many as there are. A
 // transcript lists what happened at one instant in the order of letters.
-// TestReplay runs seeds twice and compares transcripts. (Not under the race
+// TestReplay runs seeds again and compares transcripts: most are the same to the
+// line. Some with restores are not: what a process does at one instant in several
+// goroutines still comes in either order there, and later lines with it. (Not under the race
 // detector, which has goroutines run in random order.)
 //
 // # What is missing
