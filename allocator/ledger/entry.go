@@ -24,6 +24,9 @@ func (r *Reader) All() Interval {
 	return Interval{Key: string(r.l.keys), End: prefixEnd(string(r.l.keys))}
 }
 
+// Epoch is the key that says which epoch it is, or that leasing is halted.
+func (r *Reader) Epoch() string { return r.l.keys.epoch() }
+
 // Lasting reports whether a key says something that lasts, and not only who
 // lives and who drives.
 func (r *Reader) Lasting(key string) bool {

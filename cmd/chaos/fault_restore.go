@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/record"
 	"github.com/march-id/march/internal/crash"
@@ -205,11 +206,20 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 	if err != nil {
 		return false, err
 	}
+	reader, err := ledger.NewReader(clusterName)
+	if err != nil {
+		return false, err
+	}
 	_ = cluster.Poll(waiting, "", func() bool {
 		asking, cancel := context.WithTimeout(waiting, time.Second)
 		defer cancel()
-		answer, err := client.Get(asking, "/march/"+clusterName+"/epoch")
-		halted = err == nil && len(answer.Kvs) == 1 && strings.Contains(string(answer.Kvs[0].Value), `"halted"`)
+		answer, err := client.Get(asking, reader.Epoch())
+		if err != nil || len(answer.Kvs) != 1 {
+			return false
+		}
+		kv := answer.Kvs[0]
+		entry, err := reader.Entry(ledger.KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
+		halted = err == nil && entry.Epoch != nil && entry.Epoch.Halted
 		return halted
 	})
 	return halted, ctx.Err()

@@ -23,14 +23,7 @@ func TestStopDev(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := startProcess("", []string{"TMPDIR=" + tmp}, "march", "dev", "--base-port", fmt.Sprint(base))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					_ = p.cmd.Process.Kill()
-					<-p.done
-				})
+				p := begin(t, "", []string{"TMPDIR=" + tmp}, "dev", "--base-port", fmt.Sprint(base))
 				if err := poll(patience(t), func() bool {
 					found, _ := filepath.Glob(filepath.Join(tmp, moment))
 					return len(found) > 0

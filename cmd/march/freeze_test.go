@@ -156,18 +156,7 @@ func startFrozen(t *testing.T, etcd *ledgertest.Etcd, cluster string, roomFlags,
 		t.Fatal(err)
 	}
 	start := func(args ...string) *process {
-		p, err := startProcess("", nil, "march", append(args, "--cluster", cluster)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		})
-		if err := p.await(patience(t), "ready"); err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return begin(t, "", nil, append(args, "--cluster", cluster)...).ready(t)
 	}
 	start("console", "--grpc", f.console, "--http", "", "--etcd", etcd.Endpoint)
 	file := filepath.Join(t.TempDir(), "layout.json")

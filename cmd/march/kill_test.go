@@ -201,24 +201,9 @@ func TestKillRoom(t *testing.T) {
 	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
 	start := func(args ...string) *process {
 		t.Helper()
-		p, err := startProcess("", nil, "march", append(args, "--etcd", etcd.Endpoint)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		})
-		return p
+		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...)
 	}
-	ready := func(p *process) *process {
-		t.Helper()
-		if err := p.await(patience(t), "ready"); err != nil {
-			t.Fatal(err)
-		}
-		return p
-	}
-	ready(start("console", "--grpc", address(0), "--http", ""))
+	start("console", "--grpc", address(0), "--http", "").ready(t)
 	file := filepath.Join(t.TempDir(), "layout.json")
 	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -249,7 +234,7 @@ func TestKillRoom(t *testing.T) {
 		var callers sync.WaitGroup
 		callers.Go(func() { above = s.hammer(one, t, address(1), 100, ranges["a"], above) })
 		want := s.count.Load() + 10_000
-		ready(p)
+		p.ready(t)
 		err := poll(patience(t), func() bool { return s.count.Load() >= want })
 		if _, stopErr := p.stop(patience(t), syscall.SIGKILL); err != nil || stopErr != nil {
 			t.Fatal(err, stopErr)

@@ -40,6 +40,29 @@ func startProcess(dir string, env []string, name string, args ...string) (*proce
 	return p, nil
 }
 
+// begin starts march; it is killed when the test ends.
+func begin(t *testing.T, dir string, env []string, args ...string) *process {
+	t.Helper()
+	p, err := startProcess(dir, env, "march", args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	})
+	return p
+}
+
+// ready waits until a server says that it is.
+func (p *process) ready(t *testing.T) *process {
+	t.Helper()
+	if err := p.await(patience(t), "ready"); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // output returns what it wrote to stdout and to stderr so far.
 func (p *process) output() (stdout, stderr string) {
 	p.mu.Lock()
@@ -185,15 +208,8 @@ func startDev(t *testing.T, base int, args ...string) *devCluster {
 // beginDev starts march dev; it is killed when the test ends.
 func beginDev(t *testing.T, base int, args ...string) *devCluster {
 	t.Helper()
-	p, err := startProcess("", []string{"TMPDIR=" + t.TempDir()}, "march", append([]string{"dev", "--base-port", fmt.Sprint(base)}, args...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.done
-	})
-	return &devCluster{process: p, base: base}
+	args = append([]string{"dev", "--base-port", fmt.Sprint(base)}, args...)
+	return &devCluster{process: begin(t, "", []string{"TMPDIR=" + t.TempDir()}, args...), base: base}
 }
 
 func (d *devCluster) address(offset int) string { return fmt.Sprintf("127.0.0.1:%d", d.base+offset) }

@@ -146,14 +146,7 @@ func (r *readme) run(t *testing.T, s step) {
 // serve starts a server.
 func (r *readme) serve(t *testing.T, s step, ready string, args []string) {
 	t.Helper()
-	p, err := startProcess(r.dir, []string{"TMPDIR=" + r.dir}, "march", args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.done
-	})
+	p := begin(t, r.dir, []string{"TMPDIR=" + r.dir}, args...)
 	r.servers = append([]*process{p}, r.servers...)
 	if err := p.await(patience(t), ready); err != nil {
 		t.Fatal(err)

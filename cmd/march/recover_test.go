@@ -181,19 +181,10 @@ func (m *matrix) start(t *testing.T) {
 		if m.without {
 			journal = "off"
 		}
-		p, err := startProcess(m.dir, nil, "march", "room", room, "--etcd", m.etcd.Endpoint, "--name", room+"-0",
+		p := begin(t, m.dir, nil, "room", room, "--etcd", m.etcd.Endpoint, "--name", room+"-0",
 			"--grpc", m.address(i), "--http", "", "--journal", journal)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		})
 		m.rooms = append(m.rooms, p)
-		if err := p.await(patience(t), "ready"); err != nil {
-			t.Fatal(err)
-		}
+		p.ready(t)
 	}
 }
 

@@ -29,18 +29,7 @@ func TestKillUnderAClient(t *testing.T) {
 	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
 	start := func(args ...string) *process {
 		t.Helper()
-		p, err := startProcess("", nil, "march", append(args, "--etcd", etcd.Endpoint)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		})
-		if err := p.await(patience(t), "ready"); err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...).ready(t)
 	}
 	start("console", "--grpc", address(0), "--http", "")
 	run := func(args ...string) {

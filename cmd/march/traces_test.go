@@ -57,17 +57,7 @@ func TestTraces(t *testing.T) {
 	d := devCluster{base: base}
 	etcd := ledgertest.StartEtcd(t).Endpoint
 	for _, receiver := range []string{l.Addr().String(), "127.0.0.1:1"} {
-		p, err := startProcess("", nil, "march", "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces", "http://"+receiver)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		})
-		if err := p.await(patience(t), "ready"); err != nil {
-			t.Fatal(err)
-		}
+		p := begin(t, "", nil, "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces", "http://"+receiver).ready(t)
 		if _, stderr, code := march(t, "tag", "list", "--console", d.address(0)); code != exitFailed { // no cluster yet
 			t.Errorf("exit code %d: %s", code, stderr)
 		}

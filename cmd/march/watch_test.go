@@ -24,21 +24,10 @@ func TestLogLevel(t *testing.T) {
 		}
 	}
 	write("log-level: info\n")
-	begin := func(args ...string) *process {
+	start := func(args ...string) *process {
 		t.Helper()
 		args = append([]string{"console", "--etcd", etcd, "--grpc", "127.0.0.1:0", "--http", ""}, args...)
-		p, err := startProcess("", nil, "march", args...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		})
-		if err := p.await(patience(t), "ready"); err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return begin(t, "", nil, args...).ready(t)
 	}
 	hangup := func(p *process, says string) {
 		t.Helper()
@@ -56,7 +45,7 @@ func TestLogLevel(t *testing.T) {
 		}
 	}
 
-	p := begin("--config", settings, "--log-format", "json")
+	p := start("--config", settings, "--log-format", "json")
 	for _, step := range []struct{ file, says string }{
 		{"log-level: debug\n", `"log level changed".*"from":"info","to":"debug"`},
 		{"log-level: loud\n", `"log level not changed".*march.yaml:1: log-level: \\"loud\\"; allowed: trace, debug`},
@@ -83,10 +72,10 @@ func TestLogLevel(t *testing.T) {
 	}
 
 	write("log-level: debug\n")
-	p = begin("--config", settings, "--log-level", "info")
+	p = start("--config", settings, "--log-level", "info")
 	hangup(p, "log level not changed: .*a flag or in the environment")
 	end(p)
-	p = begin()
+	p = start()
 	hangup(p, "log level not changed: .*no settings file")
 	end(p)
 }
