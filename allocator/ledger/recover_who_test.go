@@ -1,0 +1,206 @@
+package ledger_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// An instance that does not answer is named, and nothing goes on without it,
+// until that is said. One that was restarted without its memory counts as not
+// answered.
+func TestRecoverNamesWhoDidNotAnswer(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.startAs("a", "one"), c.startAs("b", "two")
+	a.lease(10)
+	b.lease(10)
+	backup := c.mem.Revision()
+	a.lease(1000)
+	b.lease(1000)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	again := c.startAs("b", "two") // in place of b, whose registration the store still has
+	mark := c.mark("a")
+	report, err := c.recover(c.mem.Open(), []*process{again})
+	wantKind(t, err, allocator.Refused, "not all instances answered", "--journal FILE", "--without a/one,b/two")
+	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "nobody is at") ||
+		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
+		t.Errorf("missing: %+v", report.Missing)
+	}
+	if c.mark("a") != mark || c.isHalted() == "" {
+		t.Errorf("the mark went from %+v to %+v; halted %q", mark, c.mark("a"), c.isHalted())
+	}
+	_, err = c.recover(c.mem.Open(), []*process{again}, without("a/one"))
+	wantKind(t, err, allocator.Refused, "not all instances answered")
+	if _, err = c.recover(c.mem.Open(), []*process{again}, without("a/one", "b/two")); err != nil {
+		t.Fatal(err)
+	}
+	again.lease(10)
+	fresh := c.startAs("a", "new")
+	fresh.lease(10)
+	c.check()
+	// The next recover has nothing to do with that, be there somebody who looked
+	// around before b/two has registered under the new epoch.
+	seer := c.startAs("a", "seer")
+	ctx, stop := context.WithCancel(bg)
+	ran := make(chan error, 1)
+	go func() { ran <- seer.Run(ctx) }()
+	eventually(t, "somebody looked around", func() bool {
+		m, err := seer.Report(false)
+		return err == nil && len(m.Seen) == 3
+	})
+	stop()
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Serve(bg, again.Version()); err != nil {
+		t.Fatal(err)
+	}
+	report, err = c.recover(c.mem.Open(), []*process{again, fresh, seer})
+	if err != nil || len(report.Missing) > 0 {
+		t.Errorf("the next recover: %+v, %v", report.Missing, err)
+	}
+}
+
+// What nobody remembers any longer is named, however often the process was
+// started again since; where its journal is there, nothing is.
+func TestRecoverNamesLostMemories(t *testing.T) {
+	for _, journal := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := ""
+		if journal {
+			dir = t.TempDir()
+		}
+		start := func() *process {
+			p := c.mustStartWith(t, "a", "one", dir)
+			p.lease(10)
+			return p
+		}
+		p := start()
+		backup := c.mem.Revision()
+		for range 2 {
+			_ = p.Close()
+			p = start()
+		}
+		_ = p.Close()
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		p = c.mustStartWith(t, "a", "one", dir) // sees it and halts
+		_ = p.Close()
+		p = c.mustStartWith(t, "a", "one", dir)
+		report, err := c.recover(c.mem.Open(), []*process{p})
+		switch {
+		case journal && err != nil:
+			t.Errorf("with the journal: %+v, %v", report.Missing, err)
+		case !journal && (allocator.KindOf(err) != allocator.Refused || len(report.Missing) != 2):
+			// The one that the backup knows, and the one that was started after it.
+			t.Errorf("without: %+v, %v", report.Missing, err)
+		}
+	}
+}
+
+// A small tag that the margin brings to its limit is named before that is done.
+func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.tag("small", func(s *ledger.TagSettings) { s.Limit = 5000 })
+	p := c.start("a")
+	p.lease(10)
+	for margin, want := range map[int64][]allocator.Tag{0: {"small"}, 100: nil} {
+		report, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Apply, cfg.Margin = false, margin })
+		if err != nil || !slices.Equal(report.AtLimit, want) {
+			t.Errorf("margin %d: %v, %v", margin, report.AtLimit, err)
+		}
+	}
+}
+
+// Nobody is forgotten while leasing is halted, nor leaves: recover must know of
+// them.
+func TestNobodyIsForgottenWhileHalted(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	if _, err := c.admin.Halt(bg, "ann", "a restore"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, c.admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
+	instances, err := c.admin.Instances(bg, "")
+	if err != nil || len(instances) != 1 {
+		t.Fatalf("%+v, %v", instances, err)
+	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	p.lease(10)
+	if err := p.Leave(bg); err != nil {
+		t.Error(err)
+	}
+	c.check()
+}
+
+// Who stops right after a restore that nobody has seen yet sees it, and stays
+// registered.
+func TestLeaveSeesARestore(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	backup := c.mem.Revision()
+	p.lease(10)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.ledger.Uncheck() // the connection broke
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by instance a/one")
+	if instances, err := c.admin.Instances(bg, ""); err != nil || len(instances) != 1 {
+		t.Errorf("%+v, %v", instances, err)
+	}
+	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		t.Fatal(err)
+	}
+	c.start("a").lease(10)
+	c.check()
+}
+
+// A registration that was found gone, and is there again by the time that etcd was
+// looked at, is not lost: another goroutine of ours wrote it.
+func TestRegisteredAgainMeanwhile(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	value, met := c.value("rooms/a/one"), false
+	c.corrupt("rooms/a/one", nil)
+	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if !met && len(txn.Then) == 1 && txn.Then[0].Delete == prefix+"beat" { // the look
+			met = true
+			c.corrupt("rooms/a/one", value)
+		}
+		return ledgertest.Fate{}
+	})
+	if err := p.Serve(bg, 1); !met || err != nil && allocator.KindOf(err) == allocator.Refused {
+		t.Errorf("looked %v, %v", met, err)
+	}
+	p.lease(10)
+	c.check()
+}
+
+// Forget compares the epoch: that a mod revision is the same says nothing after
+// a restore.
+func TestForgetComparesTheEpoch(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	conn := c.mem.Open()
+	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		if len(txn.Then) > 0 && txn.Then[0].Delete != "" {
+			c.corrupt("epoch", epochValue(2))
+		}
+		return ledgertest.Fate{}
+	})
+	wantKind(t, open(t, conn).Forget(bg, "a", "one", "bob"), allocator.Conflict, "the epoch changed")
+	conn.Fate(nil)
+	p.lease(10)
+	if err := open(t, conn).Forget(bg, "a", "one", "bob"); err != nil {
+		t.Error(err)
+	}
+}
