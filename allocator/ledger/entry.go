@@ -27,6 +27,12 @@ func (r *Reader) All() Interval {
 // Epoch is the key that says which epoch it is, or that leasing is halted.
 func (r *Reader) Epoch() string { return r.l.keys.epoch() }
 
+// Marks is the interval of a room's marks.
+func (r *Reader) Marks(room allocator.Room) Interval {
+	marks := r.l.keys.marksOf(room)
+	return Interval{Key: marks, End: prefixEnd(marks)}
+}
+
 // Lasting reports whether a key says something that lasts, and not only who
 // lives and who drives.
 func (r *Reader) Lasting(key string) bool {
