@@ -22,7 +22,7 @@ model: ## check the model of the protocol, and that its mutants are caught; need
 	go run ./allocator/ledger/model $(ARGS)
 
 simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in ARGS: -seed N, -seeds N)
-	go test ./sim -run TestSimulation -v -timeout 10m -seeds 1000 $(ARGS)
+	go run ./sim/simulate $(ARGS)
 
 mutants: ## make mistakes on purpose, and see that the simulation finds each (flags in ARGS)
 	go run ./sim/mutants $(ARGS)

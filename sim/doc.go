@@ -5,8 +5,8 @@
 // and nothing imports it.
 //
 //	make simulate                                     # 1,000 seeds, and what they met
+//	make simulate ARGS='-seed 42'                     # one of them again, and its schedule
 //	go test ./sim                                     # fewer, fewer still with -short
-//	go test ./sim -run TestSimulation -seed 42 -v     # one of them again, and its schedule
 //	go test ./sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
 //	make mutants                                      # that it finds mistakes: see sim/mutants
 //
@@ -64,16 +64,15 @@
 // of which the last digits are the sleeper's own; and what it draws for a transaction is drawn from the seed, the
 // process, what the transaction reads and writes, and how often the process sent
 // the like, not from the order in which goroutines came to ask. Random bits (of
-// nonces, epochs, names) are not the seed's, and nothing depends on them.
-// What is left are goroutines of one process that wake at one instant (a caller
-// and the refiller that served it, say): they run in the order of Go's scheduler,
-// which is the same each time as long as there is one processor. So a process of
-// this test uses one, and TestSimulation starts as many as there are. A
-// transcript lists what happened at one instant in the order of letters.
-// TestReplay runs seeds again and compares transcripts: most are the same to the
-// line. Some with restores are not: what a process does at one instant in several
-// goroutines still comes in either order there, and later lines with it. (Not under the race
-// detector, which has goroutines run in random order.)
+// nonces, epochs, names) are the seed's, too (testing/cryptotest).
+// Goroutines that wake at one instant are left: they run in the order of Go's
+// scheduler, which is the same each time on one processor, but for what Go itself
+// leaves to chance. So a process of this test uses one, TestSimulation starts as
+// many as there are, and `make simulate` builds them with a runtime that decides
+// nothing by chance, see package steady. TestReplay holds it to that: there each
+// seed goes the same way, to the last line of its transcript, on a busy machine,
+// too. A plain `go test` runs the same seeds, and a few of their lines, and what
+// comes after, may differ from time to time.
 //
 // # What is missing
 //

@@ -14,14 +14,17 @@ var (
 	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 150, or 40 with -short or under the race detector; make simulate runs 1,000")
 	with     = flag.String("with", "", "a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
 	logs     = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
-	share    = flag.Int("share", -1, "run every shares-th seed from this on, and nothing more: what TestSimulation starts")
-	shares   = flag.Int("shares", 1, "see -share")
-	counts   = flag.String("counts", "", "with -share, the file to write what was met to")
+	first    = flag.Int("first", -1, "run the seeds from this on, as many as -batch says: what TestSimulation starts")
+	batch    = flag.Int("batch", 10, "how many seeds one process runs")
+	counts   = flag.String("counts", "", "with -first, the file to write what was met to")
 )
 
 // One processor, as the order of goroutines is the seed's only then.
 func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(800) // a run's memory is small, its time is not
+	if steady {
+		debug.SetGCPercent(-1) // a collection comes at other moments each time
+	}
 	goleak.VerifyTestMain(m)
 }

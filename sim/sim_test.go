@@ -3,6 +3,7 @@ package sim_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -14,7 +15,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
@@ -32,6 +36,7 @@ func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r
 		t.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(journals) }()
+	cryptotest.SetGlobalRandom(t, seed)
 	synctest.Test(t, func(*testing.T) {
 		w := newWorld(seed, script, journals, verbose)
 		w.run()
@@ -60,43 +65,35 @@ func seeds() int {
 	return 150
 }
 
-// TestSimulation runs every seed until one fails: in as many processes as there
-// are processors.
+// TestSimulation runs all seeds, or the one that is asked for: in processes of
+// their own, as many at once as there are processors.
 func TestSimulation(t *testing.T) {
 	switch {
 	case *oneSeed >= 0:
 		report(t, uint64(*oneSeed), simulate(t, uint64(*oneSeed), nil, func(line string) { t.Log(line) }))
 		return
-	case *share >= 0:
-		runShare(t)
+	case *first >= 0:
+		runBatch(t)
 		return
 	}
-	dir, total := t.TempDir(), make(map[string]int)
+	runtime.GOMAXPROCS(runtime.NumCPU()) // this process only waits
+	defer runtime.GOMAXPROCS(1)
+	total := make(map[string]int)
 	var mu sync.Mutex
-	var running sync.WaitGroup
-	for i := range runtime.NumCPU() {
-		running.Go(func() {
-			file := filepath.Join(dir, strconv.Itoa(i))
-			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-seeds", strconv.Itoa(seeds()), //nolint:gosec // this test's own binary
-				"-share", strconv.Itoa(i), "-shares", strconv.Itoa(runtime.NumCPU()), "-counts", file)
-			out, err := child.CombinedOutput()
-			if err != nil {
-				t.Errorf("%v:\n%s", err, out)
-				return
-			}
-			met := make(map[string]int)
-			data, err := os.ReadFile(file)
-			if err = errors.Join(err, json.Unmarshal(data, &met)); err != nil {
-				t.Error(err)
-			}
+	var running errgroup.Group
+	running.SetLimit(runtime.NumCPU())
+	for from := 0; from < seeds() && !t.Failed(); from += *batch {
+		running.Go(func() error {
+			met := startBatch(t, from)
 			mu.Lock()
 			defer mu.Unlock()
 			for what, n := range met {
 				total[what] += n
 			}
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait() // t has the errors
 	for _, what := range slices.Sorted(maps.Keys(total)) {
 		t.Logf("%9d %s", total[what], what)
 	}
@@ -105,10 +102,27 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// runShare runs this process's share of the seeds.
-func runShare(t *testing.T) {
+// startBatch runs some seeds in a process of their own, and returns what they met.
+func startBatch(t *testing.T, from int) (met map[string]int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "counts")
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-with", *with, //nolint:gosec // this test's own binary
+		"-first", strconv.Itoa(from), "-batch", strconv.Itoa(min(*batch, seeds()-from)), "-counts", file)
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+		return nil
+	}
+	data, err := os.ReadFile(file)
+	if err = errors.Join(err, json.Unmarshal(data, &met)); err != nil {
+		t.Error(err)
+	}
+	return met
+}
+
+// runBatch is what such a process does.
+func runBatch(t *testing.T) {
 	total := make(map[string]int)
-	for seed := *share; seed < seeds() && !t.Failed(); seed += *shares {
+	for seed := *first; seed < *first+*batch && !t.Failed(); seed++ {
 		r := simulate(t, uint64(seed), nil, nil) //nolint:gosec // not negative
 		for what, n := range r.counts {
 			total[what] += n
@@ -127,8 +141,16 @@ func runShare(t *testing.T) {
 func report(t *testing.T, seed uint64, r result) {
 	t.Helper()
 	if len(r.problems) > 0 {
-		t.Errorf("seed %d:\n  %s\nagain, with its schedule: go test ./sim -run TestSimulation -seed %d -v", seed, strings.Join(r.problems, "\n  "), seed)
+		t.Errorf("seed %d:\n  %s\nagain, with its schedule: %s", seed, strings.Join(r.problems, "\n  "), again(seed))
 	}
+}
+
+// again is the command that runs a seed as it was run here.
+func again(seed uint64) string {
+	if steady {
+		return fmt.Sprintf("go run ./sim/simulate -seed %d", seed)
+	}
+	return fmt.Sprintf("go test ./sim -run TestSimulation -seed %d -v", seed)
 }
 
 // weak fails where the seeds did not meet what they are there to meet.
@@ -155,45 +177,6 @@ func weak(t *testing.T, total map[string]int) {
 			t.Errorf("weak: in %d seeds there was none of: %s", seeds(), what)
 		}
 	}
-}
-
-// TestReplay runs seeds until one goes the same way as the time before. Not all
-// do, see the package comment; so it holds most of them to it.
-func TestReplay(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector has goroutines run in random order")
-	}
-	const seeds, tries, most = 10, 4, 7
-	same := 0
-	for seed := range uint64(seeds) {
-		var last []string
-		simulate(t, seed, nil, func(line string) { last = append(last, line) })
-		for range tries {
-			var again []string
-			simulate(t, seed, nil, func(line string) { again = append(again, line) })
-			at := differ(last, again)
-			if at < 0 {
-				same++
-				break
-			}
-			t.Logf("seed %d went differently from line %d on:\n%s", seed, at, strings.Join(slices.Concat(
-				last[max(at-3, 0):min(at+3, len(last))], []string{"---"}, again[max(at-3, 0):min(at+3, len(again))]), "\n"))
-			last = again
-		}
-	}
-	if same < most {
-		t.Errorf("%d of %d seeds went the same way twice; want %d", same, seeds, most)
-	}
-}
-
-// differ returns the first index at which a and b differ, -1 where they do not.
-func differ(a, b []string) int {
-	for i := range max(len(a), len(b)) {
-		if i >= min(len(a), len(b)) || a[i] != b[i] {
-			return i
-		}
-	}
-	return -1
 }
 
 // FuzzSimulation runs scripts instead of seeds, so that a fuzzer can look for

@@ -81,7 +81,7 @@ func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	if m.pkg != "" {
 		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
 	}
-	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-share", "0", "-seeds", strconv.Itoa(g.seeds), "-with", m.with)
+	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-first", "0", "-batch", strconv.Itoa(g.seeds), "-with", m.with)
 }
 
 // control runs without a mistake what caught each: it must pass.

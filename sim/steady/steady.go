@@ -1,0 +1,110 @@
+// Package steady builds test programs in which nothing is left to chance but what
+// a test draws itself, so that what a test did it does again.
+//
+// Go chooses at random where a program should not rely on an order: which ready
+// case a select takes, where the iteration of a map begins, which of the timers of
+// one instant of a synctest bubble fires first. It also takes the processor from a
+// goroutine that has it for long, or waits for the kernel, by the clock on the
+// wall. No setting turns those off. Here a handful of lines of the runtime are
+// replaced while a program is built (go build -overlay): nothing is written to
+// Go's own directory, and the program's code is what it is otherwise.
+//
+// What is left is order, and of one processor it is the same each time. So such a
+// program must call runtime.GOMAXPROCS(1), and be run with Env: a collection of
+// garbage would come at other moments each time.
+package steady
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Tag is the build tag of what is only true of a steady program.
+const Tag = "steady"
+
+// patch replaces one line, or a part of it, of the runtime.
+type patch struct{ file, from, to string }
+
+// patches are for Go 1.26. Each says what it takes away.
+func patches() []patch {
+	return []patch{
+		// The order of timers of one instant.
+		{"runtime/time.go", "t.rand = cheaprand()", "t.rand = 0"},
+		// The order in which a select looks at its cases.
+		{"runtime/select.go", "cheaprandn(uint32(norder + 1))", "uint32(0)"},
+		// Where the iteration of a map begins, and how its keys are hashed.
+		{"runtime/rand.go", "func maps_rand() uint64 {\n", "func maps_rand() uint64 {\n\tif true {\n\t\treturn 1\n\t}\n"},
+		{"runtime/rand.go", "globalRand.state.Init(*seed)", "*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)"},
+		// The monitor that takes a processor away, where there is but one.
+		{"runtime/proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif gomaxprocs == 1 {\n\t\treturn 0\n\t}\n"},
+		// The order in which the children of a context end: they are in a map by their
+		// addresses.
+		{"context/context.go", "children map[canceler]struct{}", "children []canceler"},
+		{"context/context.go", "delete(p.children, child)", "for i, c := range p.children {\n\t\t\tif c == child {\n\t\t\t\tp.children = append(p.children[:i:i], p.children[i+1:]...)\n\t\t\t\tbreak\n\t\t\t}\n\t\t}"},
+		{"context/context.go", "p.children = make(map[canceler]struct{})", "p.children = nil"},
+		{"context/context.go", "p.children[child] = struct{}{}", "p.children = append(p.children, child)"},
+		{"context/context.go", "for child := range c.children {", "for _, child := range c.children {"},
+	}
+}
+
+// Overlay writes what is replaced to dir and returns the file to give to go build
+// -overlay. It fails where this Go's runtime has not the lines that it knows.
+func Overlay(ctx context.Context, dir string) (file string, err error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOVERSION").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env: %w", err)
+	}
+	root, version, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	texts := make(map[string]string)
+	for _, p := range patches() {
+		path := filepath.Join(root, "src", p.file)
+		if texts[path] == "" {
+			text, err := os.ReadFile(path) //nolint:gosec // Go's own
+			if err != nil {
+				return "", err
+			}
+			texts[path] = string(text)
+		}
+		if n := strings.Count(texts[path], p.from); n != 1 {
+			return "", fmt.Errorf("%s, %s: %q is there %d times; package steady knows the runtime of Go 1.26", version, path, p.from, n)
+		}
+		texts[path] = strings.Replace(texts[path], p.from, p.to, 1)
+	}
+	replaced := make(map[string]string)
+	for path, text := range texts {
+		replaced[path] = filepath.Join(dir, filepath.Base(path))
+		err = errors.Join(err, os.WriteFile(replaced[path], []byte(text), 0o600))
+	}
+	overlay, marshalErr := json.Marshal(map[string]any{"Replace": replaced})
+	file = filepath.Join(dir, "overlay.json")
+	return file, errors.Join(err, marshalErr, os.WriteFile(file, overlay, 0o600))
+}
+
+// Build builds the tests of a package as the program out, with build tags of its
+// own besides Tag.
+func Build(ctx context.Context, pkg, out string, tags ...string) error {
+	dir, err := os.MkdirTemp("", "march-steady-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	overlay, err := Overlay(ctx, dir)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", overlay, "-tags", strings.Join(append(tags, Tag), ","), "-o", out, pkg) //nolint:gosec // the caller's own package
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", pkg, err, said)
+	}
+	return nil
+}
+
+// Env returns the environment that a steady program is to run in: no collection
+// of garbage but those it asks for, and nobody interrupts.
+func Env() []string { return append(os.Environ(), "GOGC=off", "GODEBUG=asyncpreemptoff=1") }

@@ -1,0 +1,5 @@
+//go:build !steady
+
+package sim_test
+
+const steady = false
