@@ -243,16 +243,40 @@ func longestHold(instances []ledger.InstanceRecord, rooms []allocator.Room) time
 func waitingFor(m ledger.Migration, instances []ledger.InstanceRecord) []ledger.InstanceRecord {
 	var list []ledger.InstanceRecord
 	for _, i := range instances {
-		before := m.From
-		for _, move := range m.Moves[:m.Reached] {
-			if i.Version < move.Layout.Version && slices.Contains(move.Loses, i.Room) && needed(m, i.Room, before) {
+		for k := range m.Moves[:m.Reached] {
+			if slices.Contains(m.Moves[k].Loses, i.Room) && blocks(m, k, i) {
 				list = append(list, i)
 				break
 			}
-			before = move.Layout
 		}
 	}
 	return list
+}
+
+// blocks reports whether an instance of a room that lost residues by m.Moves[k],
+// which was made, must report it before the migration goes on.
+func blocks(m ledger.Migration, k int, i ledger.InstanceRecord) bool {
+	before := m.From
+	if k > 0 {
+		before = m.Moves[k-1].Layout
+	}
+	return i.Version < m.Moves[k].Layout.Version && needed(m, i.Room, before)
+}
+
+// standing returns where an instance of a room that loses residues by m.Moves[k]
+// stands with it, as a marchv1.Report has it.
+func standing(m ledger.Migration, k int, i ledger.InstanceRecord) string {
+	switch {
+	case k >= m.Reached:
+		return "later"
+	case i.Version >= m.Moves[k].Layout.Version:
+		return "reported"
+	case !blocks(m, k, i):
+		return "unneeded"
+	case waived(m, i):
+		return "without"
+	}
+	return "waiting"
 }
 
 // needed reports whether a migration that made a move must not go on while room

@@ -137,7 +137,7 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 		return nil, err
 	}
 	s.log.Info("migration started", "migration", m.ID, "moves", len(m.Moves))
-	answer, err := s.migrationToProto(ctx, m)
+	answer, err := s.showMigration(ctx, m)
 	return &marchv1.ApplyMigrationResponse{Migration: answer}, err
 }
 
@@ -181,7 +181,7 @@ func (s *Server) GetMigration(ctx context.Context, r *marchv1.GetMigrationReques
 	if err != nil {
 		return nil, err
 	}
-	answer, err := s.migrationToProto(ctx, m)
+	answer, err := s.showMigration(ctx, m)
 	return &marchv1.GetMigrationResponse{Migration: answer}, err
 }
 
@@ -198,7 +198,7 @@ func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRe
 	}
 	answer := &marchv1.ListMigrationsResponse{}
 	for _, m := range list[:min(len(list), size)] {
-		p, err := s.migrationToProto(ctx, m)
+		p, err := s.showMigration(ctx, m)
 		if err != nil {
 			return nil, err
 		}
@@ -225,7 +225,7 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 	defer ticker.Stop()
 	var sent *marchv1.Migration
 	for {
-		answer, err := s.migrationToProto(ctx, m)
+		answer, err := s.showMigration(ctx, m)
 		switch {
 		case err != nil && (sent == nil || allocator.KindOf(err) != allocator.Unavailable):
 			return err
@@ -271,7 +271,7 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*led
 		if err == nil {
 			s.log.Info("migration changed", "migration", m.ID, "change", action, "by", levers.Actor(ctx), "state", m.State)
 			s.ended(m)
-			return s.migrationToProto(ctx, m)
+			return s.showMigration(ctx, m)
 		}
 		if allocator.KindOf(err) != allocator.Conflict {
 			return nil, err

@@ -35,7 +35,21 @@ func moveToProto(m ledger.Move) *marchv1.Move {
 	return p
 }
 
-func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*marchv1.Migration, error) {
+// showMigration returns m as a message, with who is waited for now.
+func (s *Server) showMigration(ctx context.Context, m ledger.Migration) (*marchv1.Migration, error) {
+	var instances []ledger.InstanceRecord
+	if !m.State.Ended() {
+		var err error
+		if instances, err = s.ledger.Instances(ctx, ""); err != nil {
+			return nil, err
+		}
+	}
+	return migrationToProto(m, instances), nil
+}
+
+// migrationToProto returns m as a message. instances are those of all rooms;
+// where m has ended none are needed.
+func migrationToProto(m ledger.Migration, instances []ledger.InstanceRecord) *marchv1.Migration {
 	p := &marchv1.Migration{
 		Id: m.ID, State: string(m.State), Abort: m.Abort, From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
 		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold), Actor: m.Actor, //nolint:gosec // a handful of moves
@@ -51,11 +65,14 @@ func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*mar
 		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text})
 	}
 	if m.State.Ended() {
-		return p, nil
+		return p
 	}
-	instances, err := s.ledger.Instances(ctx, "")
-	if err != nil {
-		return nil, err
+	for k, move := range m.Moves {
+		for _, i := range instances { // by room and name
+			if slices.Contains(move.Loses, i.Room) {
+				p.Moves[k].Reports = append(p.Moves[k].Reports, &marchv1.Report{Instance: string(i.ID()), Version: i.Version, State: standing(m, k, i)})
+			}
+		}
 	}
 	for _, w := range waitingFor(m, instances) {
 		if waived(m, w) {
@@ -68,5 +85,5 @@ func (s *Server) migrationToProto(ctx context.Context, m ledger.Migration) (*mar
 		p.Waiting = append(p.Waiting, q)
 	}
 	slices.SortFunc(p.Waiting, func(a, b *marchv1.Waiting) int { return cmp.Compare(a.GetInstance(), b.GetInstance()) })
-	return p, nil
+	return p
 }

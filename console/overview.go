@@ -172,9 +172,7 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 		return nil, err
 	}
 	if active {
-		if answer.Migration, err = s.migrationToProto(ctx, m); err != nil {
-			return nil, err
-		}
+		answer.Migration = migrationToProto(m, instances)
 	}
 	now, at, _ := s.samples.get(ctx, sampleAge, sampleWithin)
 	if time.Since(at) > sampleAge {

@@ -47,13 +47,13 @@ type change struct {
 	Kind       string
 }
 
-// report is whether an instance reported a move.
+// report is where an instance stands with a move. It is for the console to say
+// who is waited for; of these those are shown as silent that are.
 type report struct {
-	Instance, Room string
-	Colour         int
-	State          string // reported, waiting, silent, without, later
-	Version        int64
-	Since, Until   *timestamppb.Timestamp // of one that is silent, and waited for
+	*marchv1.Report
+	Colour       int
+	State        string                 // silent, or as the console has it
+	Since, Until *timestamppb.Timestamp // of one that is silent
 }
 
 // changes lists what differs between two layouts, room by room.
@@ -112,14 +112,6 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Steps: steps(m.GetFrom(), m.GetMoves(), colour),
 		Ended: m.GetState() == "done" || m.GetState() == "aborted",
 	}
-	var instances []*marchv1.Instance
-	if !v.Ended {
-		list, err := h.console.ListInstances(c.Context(), &marchv1.ListInstancesRequest{})
-		if err != nil {
-			return nil, err
-		}
-		instances = list.GetInstances()
-	}
 	done, all := 0, 0
 	for i := range v.Steps {
 		s := &v.Steps[i]
@@ -132,19 +124,18 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 		case i == int(m.GetReached()) && len(m.GetWaiting()) == 0:
 			s.State = "next"
 		}
-		for _, instance := range instances {
-			if r, ok := newReport(m, s, instance, made, colour); ok {
-				s.Reports = append(s.Reports, r)
-				all++
-				if r.State == "reported" || r.State == "without" {
-					s.Reported++
-					done++
-				}
+		for _, r := range s.GetReports() {
+			r := newReport(m, r, colour)
+			s.Reports = append(s.Reports, r)
+			all++
+			switch r.State {
+			case "reported", "without":
+				s.Reported++
+				done++
+			case "waiting", "silent":
+				s.WaitsFor = true
 			}
 		}
-		s.WaitsFor = made && slices.ContainsFunc(s.Reports, func(r report) bool {
-			return slices.ContainsFunc(m.GetWaiting(), func(w *marchv1.Waiting) bool { return w.GetInstance() == r.Instance })
-		})
 	}
 	v.Percent = "100%"
 	if all > 0 && !v.Ended {
@@ -154,31 +145,15 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 	return v, nil
 }
 
-// newReport tells whether an instance reported a move, and false where it need
-// not.
-func newReport(m *marchv1.Migration, s *step, i *marchv1.Instance, made bool, colour map[string]int) (report, bool) {
-	if !slices.Contains(s.GetLoses(), i.GetRoom()) {
-		return report{}, false
-	}
-	id := i.GetRoom() + "/" + i.GetName()
-	r := report{Instance: id, Room: i.GetRoom(), Colour: colour[i.GetRoom()], Version: i.GetVersion(), State: "later"}
-	switch {
-	case !made:
-	case i.GetVersion() >= s.GetLayout().GetVersion():
-		r.State = "reported"
-	case slices.Contains(m.GetWithout(), id):
-		r.State = "without"
-	case !i.GetAlive():
-		r.State = "silent"
-		for _, w := range m.GetWaiting() {
-			if w.GetInstance() == id {
-				r.Since, r.Until = w.GetSilentSince(), w.GetUntil()
-			}
+func newReport(m *marchv1.Migration, r *marchv1.Report, colour map[string]int) report {
+	room, _, _ := strings.Cut(r.GetInstance(), "/")
+	shown := report{Report: r, Colour: colour[room], State: r.GetState()}
+	for _, w := range m.GetWaiting() {
+		if w.GetInstance() == r.GetInstance() && shown.State == "waiting" && w.GetSilentSince() != nil {
+			shown.State, shown.Since, shown.Until = "silent", w.GetSilentSince(), w.GetUntil()
 		}
-	default:
-		r.State = "waiting"
 	}
-	return r, true
+	return shown
 }
 
 // says tells in a sentence what a migration does now.

@@ -44,7 +44,10 @@ type Move struct {
 	// Until when clients that lease segments may still issue residues that rooms
 	// lost by this move: what was leased to them before all instances had
 	// reported ends then. Absent before these have.
-	ClientsUntil  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=clients_until,json=clientsUntil,proto3" json:"clients_until,omitempty"`
+	ClientsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=clients_until,json=clientsUntil,proto3" json:"clients_until,omitempty"`
+	// Where each registered instance of the rooms in `loses` stands with it, by
+	// room and name; only while the migration is under way.
+	Reports       []*Report `protobuf:"bytes,7,rep,name=reports,proto3" json:"reports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -121,6 +124,82 @@ func (x *Move) GetClientsUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Move) GetReports() []*Report {
+	if x != nil {
+		return x.Reports
+	}
+	return nil
+}
+
+// Report is where an instance stands with a move.
+type Report struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// room/instance.
+	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The version it serves.
+	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// later: the move was not made yet. reported: it serves the move's layout, or
+	// a newer one. waiting: what comes next waits until it does; it is in the
+	// migration's `waiting`. without: it was to be waited for, but an operator
+	// said otherwise, or it has been silent for longer than its hold. unneeded:
+	// it did not report, but what comes next gives nobody what it may still
+	// issue.
+	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report) Reset() {
+	*x = Report{}
+	mi := &file_march_v1_migration_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report) ProtoMessage() {}
+
+func (x *Report) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report.ProtoReflect.Descriptor instead.
+func (*Report) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Report) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Report) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Report) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
 // Plan is a way from one layout to another. It changes nothing; ApplyMigration
 // takes it while the layout still is `from`.
 type Plan struct {
@@ -142,7 +221,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_march_v1_migration_proto_msgTypes[1]
+	mi := &file_march_v1_migration_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -154,7 +233,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[1]
+	mi := &file_march_v1_migration_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -167,7 +246,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Plan) GetFrom() *Layout {
@@ -238,7 +317,7 @@ type PlanCost struct {
 
 func (x *PlanCost) Reset() {
 	*x = PlanCost{}
-	mi := &file_march_v1_migration_proto_msgTypes[2]
+	mi := &file_march_v1_migration_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +329,7 @@ func (x *PlanCost) String() string {
 func (*PlanCost) ProtoMessage() {}
 
 func (x *PlanCost) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[2]
+	mi := &file_march_v1_migration_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +342,7 @@ func (x *PlanCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCost.ProtoReflect.Descriptor instead.
 func (*PlanCost) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *PlanCost) GetTags() int64 {
@@ -314,7 +393,7 @@ type TagEnd struct {
 
 func (x *TagEnd) Reset() {
 	*x = TagEnd{}
-	mi := &file_march_v1_migration_proto_msgTypes[3]
+	mi := &file_march_v1_migration_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +405,7 @@ func (x *TagEnd) String() string {
 func (*TagEnd) ProtoMessage() {}
 
 func (x *TagEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[3]
+	mi := &file_march_v1_migration_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +418,7 @@ func (x *TagEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagEnd.ProtoReflect.Descriptor instead.
 func (*TagEnd) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TagEnd) GetTag() string {
@@ -386,7 +465,7 @@ type TagCost struct {
 
 func (x *TagCost) Reset() {
 	*x = TagCost{}
-	mi := &file_march_v1_migration_proto_msgTypes[4]
+	mi := &file_march_v1_migration_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -398,7 +477,7 @@ func (x *TagCost) String() string {
 func (*TagCost) ProtoMessage() {}
 
 func (x *TagCost) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[4]
+	mi := &file_march_v1_migration_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -411,7 +490,7 @@ func (x *TagCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagCost.ProtoReflect.Descriptor instead.
 func (*TagCost) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TagCost) GetTag() string {
@@ -478,7 +557,7 @@ type Migration struct {
 
 func (x *Migration) Reset() {
 	*x = Migration{}
-	mi := &file_march_v1_migration_proto_msgTypes[5]
+	mi := &file_march_v1_migration_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +569,7 @@ func (x *Migration) String() string {
 func (*Migration) ProtoMessage() {}
 
 func (x *Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[5]
+	mi := &file_march_v1_migration_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +582,7 @@ func (x *Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Migration.ProtoReflect.Descriptor instead.
 func (*Migration) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Migration) GetId() string {
@@ -622,7 +701,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +713,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +726,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Waiting) GetInstance() string {
@@ -688,7 +767,7 @@ type MigrationLog struct {
 
 func (x *MigrationLog) Reset() {
 	*x = MigrationLog{}
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +779,7 @@ func (x *MigrationLog) String() string {
 func (*MigrationLog) ProtoMessage() {}
 
 func (x *MigrationLog) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +792,7 @@ func (x *MigrationLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationLog.ProtoReflect.Descriptor instead.
 func (*MigrationLog) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MigrationLog) GetTime() *timestamppb.Timestamp {
@@ -750,7 +829,7 @@ type PlanMigrationRequest struct {
 
 func (x *PlanMigrationRequest) Reset() {
 	*x = PlanMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +841,7 @@ func (x *PlanMigrationRequest) String() string {
 func (*PlanMigrationRequest) ProtoMessage() {}
 
 func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +854,7 @@ func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PlanMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PlanMigrationRequest) GetTarget() *Layout {
@@ -829,7 +908,7 @@ type PlanMigrationResponse struct {
 
 func (x *PlanMigrationResponse) Reset() {
 	*x = PlanMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +920,7 @@ func (x *PlanMigrationResponse) String() string {
 func (*PlanMigrationResponse) ProtoMessage() {}
 
 func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +933,7 @@ func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PlanMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanMigrationResponse) GetPlan() *Plan {
@@ -876,7 +955,7 @@ type ApplyMigrationRequest struct {
 
 func (x *ApplyMigrationRequest) Reset() {
 	*x = ApplyMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +967,7 @@ func (x *ApplyMigrationRequest) String() string {
 func (*ApplyMigrationRequest) ProtoMessage() {}
 
 func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +980,7 @@ func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ApplyMigrationRequest) GetPlan() *Plan {
@@ -927,7 +1006,7 @@ type ApplyMigrationResponse struct {
 
 func (x *ApplyMigrationResponse) Reset() {
 	*x = ApplyMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +1018,7 @@ func (x *ApplyMigrationResponse) String() string {
 func (*ApplyMigrationResponse) ProtoMessage() {}
 
 func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +1031,7 @@ func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ApplyMigrationResponse) GetMigration() *Migration {
@@ -972,7 +1051,7 @@ type GetMigrationRequest struct {
 
 func (x *GetMigrationRequest) Reset() {
 	*x = GetMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1063,7 @@ func (x *GetMigrationRequest) String() string {
 func (*GetMigrationRequest) ProtoMessage() {}
 
 func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1076,7 @@ func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationRequest.ProtoReflect.Descriptor instead.
 func (*GetMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetMigrationRequest) GetId() string {
@@ -1016,7 +1095,7 @@ type GetMigrationResponse struct {
 
 func (x *GetMigrationResponse) Reset() {
 	*x = GetMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1107,7 @@ func (x *GetMigrationResponse) String() string {
 func (*GetMigrationResponse) ProtoMessage() {}
 
 func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1120,7 @@ func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationResponse.ProtoReflect.Descriptor instead.
 func (*GetMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetMigrationResponse) GetMigration() *Migration {
@@ -1063,7 +1142,7 @@ type ListMigrationsRequest struct {
 
 func (x *ListMigrationsRequest) Reset() {
 	*x = ListMigrationsRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1154,7 @@ func (x *ListMigrationsRequest) String() string {
 func (*ListMigrationsRequest) ProtoMessage() {}
 
 func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1167,7 @@ func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsRequest.ProtoReflect.Descriptor instead.
 func (*ListMigrationsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListMigrationsRequest) GetPageSize() int32 {
@@ -1117,7 +1196,7 @@ type ListMigrationsResponse struct {
 
 func (x *ListMigrationsResponse) Reset() {
 	*x = ListMigrationsResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1208,7 @@ func (x *ListMigrationsResponse) String() string {
 func (*ListMigrationsResponse) ProtoMessage() {}
 
 func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1221,7 @@ func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsResponse.ProtoReflect.Descriptor instead.
 func (*ListMigrationsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListMigrationsResponse) GetMigrations() []*Migration {
@@ -1169,7 +1248,7 @@ type WatchMigrationRequest struct {
 
 func (x *WatchMigrationRequest) Reset() {
 	*x = WatchMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1260,7 @@ func (x *WatchMigrationRequest) String() string {
 func (*WatchMigrationRequest) ProtoMessage() {}
 
 func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1273,7 @@ func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationRequest.ProtoReflect.Descriptor instead.
 func (*WatchMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchMigrationRequest) GetId() string {
@@ -1213,7 +1292,7 @@ type WatchMigrationResponse struct {
 
 func (x *WatchMigrationResponse) Reset() {
 	*x = WatchMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1304,7 @@ func (x *WatchMigrationResponse) String() string {
 func (*WatchMigrationResponse) ProtoMessage() {}
 
 func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1317,7 @@ func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationResponse.ProtoReflect.Descriptor instead.
 func (*WatchMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchMigrationResponse) GetMigration() *Migration {
@@ -1257,7 +1336,7 @@ type PauseMigrationRequest struct {
 
 func (x *PauseMigrationRequest) Reset() {
 	*x = PauseMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1348,7 @@ func (x *PauseMigrationRequest) String() string {
 func (*PauseMigrationRequest) ProtoMessage() {}
 
 func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1361,7 @@ func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PauseMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseMigrationRequest) GetId() string {
@@ -1301,7 +1380,7 @@ type PauseMigrationResponse struct {
 
 func (x *PauseMigrationResponse) Reset() {
 	*x = PauseMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1392,7 @@ func (x *PauseMigrationResponse) String() string {
 func (*PauseMigrationResponse) ProtoMessage() {}
 
 func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1405,7 @@ func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PauseMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PauseMigrationResponse) GetMigration() *Migration {
@@ -1345,7 +1424,7 @@ type ResumeMigrationRequest struct {
 
 func (x *ResumeMigrationRequest) Reset() {
 	*x = ResumeMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1436,7 @@ func (x *ResumeMigrationRequest) String() string {
 func (*ResumeMigrationRequest) ProtoMessage() {}
 
 func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1449,7 @@ func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeMigrationRequest) GetId() string {
@@ -1389,7 +1468,7 @@ type ResumeMigrationResponse struct {
 
 func (x *ResumeMigrationResponse) Reset() {
 	*x = ResumeMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1480,7 @@ func (x *ResumeMigrationResponse) String() string {
 func (*ResumeMigrationResponse) ProtoMessage() {}
 
 func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1493,7 @@ func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeMigrationResponse) GetMigration() *Migration {
@@ -1433,7 +1512,7 @@ type AbortMigrationRequest struct {
 
 func (x *AbortMigrationRequest) Reset() {
 	*x = AbortMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1524,7 @@ func (x *AbortMigrationRequest) String() string {
 func (*AbortMigrationRequest) ProtoMessage() {}
 
 func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1537,7 @@ func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationRequest.ProtoReflect.Descriptor instead.
 func (*AbortMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AbortMigrationRequest) GetId() string {
@@ -1477,7 +1556,7 @@ type AbortMigrationResponse struct {
 
 func (x *AbortMigrationResponse) Reset() {
 	*x = AbortMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1568,7 @@ func (x *AbortMigrationResponse) String() string {
 func (*AbortMigrationResponse) ProtoMessage() {}
 
 func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1581,7 @@ func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationResponse.ProtoReflect.Descriptor instead.
 func (*AbortMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AbortMigrationResponse) GetMigration() *Migration {
@@ -1524,7 +1603,7 @@ type ContinueMigrationRequest struct {
 
 func (x *ContinueMigrationRequest) Reset() {
 	*x = ContinueMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +1615,7 @@ func (x *ContinueMigrationRequest) String() string {
 func (*ContinueMigrationRequest) ProtoMessage() {}
 
 func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +1628,7 @@ func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ContinueMigrationRequest) GetId() string {
@@ -1575,7 +1654,7 @@ type ContinueMigrationResponse struct {
 
 func (x *ContinueMigrationResponse) Reset() {
 	*x = ContinueMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[25]
+	mi := &file_march_v1_migration_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1666,7 @@ func (x *ContinueMigrationResponse) String() string {
 func (*ContinueMigrationResponse) ProtoMessage() {}
 
 func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[25]
+	mi := &file_march_v1_migration_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1679,7 @@ func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ContinueMigrationResponse) GetMigration() *Migration {
@@ -1614,14 +1693,19 @@ var File_march_v1_migration_proto protoreflect.FileDescriptor
 
 const file_march_v1_migration_proto_rawDesc = "" +
 	"\n" +
-	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\xdd\x01\n" +
+	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\x89\x02\n" +
 	"\x04Move\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12(\n" +
 	"\x06layout\x18\x03 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x14\n" +
 	"\x05loses\x18\x04 \x03(\tR\x05loses\x12.\n" +
 	"\x04made\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12?\n" +
-	"\rclients_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fclientsUntil\"\xf2\x01\n" +
+	"\rclients_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fclientsUntil\x12*\n" +
+	"\areports\x18\a \x03(\v2\x10.march.v1.ReportR\areports\"T\n" +
+	"\x06Report\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"\xf2\x01\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -1737,80 +1821,82 @@ func file_march_v1_migration_proto_rawDescGZIP() []byte {
 	return file_march_v1_migration_proto_rawDescData
 }
 
-var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_march_v1_migration_proto_goTypes = []any{
 	(*Move)(nil),                      // 0: march.v1.Move
-	(*Plan)(nil),                      // 1: march.v1.Plan
-	(*PlanCost)(nil),                  // 2: march.v1.PlanCost
-	(*TagEnd)(nil),                    // 3: march.v1.TagEnd
-	(*TagCost)(nil),                   // 4: march.v1.TagCost
-	(*Migration)(nil),                 // 5: march.v1.Migration
-	(*Waiting)(nil),                   // 6: march.v1.Waiting
-	(*MigrationLog)(nil),              // 7: march.v1.MigrationLog
-	(*PlanMigrationRequest)(nil),      // 8: march.v1.PlanMigrationRequest
-	(*PlanMigrationResponse)(nil),     // 9: march.v1.PlanMigrationResponse
-	(*ApplyMigrationRequest)(nil),     // 10: march.v1.ApplyMigrationRequest
-	(*ApplyMigrationResponse)(nil),    // 11: march.v1.ApplyMigrationResponse
-	(*GetMigrationRequest)(nil),       // 12: march.v1.GetMigrationRequest
-	(*GetMigrationResponse)(nil),      // 13: march.v1.GetMigrationResponse
-	(*ListMigrationsRequest)(nil),     // 14: march.v1.ListMigrationsRequest
-	(*ListMigrationsResponse)(nil),    // 15: march.v1.ListMigrationsResponse
-	(*WatchMigrationRequest)(nil),     // 16: march.v1.WatchMigrationRequest
-	(*WatchMigrationResponse)(nil),    // 17: march.v1.WatchMigrationResponse
-	(*PauseMigrationRequest)(nil),     // 18: march.v1.PauseMigrationRequest
-	(*PauseMigrationResponse)(nil),    // 19: march.v1.PauseMigrationResponse
-	(*ResumeMigrationRequest)(nil),    // 20: march.v1.ResumeMigrationRequest
-	(*ResumeMigrationResponse)(nil),   // 21: march.v1.ResumeMigrationResponse
-	(*AbortMigrationRequest)(nil),     // 22: march.v1.AbortMigrationRequest
-	(*AbortMigrationResponse)(nil),    // 23: march.v1.AbortMigrationResponse
-	(*ContinueMigrationRequest)(nil),  // 24: march.v1.ContinueMigrationRequest
-	(*ContinueMigrationResponse)(nil), // 25: march.v1.ContinueMigrationResponse
-	nil,                               // 26: march.v1.TagCost.RoomsEntry
-	(*Layout)(nil),                    // 27: march.v1.Layout
-	(*timestamppb.Timestamp)(nil),     // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(*Report)(nil),                    // 1: march.v1.Report
+	(*Plan)(nil),                      // 2: march.v1.Plan
+	(*PlanCost)(nil),                  // 3: march.v1.PlanCost
+	(*TagEnd)(nil),                    // 4: march.v1.TagEnd
+	(*TagCost)(nil),                   // 5: march.v1.TagCost
+	(*Migration)(nil),                 // 6: march.v1.Migration
+	(*Waiting)(nil),                   // 7: march.v1.Waiting
+	(*MigrationLog)(nil),              // 8: march.v1.MigrationLog
+	(*PlanMigrationRequest)(nil),      // 9: march.v1.PlanMigrationRequest
+	(*PlanMigrationResponse)(nil),     // 10: march.v1.PlanMigrationResponse
+	(*ApplyMigrationRequest)(nil),     // 11: march.v1.ApplyMigrationRequest
+	(*ApplyMigrationResponse)(nil),    // 12: march.v1.ApplyMigrationResponse
+	(*GetMigrationRequest)(nil),       // 13: march.v1.GetMigrationRequest
+	(*GetMigrationResponse)(nil),      // 14: march.v1.GetMigrationResponse
+	(*ListMigrationsRequest)(nil),     // 15: march.v1.ListMigrationsRequest
+	(*ListMigrationsResponse)(nil),    // 16: march.v1.ListMigrationsResponse
+	(*WatchMigrationRequest)(nil),     // 17: march.v1.WatchMigrationRequest
+	(*WatchMigrationResponse)(nil),    // 18: march.v1.WatchMigrationResponse
+	(*PauseMigrationRequest)(nil),     // 19: march.v1.PauseMigrationRequest
+	(*PauseMigrationResponse)(nil),    // 20: march.v1.PauseMigrationResponse
+	(*ResumeMigrationRequest)(nil),    // 21: march.v1.ResumeMigrationRequest
+	(*ResumeMigrationResponse)(nil),   // 22: march.v1.ResumeMigrationResponse
+	(*AbortMigrationRequest)(nil),     // 23: march.v1.AbortMigrationRequest
+	(*AbortMigrationResponse)(nil),    // 24: march.v1.AbortMigrationResponse
+	(*ContinueMigrationRequest)(nil),  // 25: march.v1.ContinueMigrationRequest
+	(*ContinueMigrationResponse)(nil), // 26: march.v1.ContinueMigrationResponse
+	nil,                               // 27: march.v1.TagCost.RoomsEntry
+	(*Layout)(nil),                    // 28: march.v1.Layout
+	(*timestamppb.Timestamp)(nil),     // 29: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
 }
 var file_march_v1_migration_proto_depIdxs = []int32{
-	27, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
-	28, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	28, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
-	27, // 3: march.v1.Plan.from:type_name -> march.v1.Layout
-	27, // 4: march.v1.Plan.target:type_name -> march.v1.Layout
-	0,  // 5: march.v1.Plan.moves:type_name -> march.v1.Move
-	2,  // 6: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	4,  // 7: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	3,  // 8: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
-	26, // 9: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	29, // 10: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	29, // 11: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	27, // 12: march.v1.Migration.from:type_name -> march.v1.Layout
-	27, // 13: march.v1.Migration.target:type_name -> march.v1.Layout
-	0,  // 14: march.v1.Migration.moves:type_name -> march.v1.Move
-	29, // 15: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	6,  // 16: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	7,  // 17: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	28, // 18: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	28, // 19: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	28, // 20: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	28, // 21: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	28, // 22: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	27, // 23: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	1,  // 24: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	1,  // 25: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	29, // 26: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	5,  // 27: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	5,  // 28: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	5,  // 29: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	5,  // 30: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	5,  // 31: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	5,  // 32: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	5,  // 33: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	5,  // 34: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	28, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
+	29, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
+	29, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	1,  // 3: march.v1.Move.reports:type_name -> march.v1.Report
+	28, // 4: march.v1.Plan.from:type_name -> march.v1.Layout
+	28, // 5: march.v1.Plan.target:type_name -> march.v1.Layout
+	0,  // 6: march.v1.Plan.moves:type_name -> march.v1.Move
+	3,  // 7: march.v1.Plan.cost:type_name -> march.v1.PlanCost
+	5,  // 8: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	4,  // 9: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	27, // 10: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	30, // 11: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	30, // 12: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	28, // 13: march.v1.Migration.from:type_name -> march.v1.Layout
+	28, // 14: march.v1.Migration.target:type_name -> march.v1.Layout
+	0,  // 15: march.v1.Migration.moves:type_name -> march.v1.Move
+	30, // 16: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	7,  // 17: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	8,  // 18: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	29, // 19: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	29, // 20: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	29, // 21: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	29, // 22: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	29, // 23: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	28, // 24: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	2,  // 25: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	2,  // 26: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	30, // 27: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	6,  // 28: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	6,  // 29: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	6,  // 30: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	6,  // 31: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	6,  // 32: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	6,  // 33: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	6,  // 34: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	6,  // 35: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
@@ -1825,7 +1911,7 @@ func file_march_v1_migration_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_migration_proto_rawDesc), len(file_march_v1_migration_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

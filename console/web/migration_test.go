@@ -1,0 +1,86 @@
+package web_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/web"
+)
+
+// told is a console that says what a test wants.
+type told struct {
+	marchv1.UnimplementedConsoleServiceServer
+	migration *marchv1.Migration
+}
+
+func (c *told) GetMigration(context.Context, *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
+	return &marchv1.GetMigrationResponse{Migration: c.migration}, nil
+}
+
+func (c *told) GetLayout(context.Context, *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
+	return &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Layout: c.migration.GetFrom()}}, nil
+}
+
+var tags = regexp.MustCompile(`<[^>]*>|\s+`)
+
+// shown returns the words of a page of a console.
+func shown(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
+	t.Helper()
+	h, err := web.New(web.Config{Console: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	h.Routes(mux)
+	answer := httptest.NewRecorder()
+	mux.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	if answer.Code != http.StatusOK {
+		t.Fatalf("%s: %d\n%s", path, answer.Code, answer.Body)
+	}
+	return strings.Join(strings.Fields(tags.ReplaceAllString(answer.Body.String(), " ")), " ")
+}
+
+// TestReports: who is waited for is what the console says, move by move.
+func TestReports(t *testing.T) {
+	full := func(version, upper int64) *marchv1.Layout {
+		return &marchv1.Layout{Version: version, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: upper}}}
+	}
+	m := &marchv1.Migration{
+		State: "running", Reached: 2, From: full(1, 100), Target: full(4, 40),
+		Moves: []*marchv1.Move{
+			{Kind: "retract", Loses: []string{"a"}, Layout: full(2, 80), Reports: []*marchv1.Report{
+				{Instance: "a/away", State: "unneeded"}, {Instance: "a/one", State: "unneeded"}, {Instance: "a/two", State: "without"},
+			}},
+			{Kind: "retract", Loses: []string{"a"}, Layout: full(3, 60), Reports: []*marchv1.Report{
+				{Instance: "a/away", State: "waiting"}, {Instance: "a/one", State: "waiting"}, {Instance: "a/two", State: "reported"},
+			}},
+			{Kind: "retract", Loses: []string{"a"}, Layout: full(4, 40), Reports: []*marchv1.Report{{Instance: "a/one", State: "later"}}},
+		},
+		Waiting: []*marchv1.Waiting{
+			{Instance: "a/away", SilentSince: timestamppb.New(time.Date(2026, 11, 21, 11, 30, 0, 0, time.UTC)), Until: timestamppb.New(time.Date(2026, 11, 21, 11, 40, 0, 0, time.UTC))},
+			{Instance: "a/one"},
+		},
+	}
+	page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9")
+	for _, want := range []string{
+		"1 of 3 instances reported it a/away not waited for a/one not waited for a/two gone on without",
+		"1 of 3 instances reported it a/away silent since 11:30:00 · waited for until 11:40:00 a/one waiting a/two reported",
+		"0 of 1 instance reported it a/one later",
+		"Waiting until a/away, a/one reports.",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+	}
+	if made := strings.Count(page, "made, waiting"); made != 1 {
+		t.Errorf("%d moves are waited for, want the second alone:\n%s", made, page)
+	}
+}
