@@ -72,8 +72,8 @@ func TestHTTP(t *testing.T) {
 	c.wants("DELETE /v1/tags/order", 404, "order")
 
 	c.wants("GET /v1/rooms", 200, `{"rooms":[{"name":"a","range":{"lower":"0","upper":"50"},`)
-	c.wants("GET /v1/instances", 200, `{"instances":[],"halt":null}`)
-	c.wants("GET /v1/rooms/a/instances", 200, `{"instances":[],"halt":null}`)
+	c.wants("GET /v1/instances", 200, `{"instances":[],"halt":null,"problem":""}`)
+	c.wants("GET /v1/rooms/a/instances", 200, `{"instances":[],"halt":null,"problem":""}`)
 	c.wants("GET /v1/rooms/A/instances", 400, `"reason":"invalid"`)
 	c.wants("DELETE /v1/rooms/a/instances/gone", 404, "gone")
 

@@ -21,7 +21,7 @@ import (
 
 // ListRooms implements ConsoleService.
 func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*marchv1.ListRoomsResponse, error) {
-	record, err := s.ledger.Refresh(ctx)
+	record, problem, err := s.current(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.ListRoomsResponse{}
+	answer := &marchv1.ListRoomsResponse{Problem: problem}
 	for _, room := range record.Layout.Rooms() {
 		r := record.Layout.Ranges[room]
 		p := &marchv1.Room{Name: string(room), Range: &marchv1.Range{Lower: r.Lower, Upper: r.Upper}}
@@ -59,14 +59,15 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.ledger.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to show none
+	_, problem, err := s.current(ctx)
+	if err != nil && problem == "" { // that there is no good layout is no reason to show none
 		return nil, err
 	}
 	var now sample
 	if r.GetStatus() {
 		now, _, _ = s.samples.get(ctx, sampleAge, askTimeout)
 	}
-	answer := &marchv1.ListInstancesResponse{Halt: s.halt()}
+	answer := &marchv1.ListInstancesResponse{Halt: s.halt(), Problem: problem}
 	for _, i := range instances {
 		p := &marchv1.Instance{
 			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,

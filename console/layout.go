@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -15,6 +16,25 @@ import (
 
 func recordToProto(r ledger.LayoutRecord) *marchv1.LayoutRecord {
 	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
+}
+
+// current returns the layout in force. Where what etcd has for it cannot be used,
+// problem says why, and the record is the last good one: what this console saw,
+// else the newest of the history. With an error besides there is none.
+func (s *Server) current(ctx context.Context) (record ledger.LayoutRecord, problem string, err error) {
+	record, err = s.ledger.Refresh(ctx)
+	var unusable *ledger.UnusableError
+	if !errors.As(err, &unusable) {
+		return record, "", err
+	}
+	if record.Layout.Version > 0 {
+		return record, err.Error(), nil
+	}
+	newest, historyErr := s.ledger.Layouts(ctx, 0, 1)
+	if historyErr != nil || len(newest) == 0 {
+		return record, err.Error(), err
+	}
+	return newest[0], err.Error(), nil
 }
 
 // halt returns why nothing is leased, as of the last Refresh; nil while leasing
@@ -51,9 +71,10 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 		return nil, allocator.Errorf(allocator.Invalid, "version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
 	}
 	var record ledger.LayoutRecord
+	var problem string
 	var err error
 	if r.GetVersion() == 0 {
-		record, err = s.ledger.Refresh(ctx)
+		record, problem, err = s.current(ctx)
 	} else {
 		record, err = s.ledger.LayoutAt(ctx, r.GetVersion())
 	}
@@ -64,7 +85,7 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt()}
+	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt(), Problem: problem}
 	if r.GetVersion() == 0 {
 		answer.Ever = names(record.Ever)
 	}

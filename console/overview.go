@@ -155,11 +155,11 @@ func (s *Server) ask(ctx context.Context, instances []ledger.InstanceRecord) []*
 
 // GetOverview implements ConsoleService.
 func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
-	record, err := s.ledger.Refresh(ctx)
+	record, problem, err := s.current(ctx)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetOverviewResponse{Layout: recordToProto(record), Ever: names(record.Ever), Halt: s.halt()}
+	answer := &marchv1.GetOverviewResponse{Layout: recordToProto(record), Ever: names(record.Ever), Halt: s.halt(), Problem: problem}
 	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
 		return nil, err
 	}

@@ -76,8 +76,9 @@ func (l *Ledger) Lessable() error {
 }
 
 // Refresh reads epoch and layout and adopts them. An invalid layout is kept
-// out: the last good one stays for serving, and Lessable says why nothing is
-// leased.
+// out: the last good one stays for serving and is returned (the zero record
+// where none was seen) together with an *UnusableError, and Lessable says why
+// nothing is leased.
 func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
 	return l.look(ctx, false, l.read)
 }
@@ -156,8 +157,17 @@ func grown(now, was []allocator.Room) error {
 }
 
 func (l *Ledger) invalid(what, format string, args ...any) error {
-	return allocator.Errorf(allocator.Refused, "the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))
+	return &UnusableError{allocator.Errorf(allocator.Refused, "the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))}
 }
+
+// UnusableError says why the epoch or the layout in etcd cannot be used. Its
+// Kind is Refused.
+type UnusableError struct{ err error }
+
+func (e *UnusableError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error with the Kind.
+func (e *UnusableError) Unwrap() error { return e.err }
 
 // adopt replaces the state by next, unless the present one is newer. The caller
 // holds the lock.

@@ -45,6 +45,7 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
 					}
 					haltText(w, answer.GetHalt())
+					unusableText(w, answer.GetProblem())
 				})
 			})
 		},

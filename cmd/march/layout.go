@@ -75,6 +75,7 @@ func newLayoutShow(c *common, t *target) *cobra.Command {
 				return c.print(answer, func(w *tabwriter.Writer) {
 					recordText(w, answer.GetLayout(), answer.GetCluster())
 					haltText(w, answer.GetHalt())
+					unusableText(w, answer.GetProblem())
 				})
 			})
 		},

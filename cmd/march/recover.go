@@ -182,6 +182,13 @@ func haltText(w io.Writer, h *marchv1.Halt) {
 	}
 }
 
+// unusableText says why the layout in etcd cannot be used, where it cannot.
+func unusableText(w io.Writer, problem string) {
+	if problem != "" {
+		_, _ = fmt.Fprintf(w, "\n%s\nShown is the last good one. Rooms issue what they hold.\n", excerpt(problem))
+	}
+}
+
 // askInstance asks an instance for its memory.
 func askInstance(ctx context.Context, address, uuid string, bar bool, timeout time.Duration) (ledger.Memory, error) {
 	t := &target{what: "room", address: address, timeout: timeout}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
@@ -28,6 +29,7 @@ import (
 //	                        and $ETCD to the addresses that march dev has there; $MARCH_ROOM
 //	                        and $MARCH_CONSOLE too
 //	etcd                    starts an etcd of its own and sets $ETCD
+//	put KEY VALUE           puts a value under a key of $ETCD
 //	mute                    sets $MUTE to the address of a server that accepts and never answers
 //	start NAME TEXT CMD...  runs CMD in the background until it wrote what TEXT matches
 //	await NAME TEXT         waits until it wrote what TEXT matches
@@ -56,7 +58,7 @@ func TestScript(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ports": cmdPorts, "etcd": cmdEtcd, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
+			"ports": cmdPorts, "etcd": cmdEtcd, "put": cmdPut, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -111,6 +113,13 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 0, "etcd")
 	ts.Setenv("ETCD", ledgertest.StartEtcd(of(ts).tb).Endpoint)
+}
+
+func cmdPut(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2, "put KEY VALUE")
+	etcd := ledgertest.Etcd{Endpoint: ts.Getenv("ETCD")}
+	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(), ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: args[0], Value: []byte(args[1])}}}})
+	ts.Check(err)
 }
 
 func cmdMute(ts *testscript.TestScript, neg bool, args []string) {

@@ -81,6 +81,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		}
 	}
 	haltText(w, o.GetHalt())
+	unusableText(w, o.GetProblem())
 }
 
 func durationText(d *durationpb.Duration) string {

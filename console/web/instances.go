@@ -10,13 +10,14 @@ import (
 )
 
 type instancesView struct {
-	Rows    []instanceRow
-	Rooms   []string
-	Room    string
-	Current int64 // the layout's version
-	Halt    *marchv1.Halt
-	Forget  *marchv1.Instance
-	Problem *problem
+	Rows     []instanceRow
+	Rooms    []string
+	Room     string
+	Current  int64 // the layout's version
+	Halt     *marchv1.Halt
+	Unusable string // why the layout in etcd cannot be used
+	Forget   *marchv1.Instance
+	Problem  *problem
 }
 
 type instanceRow struct {
@@ -41,7 +42,7 @@ func (h *Handler) instances(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"), Halt: list.GetHalt()}
+	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"), Halt: list.GetHalt(), Unusable: list.GetProblem()}
 	colour := colours(l.GetEver()...)
 	for _, i := range list.GetInstances() {
 		r := instanceRow{

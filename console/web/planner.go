@@ -14,12 +14,13 @@ import (
 )
 
 type migrationsView struct {
-	Active  *migrationView // nil without one
-	Halt    *marchv1.Halt  // nil while leasing is not halted
-	History []historyRow
-	Older   string // address of the next page
-	Newer   bool
-	Planner *planner
+	Active   *migrationView // nil without one
+	Halt     *marchv1.Halt  // nil while leasing is not halted
+	Unusable string         // why the layout in etcd cannot be used
+	History  []historyRow
+	Older    string // address of the next page
+	Newer    bool
+	Planner  *planner
 }
 
 type historyRow struct {
@@ -87,7 +88,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &migrationsView{Newer: token != "", Halt: l.GetHalt()}
+	v := &migrationsView{Newer: token != "", Halt: l.GetHalt(), Unusable: l.GetProblem()}
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(url.Values{}, "before", next)
 	}

@@ -174,7 +174,10 @@ type GetLayoutResponse struct {
 	// current layout.
 	Ever []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
 	// Why nothing is leased; absent while leasing is not halted.
-	Halt          *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
+	Halt *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
+	// Why what etcd has for the current layout cannot be used, and nothing is
+	// leased; empty where it can. The layout here is then the last good one.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -235,6 +238,13 @@ func (x *GetLayoutResponse) GetHalt() *Halt {
 		return x.Halt
 	}
 	return nil
+}
+
+func (x *GetLayoutResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 type ListLayoutsRequest struct {
@@ -1229,8 +1239,10 @@ func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListRoomsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rooms         []*Room                `protobuf:"bytes,1,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rooms []*Room                `protobuf:"bytes,1,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	// As GetLayoutResponse's.
+	Problem       string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1270,6 +1282,13 @@ func (x *ListRoomsResponse) GetRooms() []*Room {
 		return x.Rooms
 	}
 	return nil
+}
+
+func (x *ListRoomsResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 type Room struct {
@@ -1399,7 +1418,9 @@ type ListInstancesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Instances []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
 	// Why nothing is leased; absent while leasing is not halted.
-	Halt          *Halt `protobuf:"bytes,2,opt,name=halt,proto3" json:"halt,omitempty"`
+	Halt *Halt `protobuf:"bytes,2,opt,name=halt,proto3" json:"halt,omitempty"`
+	// As GetLayoutResponse's.
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1446,6 +1467,13 @@ func (x *ListInstancesResponse) GetHalt() *Halt {
 		return x.Halt
 	}
 	return nil
+}
+
+func (x *ListInstancesResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 // Halt says that leasing is halted in all rooms, until `march recover`: etcd
@@ -1705,7 +1733,9 @@ type GetOverviewResponse struct {
 	// what they tell is here.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
 	// Why nothing is leased; absent while leasing is not halted.
-	Halt          *Halt `protobuf:"bytes,7,opt,name=halt,proto3" json:"halt,omitempty"`
+	Halt *Halt `protobuf:"bytes,7,opt,name=halt,proto3" json:"halt,omitempty"`
+	// As GetLayoutResponse's.
+	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1787,6 +1817,13 @@ func (x *GetOverviewResponse) GetHalt() *Halt {
 		return x.Halt
 	}
 	return nil
+}
+
+func (x *GetOverviewResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 // RoomStatus is what the instances of a room tell of it, together.
@@ -2290,12 +2327,13 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\",\n" +
 	"\x10GetLayoutRequest\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"\x95\x01\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\xaf\x01\n" +
 	"\x11GetLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
 	"\x04ever\x18\x03 \x03(\tR\x04ever\x12\"\n" +
-	"\x04halt\x18\x04 \x01(\v2\x0e.march.v1.HaltR\x04halt\"P\n" +
+	"\x04halt\x18\x04 \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"P\n" +
 	"\x12ListLayoutsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2357,9 +2395,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x10DeleteTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
 	"\x11DeleteTagResponse\"\x12\n" +
-	"\x10ListRoomsRequest\"9\n" +
+	"\x10ListRoomsRequest\"S\n" +
 	"\x11ListRoomsResponse\x12$\n" +
-	"\x05rooms\x18\x01 \x03(\v2\x0e.march.v1.RoomR\x05rooms\"u\n" +
+	"\x05rooms\x18\x01 \x03(\v2\x0e.march.v1.RoomR\x05rooms\x12\x18\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\"u\n" +
 	"\x04Room\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x05range\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x1c\n" +
@@ -2367,10 +2406,11 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\x05R\x05alive\"B\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
-	"\x06status\x18\x14 \x01(\bR\x06status\"m\n" +
+	"\x06status\x18\x14 \x01(\bR\x06status\"\x87\x01\n" +
 	"\x15ListInstancesResponse\x120\n" +
 	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\x12\"\n" +
-	"\x04halt\x18\x02 \x01(\v2\x0e.march.v1.HaltR\x04halt\"X\n" +
+	"\x04halt\x18\x02 \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"X\n" +
 	"\x04Halt\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
@@ -2390,7 +2430,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
-	"\x12GetOverviewRequest\"\xa7\x02\n" +
+	"\x12GetOverviewRequest\"\xc1\x02\n" +
 	"\x13GetOverviewResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -2398,7 +2438,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05rooms\x18\x04 \x03(\v2\x14.march.v1.RoomStatusR\x05rooms\x121\n" +
 	"\tmigration\x18\x05 \x01(\v2\x13.march.v1.MigrationR\tmigration\x12/\n" +
 	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12\"\n" +
-	"\x04halt\x18\a \x01(\v2\x0e.march.v1.HaltR\x04halt\"\xa5\x04\n" +
+	"\x04halt\x18\a \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"\xa5\x04\n" +
 	"\n" +
 	"RoomStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
