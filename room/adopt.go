@@ -42,8 +42,9 @@ func (s *Server) adoptLayouts(ctx context.Context, served int64) error {
 	}
 }
 
-// adopt renews every chain, the busiest first, and reports the version. It returns false when ctx ended, a newer layout came
-// or the registration was lost first.
+// adopt renews every chain, the busiest first, and reports the version. It
+// returns false when ctx ended, a newer layout came or the registration was lost
+// first.
 func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	if _, ok := layout.Ranges[s.cfg.Room]; !ok {
 		s.log.Warn("this room has no range in the layout: it issues nothing until it has", "version", layout.Version)
@@ -108,7 +109,7 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 func (s *Server) renewCold(ctx context.Context, t tagged, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	fresh, err := s.readChain(ctx, t.tag)
+	fresh, err := s.readCold(ctx, t.tag)
 	switch {
 	case !t.chain.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
 		t.chain.Renew(version) // what it holds serves while etcd is away
@@ -117,6 +118,15 @@ func (s *Server) renewCold(ctx context.Context, t tagged, version int64) {
 	default:
 		s.chains.replace(t.tag, t.chain, fresh)
 	}
+}
+
+func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*counted, error) {
+	leave, err := s.chains.enter(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.readChain(ctx, tag)
 }
 
 // renewed reports whether a chain issues no ID of a layout before version. One

@@ -35,9 +35,21 @@ const (
 	maxUnknown = 10_000
 )
 
-// loadAtOnce is how many tags are read at once: so that a thousand cold tags
-// do not storm an etcd that is slow, or just back.
+// loadAtOnce is how many tags are read at once, for callers and for a new layout
+// together: so that a thousand cold tags do not storm an etcd that is slow, or
+// just back.
 const loadAtOnce = 64
+
+// enter waits until a tag may be read; whoever read it leaves. Its error is
+// Unavailable.
+func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
+	select {
+	case c.slots <- struct{}{}:
+		return func() { <-c.slots }, nil
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
+	}
+}
 
 func (c *chains) init(owner allocator.Instance) {
 	c.owner = owner
@@ -288,12 +300,11 @@ func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*counted, err
 func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *counted, err error) {
 	ctx, end := s.span(ctx, "room.load", tag)
 	defer func() { end(err) }()
-	select {
-	case s.chains.slots <- struct{}{}:
-		defer func() { <-s.chains.slots }()
-	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
+	leave, err := s.chains.enter(ctx, tag)
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	chain, err := s.readChain(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
 		_, err = s.ledger.CreateTag(ctx, tag, ledger.DefaultTag(), "room "+string(s.cfg.Room))
@@ -310,7 +321,7 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *counted, 
 }
 
 // readChain reads a tag and makes a chain of it, which then knows all that its
-// first lease needs.
+// first lease needs. The caller has entered.
 func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*counted, error) {
 	source, settings, err := s.instance.Source(ctx, tag)
 	if err != nil {

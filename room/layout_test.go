@@ -180,6 +180,45 @@ func TestColdTagsMove(t *testing.T) {
 	c.verify(all...)
 }
 
+// TestColdTagsMoveBounded changes the layout while etcd hangs where tags are read:
+// it is asked for a bounded number of them at a time.
+func TestColdTagsMoveBounded(t *testing.T) {
+	t.Parallel()
+	const tags, bound = 500, 64
+	c := newCluster(t, halves())
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ColdAfter, cfg.CreateTags = 0, true })
+	var work sync.WaitGroup
+	for k := range tags {
+		work.Go(func() { a.mustNext(fmt.Sprintf("tag-%d", k)) })
+	}
+	work.Wait()
+	var now, most, seen atomic.Int64
+	release := make(chan struct{})
+	a.store.onTxn(func(txn ledger.Txn) {
+		if !slices.ContainsFunc(txn.Then, func(op ledger.Op) bool {
+			return op.Get != nil && strings.HasPrefix(op.Get.Key, "/march/default/tags/tag-")
+		}) {
+			return
+		}
+		seen.Add(1)
+		n := now.Add(1)
+		defer now.Add(-1)
+		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+		}
+		<-release
+	})
+	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}))
+	a.await("as many reads as may be", 10*time.Second, func() bool { return now.Load() == bound })
+	time.Sleep(500 * time.Millisecond) // 50 more are due
+	close(release)
+	a.await("a1 reports", 20*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+	a.store.onTxn(nil)
+	if n := most.Load(); n != bound || seen.Load() < tags {
+		t.Errorf("%d of %d reads at once, want %d of %d or more", n, seen.Load(), bound, tags)
+	}
+	c.verify()
+}
+
 // TestNoRange starts an instance of a room that has no range, and takes
 // another's away: both stay up and say so, and issue when they get one.
 func TestNoRange(t *testing.T) {
