@@ -67,12 +67,7 @@ func (c *chains) get(tag string) *counted {
 
 // all returns the chains, in no order.
 func (c *chains) all() []tagged {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	list := make([]tagged, 0, len(c.mu.chains))
-	for tag, chain := range c.mu.chains {
-		list = append(list, tagged{tag, chain})
-	}
+	list, _ := c.counts()
 	return list
 }
 
@@ -103,14 +98,12 @@ func (c *chains) after(tag allocator.Tag, n int) (list []tagged, more bool) {
 // anyHeld reports whether any chain holds an ID, and whether there is one that
 // may be issued: a chain with a gate may issue those of a layout that is open.
 func (c *chains) anyHeld(open func(version int64) bool) (held, may bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, chain := range c.mu.chains {
-		status := chain.Status()
+	for _, t := range c.all() {
+		status := t.chain.Status()
 		if status.Held == 0 {
 			continue
 		}
-		if held = true; !chain.Gated() || open(status.Version) {
+		if held = true; !t.chain.Gated() || open(status.Version) {
 			return true, true
 		}
 	}
@@ -182,7 +175,10 @@ func (c *chains) closeAll() int64 {
 	return c.mu.gone.dropped
 }
 
-// counts returns the chains, and the totals of those that were removed before.
+// counts returns the chains, and the totals of those that were removed before: a
+// chain that is removed next goes on to tell what it issued, so whoever adds the
+// two up counts none twice and none not at all. It asks no chain anything: a
+// writer that waits for the lock meanwhile would hold up every Next.
 func (c *chains) counts() (list []tagged, gone totals) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -41,16 +41,15 @@ type total struct {
 }
 
 func (c *chains) total() total {
-	c.mu.RLock()
-	defer c.mu.RUnlock() // all along, so that no chain is counted twice, or not at all, as it is removed
-	t := total{issued: c.mu.gone.issued, tags: int64(len(c.mu.chains))}
-	for tag, chain := range c.mu.chains {
-		s := chain.Status()
-		t.issued += s.Issued
-		t.held += s.Held
-		if s.Peak > 0 && (t.scarce == "" || s.Lasts < t.reserve) {
-			t.reserve, t.scarce = s.Lasts, tag
+	list, gone := c.counts()
+	sum := total{issued: gone.issued, tags: int64(len(list))}
+	for _, t := range list {
+		s := t.chain.Status()
+		sum.issued += s.Issued
+		sum.held += s.Held
+		if s.Peak > 0 && (sum.scarce == "" || s.Lasts < sum.reserve) {
+			sum.reserve, sum.scarce = s.Lasts, t.tag
 		}
 	}
-	return t
+	return sum
 }
