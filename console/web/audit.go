@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"encoding/json"
+	"net/url"
 	"strings"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -42,6 +43,12 @@ func (h *Handler) audit(c *call) (string, any, error) {
 		v.Older = with(q, "before", next)
 	}
 	return "Audit", v, nil
+}
+
+// searched reports whether a page is of older entries, or of those that are like
+// something: each look for these may read thousands.
+func searched(q url.Values) bool {
+	return q.Get("before")+q.Get("actor")+q.Get("action")+q.Get("object") != ""
 }
 
 // linkOf returns the page of an object.

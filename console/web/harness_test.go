@@ -300,11 +300,12 @@ func (p *tab) text() string {
 	return text
 }
 
-// visit goes to an address of the console and waits until its stream has begun.
+// visit goes to an address of the console and waits until its stream has begun,
+// where it has one (TestStreams).
 func (p *tab) visit(path string) {
 	p.Helper()
 	p.do(chromedp.Navigate(p.base + path))
-	p.until("the page is live", `["live", "trouble"].includes(document.querySelector("#link").className)`)
+	p.until("the page is live", `!document.querySelector("#link") || ["live", "trouble"].includes(document.querySelector("#link").className)`)
 }
 
 // until waits for a condition in the page.

@@ -71,8 +71,8 @@ func New(cfg Config) (*Handler, error) {
 		{name: "migrations", nav: "migrations", path: "/migrations", every: time.Second, build: (*Handler).migrations},
 		{name: "migration", nav: "migrations", path: "/migrations/{id}", every: 500 * time.Millisecond, build: (*Handler).migration},
 		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
-		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, build: (*Handler).decode},
-		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, build: (*Handler).audit},
+		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, still: always, build: (*Handler).decode},
+		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, still: searched, build: (*Handler).audit},
 		{name: "none", build: (*Handler).none},
 	} {
 		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html", "templates/parts.html", "templates/"+p.name+".html")
@@ -90,9 +90,14 @@ type page struct {
 	nav   string        // the entry of the menu that it belongs to
 	path  string        // empty for the page of all others
 	every time.Duration // how often its stream looks whether it changed
+	// still reports whether a page that could be made has no stream: what it shows
+	// hardly changes, or costs much to look for. nil for never.
+	still func(url.Values) bool
 	build func(*Handler, *call) (title string, body any, err error)
 	text  *template.Template
 }
+
+func always(url.Values) bool { return true }
 
 // call is a request as a page or a form sees it.
 type call struct {
@@ -196,7 +201,7 @@ func headers(next http.Handler) http.Handler {
 // frame is what a page's template is given.
 type frame struct {
 	Title, Nav string
-	Live       string // the address of its stream
+	Live       string // the address of its stream; empty for none
 	Body       any
 	Err        error // why there is no Body
 	Missing    bool  // as there is no such thing
@@ -253,6 +258,9 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		return f, err
 	}
 	f.Title, f.Body = title, body
+	if p.still != nil && p.still(c.URL.Query()) {
+		f.Live = ""
+	}
 	return f, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"html"
 	"io"
 	"net/http"
 	"net/url"
@@ -177,6 +178,40 @@ func TestForms(t *testing.T) {
 	}
 	if got, want := strings.Join(who, "\n"), "tags/proxied by ann? by web for 192.0.2.7 from 127.0.0.1\ntags/plain by web from 127.0.0.1\nlayout by ann"; got != want {
 		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestStreams: pages have a stream, but for those that hardly change or that cost
+// much to look for; and these have one while they cannot be shown.
+func TestStreams(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	w.tag("order")
+	stream := func(path string) string {
+		t.Helper()
+		_, page := get(t, at+path)
+		live := regexp.MustCompile(`hx-sse:connect="([^"]*)"`).FindStringSubmatch(page)
+		if told := strings.Contains(page, `id="link"`); told != (live != nil) {
+			t.Errorf("%s: it tells whether it is live: %t, but its stream is %q", path, told, live)
+		}
+		if live == nil {
+			return ""
+		}
+		return html.UnescapeString(live[1])
+	}
+	for path, want := range map[string]string{
+		"/": "/live/", "/tags": "/live/tags", "/tags?search=x": "/live/tags?search=x", "/tags/order": "/live/tags/order", "/migrations": "/live/migrations",
+		"/instances?room=a": "/live/instances?room=a", "/audit": "/live/audit", "/audit?actor=": "/live/audit?actor=",
+		"/audit?actor=ann": "", "/audit?action=create": "", "/audit?object=tags%2F": "", "/audit?before=01M7ZJKZWRJWBA2S6WT424NRG9": "",
+		"/decode": "", "/decode?tag=order&id=1": "", "/decode?tag=order&id=x": "",
+	} {
+		if got := stream(path); got != want {
+			t.Errorf("%s: its stream is %q, want %q", path, got, want)
+		}
+	}
+	const failing = "/audit?object=tags%2F&before=x"
+	if got, want := stream(failing), "/live"+failing; got != want {
+		t.Errorf("%s, which cannot be shown: its stream is %q, want %q", failing, got, want)
 	}
 }
 
