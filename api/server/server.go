@@ -163,6 +163,9 @@ func handler(cfg Config, requests *observe.Requests) http.Handler {
 
 // untracedPath says of requests over HTTP what untraced does of calls.
 func untracedPath(path string) bool {
-	return strings.HasPrefix(path, "/v1/tags/") && strings.HasSuffix(path, "/next") ||
-		path == "/livez" || path == "/readyz" || path == "/metrics"
+	switch path {
+	case "/livez", "/readyz", "/metrics":
+		return true
+	}
+	return strings.HasPrefix(path, "/v1/tags/") && (strings.HasSuffix(path, "/next") || strings.HasSuffix(path, "/lease"))
 }
