@@ -1,8 +1,11 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +24,14 @@ type Requests struct {
 
 	httpCount   *prometheus.CounterVec
 	httpSeconds *prometheus.HistogramVec
+	answers     sync.Map // of answered, by route; there are as many as patterns
+}
+
+// answered is what requests for a route count in. It is kept: to look it up by
+// its labels for each request costs more than to count.
+type answered struct {
+	seconds prometheus.Observer
+	classes [classes]atomic.Pointer[prometheus.Counter] // nil until there was one
 }
 
 // method is what a unary call of a method counts in.
@@ -105,21 +116,37 @@ func (r *Requests) HTTP(mux *http.ServeMux) http.Handler {
 		start := time.Now()
 		answer := &answer{ResponseWriter: w, status: http.StatusOK}
 		mux.ServeHTTP(answer, request)
-		route := request.Pattern
-		if route == "" {
-			route = "none"
-		}
-		r.httpSeconds.WithLabelValues(route).Observe(time.Since(start).Seconds())
-		r.httpCount.WithLabelValues(route, class(answer.status)).Inc()
+		r.answered(request.Pattern, answer.status, time.Since(start))
 	})
 }
 
-// class returns the class of a status: 2xx, say.
-func class(status int) string {
-	if status < 100 || status > 599 {
-		return "other"
+func (r *Requests) answered(pattern string, status int, took time.Duration) {
+	route := cmp.Or(pattern, "none")
+	found, ok := r.answers.Load(route)
+	if !ok {
+		found, _ = r.answers.LoadOrStore(route, &answered{seconds: r.httpSeconds.WithLabelValues(route)})
 	}
-	return string(rune('0'+status/100)) + "xx"
+	counts, _ := found.(*answered)
+	counts.seconds.Observe(took.Seconds())
+	class, name := classOf(status)
+	counter := counts.classes[class].Load()
+	if counter == nil {
+		made := r.httpCount.WithLabelValues(route, name) // the same for all who make it
+		counter = &made
+		counts.classes[class].Store(counter)
+	}
+	(*counter).Inc()
+}
+
+// classes is how many classes of statuses there are: 1xx to 5xx, and other.
+const classes = 6
+
+// classOf returns the class of a status, and its name: 2xx, say.
+func classOf(status int) (int, string) {
+	if status < 100 || status > 599 {
+		return 0, "other"
+	}
+	return status / 100, string(rune('0'+status/100)) + "xx"
 }
 
 // answer remembers the status of an answer.
