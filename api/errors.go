@@ -98,6 +98,14 @@ func ToStatus(err error) error {
 	return status.ErrorProto(s)
 }
 
+// Unforeseen reports whether nobody foresaw err: its caller can do nothing about
+// it, and a person must look, so whoever answers it logs it. All others are the
+// caller's to deal with.
+func Unforeseen(err error) bool {
+	code := status.Code(ToStatus(err))
+	return code == codes.Internal || code == codes.Unknown
+}
+
 // message returns err's message in a form that a status can carry: gRPC drops
 // all details of one that is not UTF-8, and with them the Kind.
 func message(err error) string {

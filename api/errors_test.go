@@ -234,3 +234,23 @@ func TestReasonOfANewerServer(t *testing.T) {
 		t.Errorf("Kind %v, want that of the code", allocator.KindOf(got))
 	}
 }
+
+// TestUnforeseen: what a caller can deal with is foreseen, on either side of the
+// wire; a bug is not.
+func TestUnforeseen(t *testing.T) {
+	for _, kind := range allocator.Kinds() {
+		for _, err := range []error{kind, api.ToStatus(kind)} {
+			if got := api.Unforeseen(err); got != (kind == allocator.Internal) {
+				t.Errorf("%v (%T): unforeseen: %t", err, err, got)
+			}
+		}
+	}
+	for err, want := range map[error]bool{
+		nil: false, io.ErrUnexpectedEOF: true, context.Canceled: false, context.DeadlineExceeded: false,
+		status.Error(codes.Unknown, "x"): true, status.Error(codes.Unimplemented, "x"): false,
+	} {
+		if got := api.Unforeseen(err); got != want {
+			t.Errorf("%v: unforeseen: %t", err, got)
+		}
+	}
+}

@@ -26,10 +26,9 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
-// refuse answers an error, and logs one that nobody foresaw: a person must look,
-// as the caller can do nothing about it.
+// refuse answers an error, and logs one that nobody foresaw.
 func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if code := status.Code(api.ToStatus(err)); code == codes.Internal || code == codes.Unknown {
+	if api.Unforeseen(err) {
 		if _, refused := errors.AsType[*refusal](err); !refused {
 			h.failed.Log(time.Now(), h.cfg.Logger.Error, "request failed",
 				append(observe.TraceID(r.Context()), "method", r.Method, "path", r.URL.Path, "error", err)...)
@@ -38,8 +37,7 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(w, err)
 }
 
-// writeError answers an error: as package api has it, with the HTTP status that
-// gRPC's codes have by convention.
+// writeError answers an error: as package api has it, with StatusOf's status.
 func writeError(w http.ResponseWriter, err error) {
 	with, answer := errorOf(err)
 	body, err := newCodec(false).Marshal(answer)
@@ -55,6 +53,10 @@ func writeError(w http.ResponseWriter, err error) {
 	_, _ = w.Write(body)
 }
 
+// StatusOf returns the HTTP status of an error, for all that is served over HTTP:
+// the one that its gRPC code has by convention.
+func StatusOf(err error) int { return runtime.HTTPStatusFromCode(status.Code(api.ToStatus(err))) }
+
 // errorOf returns an error's HTTP status and body.
 func errorOf(err error) (int, *marchv1.Error) {
 	s := status.Convert(api.ToStatus(err))
@@ -64,7 +66,7 @@ func errorOf(err error) (int, *marchv1.Error) {
 			answer.Reason, answer.Metadata = info.GetReason(), info.GetMetadata()
 		}
 	}
-	is, with := s.Code(), runtime.HTTPStatusFromCode(s.Code())
+	is, with := s.Code(), StatusOf(err)
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		answer.Message, answer.Reason = refused.message, ""
 		is, with = refused.code, refused.status

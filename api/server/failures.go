@@ -6,8 +6,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/rarely"
@@ -15,8 +13,7 @@ import (
 )
 
 // failures turns the errors of handlers into statuses, and logs those that
-// nobody foresaw: a caller can do nothing about them, a person must look. All
-// others are the caller's to deal with, and in the metrics.
+// nobody foresaw. All others are in the metrics alone.
 type failures struct {
 	log  hclog.Logger
 	line rarely.Line
@@ -39,7 +36,7 @@ func (f *failures) stream(srv any, stream grpc.ServerStream, info *grpc.StreamSe
 }
 
 func (f *failures) note(ctx context.Context, method string, err error) {
-	if code := status.Code(err); code == codes.Internal || code == codes.Unknown {
+	if api.Unforeseen(err) {
 		f.line.Log(time.Now(), f.log.Error, "call failed", append(observe.TraceID(observe.Incoming(ctx)), "method", method, "error", err)...)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"html/template"
 	"net"
 	"net/http"
@@ -21,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/rest"
 )
 
 //go:embed templates
@@ -229,7 +229,7 @@ func (h *Handler) render(p *page, c *call) ([]byte, int) {
 	f, err := h.frame(p, c)
 	status := http.StatusOK
 	if err = cmp.Or(err, c.err); err != nil {
-		status = statusOf(err)
+		status = rest.StatusOf(err)
 	}
 	var text bytes.Buffer
 	if err := p.text.ExecuteTemplate(&text, "frame", f); err != nil {
@@ -281,26 +281,6 @@ func pathOf(p *page, c *call) string {
 		path = strings.ReplaceAll(path, "{"+name+"}", c.PathValue(name))
 	}
 	return path
-}
-
-// statusOf returns the HTTP status of a page that tells of an error.
-func statusOf(err error) int {
-	switch allocator.KindOf(err) {
-	case allocator.Invalid:
-		return http.StatusUnprocessableEntity
-	case allocator.NotFound:
-		return http.StatusNotFound
-	case allocator.Exists, allocator.Conflict, allocator.Refused, allocator.NoRange, allocator.WentBack, allocator.Exhausted:
-		return http.StatusConflict
-	case allocator.Denied, allocator.Unauthenticated:
-		return http.StatusForbidden
-	case allocator.Unavailable:
-		return http.StatusServiceUnavailable
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
 }
 
 // problem is why a form was refused, for its template.

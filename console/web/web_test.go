@@ -165,7 +165,7 @@ func TestForms(t *testing.T) {
 		t.Errorf("%s\n%s", answer.Status, page)
 	}
 	post("proxied", map[string]string{"X-Forwarded-User": "anné", "X-Forwarded-For": "192.0.2.7, 10.0.0.1"})
-	if answer, _ := post(strings.Repeat("x", 2<<20), nil); answer.StatusCode != http.StatusUnprocessableEntity {
+	if answer, _ := post(strings.Repeat("x", 2<<20), nil); answer.StatusCode != http.StatusBadRequest {
 		t.Errorf("a form of 2 MiB: %s", answer.Status)
 	}
 	entries, err := w.admin.Audits(t.Context(), "", 10)
