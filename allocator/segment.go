@@ -188,3 +188,11 @@ func (l Layout) CountIDs(r Range, from, to int64) int64 {
 	}
 	return l.ordinal(r, to) - l.ordinal(r, from)
 }
+
+// Used returns the share of the IDs in [start, limit) that lies below next, 0 to 1.
+func Used(start, limit, next int64) float64 {
+	if next <= start {
+		return 0
+	}
+	return min(float64(next-start)/float64(limit-start), 1)
+}

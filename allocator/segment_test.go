@@ -239,3 +239,22 @@ func FuzzSegmentAgainstBig(f *testing.F) {
 		}
 	})
 }
+
+func TestUsed(t *testing.T) {
+	for _, test := range []struct {
+		start, limit, next int64
+		want               float64
+	}{
+		{1, 101, 0, 0}, // nothing leased yet
+		{1, 101, 1, 0}, // nor now
+		{1, 101, 51, 0.5},
+		{1, 101, 101, 1},
+		{1, 101, 1000, 1}, // the limit was lowered
+		{0, allocator.MaxID, allocator.MaxID, 1},
+		{allocator.MaxID - 2, allocator.MaxID, allocator.MaxID - 1, 0.5},
+	} {
+		if got := allocator.Used(test.start, test.limit, test.next); got != test.want {
+			t.Errorf("Used(%d, %d, %d): %v, want %v", test.start, test.limit, test.next, got, test.want)
+		}
+	}
+}

@@ -45,7 +45,7 @@ type tagIndex struct {
 type indexed struct {
 	tag   ledger.Tag
 	marks []*marchv1.Mark // by room
-	next  int64           // the largest of these
+	next  int64           // the largest of these, and of start
 	rate  float64
 	used  float64 // 0 to 1
 	lasts float64 // seconds; infinite without a rate
@@ -80,10 +80,7 @@ func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 func newIndexed(t ledger.Tag, marks map[allocator.Room]ledger.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
 	i := indexed{
 		tag:   ledger.Tag{Name: t.Name, Settings: t.Settings, Created: t.Created}, // without what it is stored as
-		marks: marksToProto(marks), next: t.Settings.Start, lasts: math.Inf(1),
-	}
-	for _, m := range marks {
-		i.next = max(i.next, m.Next)
+		marks: marksToProto(marks), next: floorOf(t, marks), lasts: math.Inf(1),
 	}
 	for room, rate := range rates {
 		i.rate += rate
@@ -91,7 +88,7 @@ func newIndexed(t ledger.Tag, marks map[allocator.Room]ledger.Mark, l allocator.
 			i.lasts = min(i.lasts, seconds(l, r, max(marks[room].Next, t.Settings.Start), t.Settings.Limit, rate))
 		}
 	}
-	i.used = min(1, float64(i.next-t.Settings.Start)/float64(t.Settings.Limit-t.Settings.Start))
+	i.used = allocator.Used(t.Settings.Start, t.Settings.Limit, i.next)
 	return i
 }
 

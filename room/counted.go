@@ -55,10 +55,10 @@ func (c *counted) finish() totals {
 // saw it last, 0 to 1.
 func (c *counted) used(s allocator.Status) float64 {
 	all := c.space.Load()
-	if all == nil || s.Last < all.start {
+	if all == nil {
 		return 0
 	}
-	return min(float64(s.Last+1-all.start)/float64(all.limit-all.start), 1)
+	return allocator.Used(all.start, all.limit, s.Last+1)
 }
 
 // lasts returns after how many seconds the mark reaches the tag's limit, should

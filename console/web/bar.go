@@ -52,7 +52,7 @@ type bar struct {
 
 // stretch is a room's range, or a gap (Room is empty).
 type stretch struct {
-	X, W, Middle string // percentages
+	X, W         string // percentages
 	Room         string
 	Colour       int
 	Text         string // what fits in, perhaps nothing
@@ -111,7 +111,7 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		}
 		x, w := part(lower, b.Boundary), part(upper, b.Boundary)-part(lower, b.Boundary)
 		s := stretch{
-			X: pct(x), W: pct(w), Middle: pct(x + w/2), Room: room, Colour: colour[room], lower: lower, upper: upper,
+			X: pct(x), W: pct(w), Room: room, Colour: colour[room], lower: lower, upper: upper,
 			Range: "[" + num(lower) + ", " + num(upper) + ")", Share: w / 100,
 		}
 		if w >= 3 {

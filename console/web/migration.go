@@ -44,7 +44,6 @@ type change struct {
 	Colour     int
 	Was, Is    string
 	Gains, Los int64 // residues; only under one boundary
-	Kind       string
 }
 
 // report is where an instance stands with a move. It is for the console to say

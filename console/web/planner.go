@@ -47,8 +47,6 @@ type planner struct {
 	JSON     string // the plan, as it is applied
 	Do       string // apply: to be confirmed
 	Hold     string
-	Reset    string
-	Query    url.Values
 	Refused  *problem // the apply
 	Switches bool
 }
@@ -118,7 +116,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
 		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
-		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Reset: "/migrations", Query: form, Refused: c.problemOf("apply", "hold"),
+		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Refused: c.problemOf("apply", "hold"),
 	}
 	if form.Has("scale") {
 		if err := h.scale(c, now, p); err != nil {

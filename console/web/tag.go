@@ -20,12 +20,10 @@ type tagView struct {
 	Chains   []chainView
 	Rate     float64
 	Used     float64
-	UsedBar  string
 	Next     int64
 	Settings tagForm
 	Skip     skipView
 	Prescale prescaleView
-	Boundary int64
 }
 
 // markView is a room's mark, drawn against the others.
@@ -43,13 +41,12 @@ type chainView struct {
 	Low    bool
 }
 
-// newMarks draws marks.
-func newMarks(marks []*marchv1.Mark, colour map[string]int, start int64) []markView {
+// newMarks draws marks, and returns the largest of them and of start.
+func newMarks(marks []*marchv1.Mark, colour map[string]int, start int64) (list []markView, most int64) {
 	least, most := int64(allocator.MaxID), start
 	for _, m := range marks {
 		least, most = min(least, m.GetNext()), max(most, m.GetNext())
 	}
-	var list []markView
 	for _, m := range marks {
 		x := 96.0 // room for the dot
 		if span := most - least; span > 0 {
@@ -57,7 +54,7 @@ func newMarks(marks []*marchv1.Mark, colour map[string]int, start int64) []markV
 		}
 		list = append(list, markView{Mark: m, Colour: colour[m.GetRoom()], X: pct(x), Behind: most - m.GetNext()})
 	}
-	return list
+	return list, most
 }
 
 func (h *Handler) tag(c *call) (string, any, error) {
@@ -70,18 +67,14 @@ func (h *Handler) tag(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	colour, s := colours(l.GetEver()...), t.GetTag()
-	v := &tagView{
-		GetTagResponse: t, Marks: newMarks(t.GetMarks(), colour, s.GetStart()), Next: s.GetStart(),
-		Settings: newTagForm(c, "settings", s), Boundary: l.GetLayout().GetLayout().GetBoundary(),
-	}
+	v := &tagView{GetTagResponse: t, Settings: newTagForm(c, "settings", s)}
+	v.Marks, v.Next = newMarks(t.GetMarks(), colour, s.GetStart())
 	for i := range v.Marks {
-		v.Next = max(v.Next, v.Marks[i].GetNext())
 		if to := s.GetSkips()[v.Marks[i].GetRoom()]; to > v.Marks[i].GetNext() {
 			v.Marks[i].Skip = to
 		}
 	}
-	v.Used = float64(v.Next-s.GetStart()) / float64(s.GetLimit()-s.GetStart())
-	v.UsedBar = used(v.Used)
+	v.Used = allocator.Used(s.GetStart(), s.GetLimit(), v.Next)
 	for _, chain := range t.GetChains() {
 		v.Rate += chain.GetPeak()
 		v.Chains = append(v.Chains, chainView{Chain: chain, Colour: colour[chain.GetRoom()],
@@ -93,7 +86,7 @@ func (h *Handler) tag(c *call) (string, any, error) {
 }
 
 func (h *Handler) updateTag(c *call) (string, error) {
-	t, err := tagForm{}.tag(c, false)
+	t, err := readTag(c, false)
 	if err != nil {
 		return "", err
 	}

@@ -79,7 +79,7 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	}
 	for _, t := range found.GetTags() {
 		row := tagRow{TagSummary: t, Used: used(t.GetUsed())}
-		row.Marks = newMarks(t.GetMarks(), colour, t.GetTag().GetStart())
+		row.Marks, _ = newMarks(t.GetMarks(), colour, t.GetTag().GetStart())
 		if n := len(row.Marks); n > shownMarks+1 {
 			row.Marks, row.More = row.Marks[:shownMarks], n-shownMarks
 		}
@@ -121,7 +121,7 @@ func (h *Handler) colours(c *call) (map[string]int, error) {
 
 // createTag is a form.
 func (h *Handler) createTag(c *call) (string, error) {
-	t, err := newTagForm(c, "create", nil).tag(c, true)
+	t, err := readTag(c, true)
 	if err != nil {
 		return "", err
 	}
@@ -165,8 +165,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	}
 }
 
-// tag reads the form. What is left empty is not set, but for the box.
-func (tagForm) tag(c *call, fresh bool) (*marchv1.Tag, error) {
+// readTag reads the form of a tag. What is left empty is not set, but for the box.
+func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
 	strict := c.FormValue("strict_retract") != ""
 	t := &marchv1.Tag{StrictRetract: &strict}
 	fields := []struct {
