@@ -98,6 +98,10 @@ const MaxBatch = 100_000
 // MaxLease is how many IDs one Lease hands out at most.
 const MaxLease = 1_000_000_000
 
+// RatesKept is how many rates are remembered, one a second: by an instance of its
+// own, by a console of each room, and so drawn on its page.
+const RatesKept = 120
+
 // PageSize returns how many items a page has that asked for so many: 1 to
 // 1,000, and 100 for 0. Its error is Invalid.
 func PageSize(asked int32) (int, error) {

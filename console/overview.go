@@ -12,15 +12,15 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 const (
-	// sampleEvery is how often instances are asked while somebody looks, and
-	// samples for how many of these the rates are kept.
+	// sampleEvery is how often instances are asked while somebody looks.
+	// api.RatesKept rates are kept.
 	sampleEvery = time.Second
-	samples     = 120
 	// sampleWithin is how long an overview waits for a first sample: a page must
 	// come at once. There will be another.
 	sampleWithin = 50 * time.Millisecond
@@ -38,8 +38,7 @@ type sample struct {
 // told is what one instance told.
 type told struct {
 	status *marchv1.InstanceStatus // nil where it did not answer
-	at     time.Time
-	rate   float64 // IDs per second since it was asked before, or in its last second; -1 for unknown
+	rate   float64                 // IDs per second since it was asked before, or in its last second; -1 for unknown
 }
 
 // look asks all instances with a heartbeat.
@@ -60,12 +59,12 @@ func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.G
 	now := sample{at: at, instances: make(map[ledger.InstanceID]told, len(instances)), rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
 	for i, instance := range instances {
-		t := told{status: answers[i].GetStatus(), at: at, rate: -1}
+		t := told{status: answers[i].GetStatus(), rate: -1}
 		if own := answers[i].GetRates(); len(own) > 0 {
 			t.rate = own[len(own)-1]
 		}
 		was := before.instances[instance.ID()]
-		if seconds := at.Sub(was.at).Seconds(); t.status != nil && was.status != nil && seconds > 0 &&
+		if seconds := at.Sub(before.at).Seconds(); t.status != nil && was.status != nil && seconds > 0 &&
 			t.status.GetStarted().AsTime().Equal(was.status.GetStarted().AsTime()) {
 			t.rate = float64(max(t.status.GetIssued()-was.status.GetIssued(), 0)) / seconds
 		}
@@ -81,7 +80,7 @@ func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.G
 	// A second that nobody measured has a place too: time goes on.
 	missed := 0
 	if !before.at.IsZero() {
-		missed = min(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, samples)
+		missed = min(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, api.RatesKept)
 	}
 	for room := range before.rates {
 		if _, ok := rates[room]; !ok {
@@ -105,7 +104,7 @@ func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.G
 			list = past(room, instances, answers, length+missed)
 		}
 		list = append(list, rate)
-		now.rates[room] = list[max(len(list)-samples, 0):]
+		now.rates[room] = list[max(len(list)-api.RatesKept, 0):]
 	}
 	return now
 }

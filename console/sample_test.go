@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -45,13 +46,13 @@ func TestSampleRates(t *testing.T) {
 		}
 	}
 	s = next(s, both, []*marchv1.GetInstanceResponse{nil, nil}, t0.Add(time.Hour))
-	if n := len(s.rates["a"]); n != samples {
-		t.Errorf("%d rates are kept, want %d", n, samples)
+	if n := len(s.rates["a"]); n != api.RatesKept {
+		t.Errorf("%d rates are kept, want %d", n, api.RatesKept)
 	}
 	s = next(s, []ledger.InstanceRecord{{Registration: ledger.Registration{Room: "new", Name: "z"}, Alive: true}}, []*marchv1.GetInstanceResponse{nil}, t0.Add(time.Hour+time.Second))
 	for _, room := range []allocator.Room{"a", "new"} {
-		if n := len(s.rates[room]); n != samples {
-			t.Errorf("room %s has %d rates, want %d: all are drawn over the same time", room, n, samples)
+		if n := len(s.rates[room]); n != api.RatesKept {
+			t.Errorf("room %s has %d rates, want %d: all are drawn over the same time", room, n, api.RatesKept)
 		}
 	}
 
@@ -71,7 +72,7 @@ func TestSampleRates(t *testing.T) {
 			t.Fatalf("second %d, with what instances remember (-want +got)\n%s", step.second, diff)
 		}
 	}
-	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil}, t0).rates["a"]); n != samples {
-		t.Errorf("%d rates are kept of those that an instance told, want %d", n, samples)
+	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil}, t0).rates["a"]); n != api.RatesKept {
+		t.Errorf("%d rates are kept of those that an instance told, want %d", n, api.RatesKept)
 	}
 }

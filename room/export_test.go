@@ -14,9 +14,6 @@ func (g *Growth) Rate(now time.Time, last int64) float64 { return g.rate(now, la
 // Rates opens what remembers rates.
 type Rates = rates
 
-// MaxRates is how many it remembers.
-const MaxRates = maxRates
-
 // Start begins.
 func (r *Rates) Start(now time.Time) { r.start(now) }
 

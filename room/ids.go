@@ -14,12 +14,6 @@ import (
 	"github.com/march-id/march/internal/crash"
 )
 
-// MaxBatch is how many IDs one NextBatch returns at most.
-const MaxBatch = api.MaxBatch
-
-// MaxLease is how many IDs one Lease hands out at most.
-const MaxLease = api.MaxLease
-
 // withChain calls use with a tag's chain, and again with a new one where the
 // chain was closed in between (unused for long, its tag deleted and made
 // again).
@@ -67,8 +61,8 @@ func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.Nex
 
 // NextBatch implements IDService.
 func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error) {
-	if n := r.GetCount(); n < 1 || n > MaxBatch {
-		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxBatch)
+	if n := r.GetCount(); n < 1 || n > api.MaxBatch {
+		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxBatch)
 	}
 	var runs []allocator.Run
 	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
@@ -85,8 +79,8 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 
 // Lease implements IDService.
 func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
-	if n := r.GetCount(); n < 1 || n > MaxLease {
-		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxLease)
+	if n := r.GetCount(); n < 1 || n > api.MaxLease {
+		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxLease)
 	}
 	var seg allocator.Segment
 	var ttl time.Duration

@@ -5,15 +5,14 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/march-id/march/api"
 )
 
-const (
-	// rateEvery is how often the rate of all chains together is measured, and
-	// maxRates is how many of these rates are remembered: so that whoever comes to
-	// look sees what was, and all see the same.
-	rateEvery = time.Second
-	maxRates  = 120
-)
+// rateEvery is how often the rate of all chains together is measured.
+// api.RatesKept of these are remembered: so that whoever comes to look sees what
+// was, and all see the same.
+const rateEvery = time.Second
 
 // rates remembers how many IDs were issued per second of late.
 type rates struct {
@@ -42,9 +41,9 @@ func (r *rates) note(now time.Time, issued int64) {
 		return
 	}
 	rate := float64(issued-r.mu.issued) / passed.Seconds()
-	seconds := min(max(int((passed+rateEvery/2)/rateEvery), 1), maxRates)
+	seconds := min(max(int((passed+rateEvery/2)/rateEvery), 1), api.RatesKept)
 	r.mu.list = append(r.mu.list, slices.Repeat([]float64{rate}, seconds)...)
-	r.mu.list = slices.Delete(r.mu.list, 0, max(len(r.mu.list)-maxRates, 0))
+	r.mu.list = slices.Delete(r.mu.list, 0, max(len(r.mu.list)-api.RatesKept, 0))
 	r.mu.issued, r.mu.at = issued, now
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/room"
 )
 
@@ -30,7 +31,7 @@ func TestRates(t *testing.T) {
 		}
 	}
 	r.Note(start.Add(time.Hour), 480)
-	if diff := cmp.Diff(make([]float64, room.MaxRates), r.Get()); diff != "" {
+	if diff := cmp.Diff(make([]float64, api.RatesKept), r.Get()); diff != "" {
 		t.Errorf("after an hour (-want +got)\n%s", diff)
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/internal/load"
-	"github.com/march-id/march/room"
 )
 
 // benchFlags are the load that march bench makes.
@@ -82,7 +81,7 @@ func (f *benchFlags) validate() error {
 			return allocator.Errorf(allocator.Invalid, "%s: %d; allowed: 1 to %d", n.flag, n.value, n.most)
 		}
 	}
-	most := map[string]int64{"batch": room.MaxBatch, "lease": room.MaxLease}[f.mode]
+	most := map[string]int64{"batch": api.MaxBatch, "lease": api.MaxLease}[f.mode]
 	switch _, err := allocator.ParseTag(f.tag); {
 	case err != nil:
 		return err

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/room"
 )
 
 func newID(c *common) *cobra.Command {
@@ -100,7 +100,7 @@ func issue(ctx context.Context, c *common, t *target, tag string, count int64, s
 	defer l.close()
 	w := bufio.NewWriter(c.stdout)
 	for count > 0 {
-		n := min(count, room.MaxBatch)
+		n := min(count, api.MaxBatch)
 		var answer *marchv1.NextBatchResponse
 		err := l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			answer, err = marchv1.NewIDServiceClient(conn).NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})

@@ -3,11 +3,9 @@ package web
 import (
 	"slices"
 
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
-
-// sparkSlots is how many seconds a sparkline shows.
-const sparkSlots = 120
 
 type overviewView struct {
 	*marchv1.GetOverviewResponse
@@ -51,7 +49,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		}
 	}
 	for _, r := range o.GetRooms() {
-		card := roomCard{RoomStatus: r, Colour: colour[r.GetName()], Now: -1, Spark: newSpark(r.GetRates(), sparkSlots)}
+		card := roomCard{RoomStatus: r, Colour: colour[r.GetName()], Now: -1, Spark: newSpark(r.GetRates(), api.RatesKept)}
 		if r.Rate != nil {
 			card.Now = r.GetRate()
 			v.Total += card.Now
