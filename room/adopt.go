@@ -55,7 +55,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 		return false
 	}
 	s.log.Info("layout served", "version", layout.Version, "tags", total, "took", time.Since(start).Round(time.Millisecond))
-	s.reportHealth()
+	_ = s.reportHealth()
 	return true
 }
 

@@ -173,7 +173,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
 	}
-	s.reportHealth()
+	_ = s.reportHealth()
 	return s, nil
 }
 
@@ -284,10 +284,9 @@ func (s *Server) warm(ctx context.Context) {
 	if ctx.Err() == nil {
 		s.status.started()
 		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
-		if err := s.Ready(); err != nil {
+		if err := s.reportHealth(); err != nil {
 			s.log.Warn("but nothing can be issued", "error", err)
 		}
-		s.reportHealth()
 	}
 }
 

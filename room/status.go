@@ -111,8 +111,7 @@ func (s *Server) watchHealth(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		s.reportHealth()
-		switch err := s.Ready(); {
+		switch err := s.reportHealth(); {
 		case s.status.get() != nil: // it starts or stops, which is said elsewhere
 		case err != nil && !said:
 			said = s.lines.unready.Log(time.Now(), s.log.Warn, "nothing can be issued", "error", err)
@@ -123,15 +122,17 @@ func (s *Server) watchHealth(ctx context.Context) error {
 	}
 }
 
-// reportHealth tells gRPC's health service.
-func (s *Server) reportHealth() {
-	serving := healthpb.HealthCheckResponse_SERVING
-	if s.Ready() != nil {
+// reportHealth tells gRPC's health service whether the instance is ready, and
+// returns what Ready does.
+func (s *Server) reportHealth() error {
+	serving, why := healthpb.HealthCheckResponse_SERVING, s.Ready()
+	if why != nil {
 		serving = healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName, marchv1.RoomService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, serving)
 	}
+	return why
 }
 
 // GetChain implements RoomService.
