@@ -1,5 +1,7 @@
-// Package levers is what operators do to a tag that exists, as calls that rooms
-// and consoles both serve: one checks and answers as the other does.
+// Package levers is the calls of operators that rooms and consoles both serve, so
+// that one checks and answers as the other does: what is done to a tag that
+// exists, and where an ID is from. And what such calls have in common: who calls,
+// how a tag is a message, how a layout's faults are told.
 package levers
 
 import (
