@@ -37,6 +37,9 @@ type Config struct {
 	// `march instance forget` does it: should it live after all, it leases nothing
 	// more until it is restarted. Default a day; 1 minute or more.
 	ForgetAfter time.Duration
+	// AllowedHosts are names by which HTTP may be called besides localhost and
+	// loopback addresses, where it listens on such an address. Default none.
+	AllowedHosts []string
 	// Metrics, where they are set, are served at /metrics.
 	Metrics *observe.Metrics
 	// Tracer makes spans; nil makes none.
@@ -77,6 +80,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.ForgetAfter < time.Minute {
 		return nil, allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
+	}
+	if err := server.CheckHosts(cfg.AllowedHosts); err != nil {
+		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -125,7 +131,7 @@ func (s *Server) Run(ctx context.Context) error {
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
 		Ready:    s.checks,
-		Routes:   s.routes,
+		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts,
 		Draining: func() { close(s.stopping) },
 		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})

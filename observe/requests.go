@@ -110,12 +110,12 @@ func (r *Requests) failed(fullMethod string, err error) {
 	r.count.WithLabelValues(fullMethod[1:], code.String()).Inc()
 }
 
-// HTTP counts and times what a mux answers, by the pattern that it found.
-func (r *Requests) HTTP(mux *http.ServeMux) http.Handler {
+// HTTP counts and times what next answers, by the pattern that a mux in it found.
+func (r *Requests) HTTP(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		start := time.Now()
 		answer := &answer{ResponseWriter: w, status: http.StatusOK}
-		mux.ServeHTTP(answer, request)
+		next.ServeHTTP(answer, request)
 		r.answered(request.Pattern, answer.status, time.Since(start))
 	})
 }

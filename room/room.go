@@ -69,6 +69,9 @@ type Config struct {
 	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
 	// Default math/rand's.
 	Rand func() float64
+	// AllowedHosts are names by which HTTP may be called besides localhost and
+	// loopback addresses, where it listens on such an address. Default none.
+	AllowedHosts []string
 	// Metrics, where they are set, are served at /metrics.
 	Metrics *observe.Metrics
 	// MetricsTags is how many tags have series of their own in them; the others
@@ -152,6 +155,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q; allowed: HOST:PORT", cfg.Advertise)
 	} else if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is no address that others can reach; give --advertise HOST:PORT where --grpc listens on all addresses", cfg.Advertise)
+	}
+	if err := server.CheckHosts(cfg.AllowedHosts); err != nil {
+		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -239,6 +245,8 @@ func (s *Server) Run(ctx context.Context) error {
 		Tracer:   s.cfg.Tracer,
 		Logger:   s.log,
 		Draining: s.status.stopped,
+
+		AllowedHosts: s.cfg.AllowedHosts,
 	})
 	stopServing()
 	warming.Wait()

@@ -22,7 +22,8 @@
 //  1. A request that may issue IDs or change anything is no GET, and every answer
 //     says Cache-Control: no-store: nothing on the way repeats or remembers an ID.
 //  2. A browser does not send such a request for a page of another origin
-//     (http.CrossOriginProtection). No CORS header is ever sent.
+//     (http.CrossOriginProtection). No CORS header is ever sent. That a page's
+//     own name leads here does not help it: see package server.
 //  3. Every error is a JSON object as march.v1.Error has it, but for what net/http
 //     refuses before there is a request (a malformed line or header).
 //  4. Integers of 64 bits are JSON strings, as everywhere in March.

@@ -26,6 +26,11 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
+// Refuse answers what HTTP refuses by itself, as march.v1.Error.
+func Refuse(w http.ResponseWriter, with int, is codes.Code, message string) {
+	writeError(w, &refusal{with, is, message})
+}
+
 // refuse answers an error, and logs one that nobody foresaw.
 func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if api.Unforeseen(err) {

@@ -1,6 +1,8 @@
 // Package server serves gRPC and its HTTP side the same way in rooms and
-// consoles: bounded sizes and times, errors as package api has them, health,
-// reflection, /livez, /readyz and /metrics, and a stop that lets calls finish.
+// consoles: bounded sizes and times, errors as package api has them, those that
+// nobody foresaw logged, calls counted and traced, health, reflection, /livez,
+// /readyz and /metrics, no HTTP under a foreign name where it listens on loopback
+// (hosts.go), and a stop that lets calls finish.
 package server
 
 import (
@@ -48,6 +50,10 @@ type Config struct {
 	// within the server's time limits or lift them for its own route
 	// (http.ResponseController).
 	Routes func(*http.ServeMux)
+	// AllowedHosts are names by which HTTP may be called besides localhost and
+	// loopback addresses, where it listens on such an address: those that a proxy
+	// in front passes on. CheckHosts says which are good.
+	AllowedHosts []string
 	// MaxRequest bounds a gRPC request, in bytes.
 	MaxRequest int
 	// Drain is how long calls under way may take at the end.
@@ -152,8 +158,11 @@ func handler(cfg Config, requests *observe.Requests) http.Handler {
 		cfg.Routes(mux)
 	}
 	var h http.Handler = mux
+	if cfg.HTTP != nil {
+		h = guardHosts(cfg.HTTP.Addr(), cfg.AllowedHosts, h)
+	}
 	if requests != nil {
-		h = requests.HTTP(mux)
+		h = requests.HTTP(h)
 	}
 	if cfg.Tracer != nil {
 		h = observe.HTTP(cfg.Tracer, h, untracedPath)

@@ -32,6 +32,7 @@ type dev struct {
 	ports    devPorts
 	rooms    []string
 	boundary int64
+	hosts    []string // by which HTTP may be called besides localhost
 
 	log     hclog.Logger
 	closers []func() // in the order of opening
@@ -63,6 +64,7 @@ ranges. Later the layout that the data directory holds does.`,
 	flags.IntVar(&d.ports.base, "base-port", 7000, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
+	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
 
@@ -177,6 +179,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Le
 	}
 	consoleConfig := console.DefaultConfig()
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = admin, d.log.Named("console"), w.metrics
+	consoleConfig.AllowedHosts = d.hosts
 	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
 	cons, err := console.New(consoleConfig)
 	if err != nil {
@@ -216,7 +219,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
-	cfg.CreateTags, cfg.Metrics = true, w.metrics
+	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
 	if !d.data.temporary {
 		cfg.Journal = d.data.journal()
 	}

@@ -211,6 +211,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
 	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "for how long what clients lease is theirs to use, and what strict tags hold after etcd last confirmed the layout")
 	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
+	hostsFlag(cmd, &cfg.AllowedHosts)
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }
@@ -262,9 +263,16 @@ one cluster.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	hostsFlag(cmd, &cfg.AllowedHosts)
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "for how long an instance must be silent to be forgotten")
 	return cmd
+}
+
+// hostsFlag says by which names HTTP may be called.
+func hostsFlag(cmd *cobra.Command, names *[]string) {
+	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
+		"names besides localhost by which HTTP may be called where it listens on a loopback address: a proxy's in front that passes its own on")
 }
 
 // runner is a server that runs until its context ends.
