@@ -211,12 +211,19 @@ func prepare(m *ledger.Migration, waits, instances []ledger.InstanceRecord) {
 		late := slices.ContainsFunc(instances, func(i ledger.InstanceRecord) bool {
 			return slices.Contains(move.Loses, i.Room) && i.Version < move.Layout.Version && !waived(*m, i)
 		})
-		switch {
-		case k < m.Reached && len(move.Loses) > 0 && move.ClientsUntil.IsZero() && !late:
+		if k < m.Reached && len(move.Loses) > 0 && move.ClientsUntil.IsZero() && !late {
 			move.ClientsUntil = time.Now().Add(move.Hold).UTC().Truncate(time.Millisecond)
-		case k == m.Reached:
-			move.Hold = longestHold(instances, move.Loses)
 		}
+	}
+	noteHolds(m.Moves[m.Reached:], instances)
+}
+
+// noteHolds raises the holds of moves that are not made yet to those of the
+// instances that are registered now. They may have stopped when the move is made,
+// and their clients have what they leased all the same.
+func noteHolds(moves []ledger.Move, instances []ledger.InstanceRecord) {
+	for k := range moves {
+		moves[k].Hold = max(moves[k].Hold, longestHold(instances, moves[k].Loses))
 	}
 }
 

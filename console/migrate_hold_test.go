@@ -63,6 +63,29 @@ func TestMigrateClientsOfTheGone(t *testing.T) {
 	}
 }
 
+// TestMigrateClientsOfTheLeaving: so they have of one that stops once the migration
+// has begun, before the move that its room loses by.
+func TestMigrateClientsOfTheLeaving(t *testing.T) {
+	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
+	n := w.node()
+	leaving := w.join("a", "leaving", 5*time.Hour)
+	n.on(func(what string) verdict {
+		if what == "move" {
+			return refuse
+		}
+		return pass
+	})
+	m := w.apply(n, quarter(), 0)
+	if err := leaving.Leave(bg); err != nil {
+		t.Fatal(err)
+	}
+	n.on(nil)
+	move := w.ends(n, m.GetId(), "done").GetMoves()[0]
+	if got := move.GetClientsUntil().AsTime().Sub(move.GetMade().AsTime()); got < 5*time.Hour || got > 5*time.Hour+time.Minute {
+		t.Errorf("clients are said to have IDs for %v; the instance's hold was 5 hours", got)
+	}
+}
+
 // TestMigrateClientsUntil tells until when clients may use what instances leased
 // to them before these reported.
 func TestMigrateClientsUntil(t *testing.T) {

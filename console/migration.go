@@ -130,8 +130,14 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 	if !sameMoves(planToProto(plan).GetMoves(), given.GetMoves()) {
 		return nil, allocator.Errorf(allocator.Invalid, "plan: its moves are not those that lead from layout version %d to its target: plan again", from.Version)
 	}
+	instances, err := s.ledger.Instances(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	moves := movesOf(plan)
+	noteHolds(moves, instances)
 	m, err := s.ledger.StartMigration(ctx, record, ledger.Migration{
-		From: plan.From, Target: plan.Target, Moves: movesOf(plan), Hold: hold,
+		From: plan.From, Target: plan.Target, Moves: moves, Hold: hold,
 	}, levers.Actor(ctx))
 	if err != nil {
 		return nil, err

@@ -164,7 +164,7 @@ type moveValue struct {
 	Layout rangesValue `json:"layout"`
 	Loses  []string    `json:"loses,omitempty"`
 	Made   *time.Time  `json:"made,omitempty"`
-	Hold   string      `json:"hold,omitempty"` // where it was made
+	Hold   string      `json:"hold,omitempty"` // always where it was made
 
 	ClientsUntil *time.Time `json:"clients_until,omitempty"`
 }

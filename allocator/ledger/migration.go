@@ -52,9 +52,10 @@ type Move struct {
 	Layout allocator.Layout // Version is the one it has or will have
 	Loses  []allocator.Room // rooms that lose residues: their instances must report before the next move
 	Made   time.Time        // zero before it is made
-	// Hold is the longest hold of the instances of Loses when the move was made,
-	// and ClientsUntil when what they leased to clients ends: until then these may
-	// still issue residues that the rooms lost. It is zero before all reported.
+	// Hold is the longest hold of the instances of Loses that were registered when
+	// the move was planned, or before a later change of the migration until it was
+	// made; and ClientsUntil when what they leased to clients ends: until then these
+	// may still issue residues that the rooms lost. It is zero before all reported.
 	Hold         time.Duration
 	ClientsUntil time.Time
 }

@@ -35,7 +35,10 @@ func (m Migration) encode() []byte {
 			mv.Loses = append(mv.Loses, string(room))
 		}
 		if !move.Made.IsZero() {
-			mv.Made, mv.Hold = &move.Made, move.Hold.String()
+			mv.Made = &move.Made
+		}
+		if !move.Made.IsZero() || move.Hold > 0 {
+			mv.Hold = move.Hold.String()
 		}
 		if !move.ClientsUntil.IsZero() {
 			mv.ClientsUntil = &move.ClientsUntil
@@ -126,6 +129,8 @@ func (v migrationValue) migration() (Migration, error) {
 		}
 		if mv.Made != nil {
 			move.Made = *mv.Made
+		}
+		if mv.Made != nil || mv.Hold != "" {
 			if move.Hold, err = time.ParseDuration(mv.Hold); err != nil {
 				return m, err
 			}
