@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
 )
 
 // Random layouts are valid, have every room, and give each a tenth at least, so
@@ -87,5 +91,34 @@ func TestWrongUsage(t *testing.T) {
 		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("chaos %s: exit code %d, %v; want %q", test.args, exitCode(err), err, test.want)
 		}
+	}
+}
+
+// Nobody is stopped for long while a room is cut off from etcd, and anybody may be
+// again when that is over, or could not be had.
+func TestCutOffHoldsPauses(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 0))
+	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Rooms: []cluster.Room{{Name: "a"}}}}, nil, hclog.NewNullLogger())
+	free := func() bool {
+		if !d.hold.TryLock() {
+			return false
+		}
+		d.hold.Unlock()
+		return true
+	}
+	hurt, err := cutOff(t.Context(), d, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if free() {
+		t.Error("somebody may be stopped while a room is cut off")
+	}
+	if err := hurt.end(t.Context()); err != nil || !free() {
+		t.Errorf("after the end: %v, free %v", err, free())
+	}
+	stopped := &cluster.Server{Room: "a"}
+	d.Instances, d.mu.paused[stopped] = []*cluster.Server{stopped}, true
+	if _, err := cutOff(t.Context(), d, r); !errors.Is(err, errSkip) || !free() {
+		t.Errorf("a room with one that is stopped: %v, free %v", err, free())
 	}
 }

@@ -204,8 +204,24 @@ func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Durati
 const settleFor = 20 * time.Second
 
 // cutOff holds a room's links to etcd for less than its instances' reserves
-// last: nobody may notice.
+// last: nobody may notice. So nobody is stopped for long meanwhile: the calls of
+// who is stopped fail, and etcd has no part in that.
 func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
+	d.hold.Lock()
+	i, err := d.cutOff(ctx, r)
+	if err != nil {
+		d.hold.Unlock()
+		return nil, err
+	}
+	end := i.end
+	i.end = func(ctx context.Context) error {
+		defer d.hold.Unlock()
+		return end(ctx)
+	}
+	return i, nil
+}
+
+func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 	rooms := slices.Clone(d.Rooms)
 	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
 	rooms = slices.DeleteFunc(rooms, func(room cluster.Room) bool {
