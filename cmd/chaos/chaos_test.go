@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -121,4 +123,18 @@ func TestCutOffHoldsPauses(t *testing.T) {
 	if _, err := cutOff(t.Context(), d, r); !errors.Is(err, errSkip) || !free() {
 		t.Errorf("a room with one that is stopped: %v, free %v", err, free())
 	}
+}
+
+// A fault that never begins, for want of an etcd that answers say, is an error in
+// the end.
+func TestBeginningIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDriver(&config{}, &cluster.Cluster{}, nil, hclog.NewNullLogger())
+		never := fault{"never", "", func(ctx context.Context, _ *driver, _ *rand.Rand) (*injury, error) {
+			return nil, cluster.Poll(ctx, "something", func() bool { return false })
+		}}
+		if err := d.inject(t.Context(), never, 1, nil); err == nil || !strings.Contains(err.Error(), "waiting for something: not within 3m0s") {
+			t.Errorf("got %v", err)
+		}
+	})
 }

@@ -103,7 +103,9 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 	d.say("%s", f.kind)
 	before := d.Counts()
 	began := time.Now()
-	hurt, err := f.begin(ctx, d, r)
+	beginning, cancel := context.WithTimeoutCause(ctx, beginWithin, fmt.Errorf("not within %v", beginWithin))
+	hurt, err := f.begin(beginning, d, r)
+	cancel()
 	if err != nil {
 		return err
 	}
@@ -136,10 +138,13 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 }
 
 const (
-	// endWithin is how long the end of a fault may take, and giveUp how long to
-	// wait for IDs after it.
-	endWithin = 60 * time.Second
-	giveUp    = 60 * time.Second
+	// beginWithin and endWithin are how long the beginning and the end of a fault
+	// may take: a restore of etcd begins within half a minute. An etcd that does not
+	// come back must not have a run wait for ever.
+	beginWithin = 3 * time.Minute
+	endWithin   = 60 * time.Second
+	// giveUp is how long to wait for IDs after the end.
+	giveUp = 60 * time.Second
 )
 
 // recovered waits until all are given IDs again, and says how long it took.
