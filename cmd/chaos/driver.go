@@ -27,7 +27,6 @@ type driver struct {
 	events *record.Events
 	log    hclog.Logger
 	admin  *admin
-	began  time.Time
 
 	background context.Context // of what only watches
 	stopWatch  context.CancelFunc
@@ -46,6 +45,7 @@ type driver struct {
 
 	mu struct {
 		sync.Mutex
+		began   time.Time                    // when the first fault could come
 		paused  map[*cluster.Server]bool     // by the lane of pauses: not measured
 		touched map[allocator.Room]time.Time // when a room was hurt last
 		kinds   map[string]int
@@ -266,13 +266,13 @@ func (d *driver) line() string {
 		failed += count.Failed
 		twice += count.Twice
 	}
-	elapsed := time.Duration(0)
-	if !d.began.IsZero() {
-		elapsed = time.Since(d.began).Round(time.Second)
-	}
 	d.mu.Lock()
-	kinds := len(d.mu.kinds)
+	began, kinds := d.mu.began, len(d.mu.kinds)
 	d.mu.Unlock()
+	elapsed := time.Duration(0)
+	if !began.IsZero() {
+		elapsed = time.Since(began).Round(time.Second)
+	}
 	return fmt.Sprintf("%v: %.1f million IDs, %d calls failed, %d twice, %d faults of %d kinds, %d migrations, %d violations; %s",
 		elapsed, float64(ids)/1e6, failed, twice, d.injected.Load(), kinds, d.migrated.Load(), d.violated.Load(), *d.doing.Load())
 }

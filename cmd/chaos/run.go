@@ -187,7 +187,9 @@ func (d *driver) torment(ctx context.Context) error {
 	if err := d.calm(ctx, 2*time.Second); err != nil {
 		return err
 	}
-	d.began = time.Now()
+	d.mu.Lock()
+	d.mu.began = time.Now()
+	d.mu.Unlock()
 	group, ctx := errgroup.WithContext(ctx)
 	lanes, stop := context.WithTimeout(ctx, d.config.time)
 	if d.config.cell != nil {
