@@ -90,7 +90,7 @@ const limit = 5 * time.Second
 
 // whose tells whether callers are those of a server.
 func whose(s *cluster.Server, who string) bool {
-	return strings.HasPrefix(who, fmt.Sprintf("%s/%s ", s.Room, s.ID))
+	return strings.HasPrefix(who, id(s)+" ")
 }
 
 // expected are the callers who should be given IDs: all but those of servers
@@ -102,7 +102,7 @@ func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 			continue
 		}
 		for _, tag := range d.Tags {
-			who = append(who, fmt.Sprintf("%s/%s %s", s.Room, s.ID, tag))
+			who = append(who, traffic.Who(s.Room, allocator.Instance(s.ID), tag))
 		}
 	}
 	return who

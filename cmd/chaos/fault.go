@@ -30,8 +30,6 @@ type injury struct {
 	end func(ctx context.Context) error
 	// unhurt accepts callers of whom no call may fail meanwhile; nil for none.
 	unhurt func(who string) bool
-	// loose faults are measured, and held to no limit: they hurt twice.
-	loose bool
 }
 
 // errSkip says that a fault cannot be had now.
@@ -161,14 +159,11 @@ func (d *driver) recovered(ctx context.Context, f fault, number int, hurt *injur
 		return ctx.Err()
 	}
 	e := record.Event{What: record.Issuing, Fault: number, Kind: f.kind, Target: hurt.target, Took: took, Limit: limit, Detail: "last " + slowest}
-	if hurt.loose {
-		e.Limit = 0
-	}
 	switch {
 	case late != "":
 		e.Took = giveUp
 		e.Violation = fmt.Sprintf("%s is given no IDs %v after the fault: %s", late, giveUp, d.Counts()[late].Error)
-	case !hurt.loose && took > limit:
+	case took > limit:
 		e.Violation = fmt.Sprintf("%s was given no IDs for %v after the fault; allowed: %v", slowest, took.Round(time.Millisecond), limit)
 	}
 	d.note(e)

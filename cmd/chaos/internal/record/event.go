@@ -140,7 +140,6 @@ type Run struct {
 	Rooms    []RunRoom     `json:"rooms"`
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
-	Journal  bool          `json:"journal"`
 	Kinds    []string      `json:"kinds"` // of faults that the schedule draws from
 }
 
