@@ -84,6 +84,7 @@ func TestWrongUsage(t *testing.T) {
 		{"--nothing", "unknown flag"},
 		{"something", `"something"`},
 		{"matrix --cells 19", "cells: 19; allowed: 1 to 18"},
+		{"matrix --rate 1", "rate: 1; allowed: 1000"},
 		{"check", "0 arguments; allowed: one"},
 	} {
 		var out bytes.Buffer

@@ -206,9 +206,18 @@ func (c *config) run(ctx context.Context) (err error) {
 		return os.RemoveAll(c.dir)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(c.stderr, "what happened is in %s; again: chaos --time %v --seed %d\n", c.dir, c.time, c.seed)
+		_, _ = fmt.Fprintf(c.stderr, "what happened is in %s; again: chaos%s\n", c.dir, c.again())
 	}
 	return err
+}
+
+// again returns the flags that lead to the same torture.
+func (c *config) again() string {
+	flags := fmt.Sprintf(" --time %v --seed %d --rate %d", c.time, c.seed, c.rate)
+	if len(c.only) > 0 {
+		flags += fmt.Sprintf(" --only %q", strings.Join(c.only, ","))
+	}
+	return flags
 }
 
 // directory makes the run's directory.

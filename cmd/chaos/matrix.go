@@ -32,10 +32,17 @@ README says that nobody can see them may issue IDs twice; all others may not.`,
 					return allocator.Errorf(allocator.Invalid, "cells: %d; allowed: 1 to %d", n, len(cells()))
 				}
 			}
+			if err := cfg.validate(); err != nil {
+				return err
+			}
+			temporary := cfg.dir == ""
 			if err := cfg.directory(); err != nil {
 				return err
 			}
-			return cfg.matrix(cmd.Context(), numbers)
+			if err := cfg.matrix(cmd.Context(), numbers); err != nil || !temporary {
+				return err
+			}
+			return os.RemoveAll(cfg.dir)
 		},
 	}
 	cmd.Flags().IntSliceVar(&numbers, "cells", nil, "only these cells, by their numbers, separated by commas (default all)")
