@@ -79,7 +79,8 @@ var ErrClosed = &Error{Kind: Unavailable, Msg: "chain closed"}
 // the source is asked again.
 const failurePause = time.Second
 
-// spent is the link of a chain that holds nothing: no ordinal is below end 0.
+// spentLink returns the link of a chain that holds nothing: no ordinal is below
+// its end, 0.
 func spentLink() *link { return &link{} }
 
 // NewChain returns an empty chain. It leases nothing before it is first used.

@@ -1,8 +1,9 @@
 // Command chaos tortures March: a three-member etcd, rooms, consoles and
-// callers, real processes with a TCP proxy in each of their connections, and a
-// seeded schedule of faults, while operators migrate, skip and change tags. At
-// the end it heals everything and checks all that was seen: every ID ever
-// issued, what etcd kept, and how long anybody had to wait.
+// callers, real processes with a TCP proxy in each of their connections (but those
+// of consoles to rooms, and of who watches), and a seeded schedule of faults, while
+// operators migrate, skip and change tags. At the end it heals everything and
+// checks all that was seen: every ID ever issued, what etcd kept, and how long
+// anybody had to wait.
 //
 //	go run ./cmd/chaos --time 60s
 //	go run ./cmd/chaos --time 10m --seed 7

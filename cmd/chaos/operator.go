@@ -206,7 +206,7 @@ func (d *driver) prescale(ctx, _ context.Context, r *rand.Rand) (string, error) 
 	return fmt.Sprintf("prescale %v", request), err
 }
 
-// ended waits until no migration is under way.
+// migrationsEnd waits until no migration is under way.
 func (d *driver) migrationsEnd(ctx context.Context) error {
 	for {
 		state, err := d.seeThrough(ctx, ctx, "", -1)

@@ -21,8 +21,8 @@ import (
 )
 
 // Member is one of etcd's. Members dial each other by addresses that are nowhere
-// (RFC 5737), through a SOCKS proxy of each one's own: so the link from one to another is one that can
-// be hurt alone, in one direction, too.
+// (RFC 5737), through a SOCKS proxy of each one's own: so the link from one to
+// another is one that can be hurt alone, in one direction, too.
 type Member struct {
 	*keeper
 	// Client is where it serves clients, HOST:PORT.

@@ -14,9 +14,9 @@
 // An etcd that was restored from a backup is one that went back in time: its
 // revisions repeat. What comes then is another life. Follow finds out by itself:
 // by another cluster ID, by a lower revision or raft index, or by keys that were
-// last written at revisions of which it knows all, and differ from what it knows. It looks
-// once a second and whenever a watch ends. What the watch brought between the
-// last look that found all well and one that did not may be of either life: it
+// last written at revisions of which it knows all, and differ from what it knows.
+// It looks once a second and whenever a watch ends. What the watch brought between
+// the last look that found all well and one that did not may be of either life: it
 // is left out, and counted.
 //
 // Where changes were compacted before they were seen, there is a gap: marks may

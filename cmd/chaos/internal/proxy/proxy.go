@@ -1,6 +1,7 @@
 // Package proxy is a TCP link that can be hurt: held in one direction or both,
-// slowed down, made narrow, and cut. Every connection of a chaos run goes
-// through one, so that no fault needs a privilege.
+// slowed down, made narrow, and cut. Every connection that a chaos run hurts goes
+// through one, so that no fault needs a privilege: those of rooms and consoles to
+// etcd, of etcd's members to each other, and of callers to rooms.
 //
 // A held link loses nothing, as TCP would lose nothing: what was sent arrives
 // when it is let go, late. So answers come after their callers gave up, and
@@ -250,8 +251,8 @@ type Listener struct {
 // Listen takes connections for a link, on a free port of the loopback.
 func Listen(l *Link) (*Listener, error) { return serve(l.Carry) }
 
-// serve calls take with each connection, in a goroutine of its own. Its listener must be closed before
-// what take hands them to.
+// serve calls take with each connection, in a goroutine of its own. Its listener
+// must be closed before what take hands them to.
 func serve(take func(net.Conn)) (*Listener, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
