@@ -195,7 +195,7 @@ func (d *driver) pauses(ctx, lanes context.Context) error {
 		return nil
 	}
 	r := rand.New(rand.NewPCG(d.config.seed, 2))
-	servers := append(append([]*cluster.Server{}, d.Instances...), d.Consoles...)
+	servers := d.Servers()
 	for number := 1; ; number++ {
 		if !pause(lanes, between(r, time.Second, 10*time.Second)) {
 			return nil

@@ -29,7 +29,7 @@ func (d *driver) heal(ctx context.Context) error {
 		m.Keep(true)
 		_ = m.Signal(contSignal)
 	}
-	for _, s := range append(append([]*cluster.Server{}, d.Instances...), d.Consoles...) {
+	for _, s := range d.Servers() {
 		s.Keep(true)
 		_ = s.Signal(contSignal)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -183,7 +184,7 @@ func (d *driver) anew(ctx context.Context, others []*cluster.Member, m *cluster.
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, last)
 	}
-	m.Begin(initial(append(append([]*cluster.Member{}, others...), m)), "existing", d.token)
+	m.Begin(initial(append(slices.Clone(others), m)), "existing", d.token)
 	return d.up(ctx, m)
 }
 

@@ -231,7 +231,7 @@ func (d *driver) verify(ctx context.Context) error {
 		return writeErr
 	}
 	if err != nil {
-		d.events.Add(record.Event{What: record.Operator, Detail: "march verify", Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
+		d.note(record.Event{What: record.Operator, Detail: "march verify", Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -144,7 +145,7 @@ func (c *Cluster) StopLoads() error {
 // StopServers ends rooms and consoles in good order.
 func (c *Cluster) StopServers() error {
 	var errs []error
-	for _, s := range append(append([]*Server{}, c.Instances...), c.Consoles...) {
+	for _, s := range c.Servers() {
 		errs = append(errs, s.Stop(stopWithin))
 	}
 	return errors.Join(errs...)
@@ -159,7 +160,7 @@ func (c *Cluster) Close() error {
 	for _, l := range c.Loads {
 		errs = append(errs, l.kill())
 	}
-	for _, s := range append(append([]*Server{}, c.Instances...), c.Consoles...) {
+	for _, s := range c.Servers() {
 		errs = append(errs, s.close())
 	}
 	for _, m := range c.Members {
@@ -167,6 +168,9 @@ func (c *Cluster) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Servers returns all instances and consoles.
+func (c *Cluster) Servers() []*Server { return slices.Concat(c.Instances, c.Consoles) }
 
 // Links returns every link of the cluster.
 func (c *Cluster) Links() []*proxy.Link {
@@ -176,7 +180,7 @@ func (c *Cluster) Links() []*proxy.Link {
 			links = append(links, l)
 		}
 	}
-	for _, s := range append(append([]*Server{}, c.Instances...), c.Consoles...) {
+	for _, s := range c.Servers() {
 		links = append(links, s.Etcd...)
 		if s.Callers != nil {
 			links = append(links, s.Callers)
