@@ -133,7 +133,10 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 	released = true
 	return &injury{target: "etcd", detail: c.String(), end: func(ctx context.Context) error {
 		defer d.hold.Unlock()
-		return d.goOn(ctx, c, before, r)
+		if err := d.goOn(ctx, c, before, r); err != nil {
+			return err
+		}
+		return os.RemoveAll(dir) // copies of members are large, and a long run makes many
 	}}, nil
 }
 
