@@ -196,9 +196,11 @@ func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
 		seg, ok := c.cut(n)
 		c.mu.Unlock()
 		if ok {
-			var err error
-			if ok, err = c.admits(seg); ok || err != nil {
-				return seg, err
+			switch ok, err := c.admits(seg); {
+			case err != nil:
+				return Segment{}, err
+			case ok:
+				return seg, nil
 			}
 		}
 		if err := c.wait(ctx, 1, n); err != nil {

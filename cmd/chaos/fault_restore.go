@@ -271,10 +271,11 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 		last = fmt.Errorf("march recover, %d times: %w; see logs/%s", try+1, err, name)
 		if missing := goOnWithout.FindSubmatch(out); missing != nil {
 			without := string(missing[1])
-			if who, ok := d.forgot(without); !ok {
-				return fmt.Errorf("march recover misses %s, which has its memory; see logs/%s", who, name)
+			if who, ok := d.forgot(without); ok {
+				args = append(args, "--without", without)
+			} else { // it may have been slow to answer: asked again, it must
+				last = fmt.Errorf("march recover misses %s, which has its memory, %d times; see logs/%s", who, try+1, name)
 			}
-			args = append(args, "--without", without)
 		}
 		if !pause(ctx, time.Second) {
 			break

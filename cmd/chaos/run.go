@@ -17,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/report"
 )
 
 // What a run has. One room has a single instance: it cannot hide behind
@@ -191,7 +192,7 @@ func (d *driver) torment(ctx context.Context) error {
 	d.mu.began = time.Now()
 	d.mu.Unlock()
 	group, ctx := errgroup.WithContext(ctx)
-	lanes, stop := context.WithTimeout(ctx, d.config.time)
+	lanes, stop := context.WithCancel(ctx)
 	if d.config.cell != nil {
 		group.Go(func() error {
 			defer stop()
@@ -200,11 +201,39 @@ func (d *driver) torment(ctx context.Context) error {
 	} else {
 		group.Go(func() error { return d.faults(ctx, lanes) })
 		group.Go(func() error { return d.pauses(ctx, lanes) })
+		group.Go(func() error {
+			defer stop()
+			d.last(lanes)
+			return nil
+		})
 	}
 	group.Go(func() error { return d.operate(ctx, lanes) })
 	err := group.Wait()
 	stop()
 	return err
+}
+
+// last waits until the time is over. Where the machine is slow it is not before
+// enough has happened to show anything, but never more than twice as long.
+func (d *driver) last(ctx context.Context) {
+	if !pause(ctx, d.config.time) {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, d.config.time)
+	defer cancel()
+	_ = cluster.Poll(bounded, "", d.enough) // the report says what is missing
+}
+
+// enough tells whether as much happened as the report will ask for.
+func (d *driver) enough() bool {
+	kinds, err := deck(d.config.only)
+	if err != nil {
+		return true // and whoever draws from it says so
+	}
+	least := report.LeastOf(d.config.time, len(kinds))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.injected.Load() >= int64(least.Faults) && len(d.mu.kinds) >= least.Kinds && d.migrated.Load() >= int64(least.Migrations)
 }
 
 // stop ends everything in good order: callers first.

@@ -78,7 +78,7 @@ func Overlay(ctx context.Context, dir string) (file string, err error) {
 	}
 	replaced := make(map[string]string)
 	for path, text := range texts {
-		replaced[path] = filepath.Join(dir, filepath.Base(path))
+		replaced[path] = filepath.Join(dir, filepath.Base(filepath.Dir(path))+"_"+filepath.Base(path))
 		err = errors.Join(err, os.WriteFile(replaced[path], []byte(text), 0o600))
 	}
 	overlay, marshalErr := json.Marshal(map[string]any{"Replace": replaced})

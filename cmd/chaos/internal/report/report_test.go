@@ -266,15 +266,20 @@ func TestWeak(t *testing.T) {
 	r := newRun(t)
 	r.end()
 	always := []string{"no IDs", "no duplicate was planted"}
+	few := []string{"freeze", "kill"}
+	all := append([]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}, few...)
 	for _, test := range []struct {
 		length time.Duration
+		kinds  []string
 		want   []string
 	}{
-		{10 * time.Second, append(always, "0 migrations; a run of 10s has 1")},
-		{time.Minute, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
-		{10 * time.Minute, append(always, "1 faults; a run of 10m0s has 100", "0 migrations; a run of 10m0s has 20", "these kinds: freeze", "failed and was applied")},
+		{10 * time.Second, all, append(always, "0 migrations; a run of 10s has 1")},
+		{time.Minute, all, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 10", "failed and was applied")},
+		{time.Minute, few, append(always, "1 faults; a run of 1m0s has 2", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
+		{10 * time.Minute, all, append(always, "1 faults; a run of 10m0s has 100", "0 migrations; a run of 10m0s has 20", "these kinds: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, freeze", "failed and was applied")},
+		{10 * time.Minute, few, append(always, "1 faults; a run of 10m0s has 2", "0 migrations; a run of 10m0s has 20", "these kinds: freeze", "failed and was applied")},
 	} {
-		must(t, record.Run{Cluster: "default", Kinds: []string{"kill", "freeze"}, Time: test.length}.Write(r.dir))
+		must(t, record.Run{Cluster: "default", Kinds: test.kinds, Time: test.length}.Write(r.dir))
 		got, err := report.Check(bg, r.dir)
 		if err != nil {
 			t.Fatal(err)

@@ -22,17 +22,32 @@ const (
 	unknownAfter = 30 * time.Second
 )
 
+// Least is what a run must have had at least.
+type Least struct{ Faults, Kinds, Migrations int }
+
+// LeastOf returns what a run needs that is to last so long and draws from so many
+// kinds of faults: its part of what one of full length needs. Of a few kinds, one
+// each will do: somebody looks at those, and some take half a minute.
+func LeastOf(length time.Duration, kinds int) Least {
+	part := func(full int) int { return max(int(int64(full)*int64(min(length, fullLength))/int64(fullLength)), 1) }
+	least := Least{Faults: part(fullFaults), Kinds: min(kinds, leastKinds, part(fullFaults)), Migrations: part(fullMigrations)}
+	if kinds < leastKinds {
+		least.Faults = least.Kinds
+	}
+	return least
+}
+
 // weak finds out whether the run shows anything.
 func (c *check) weak() {
 	r := c.r
 	weak := func(format string, args ...any) { r.WeakFor = append(r.WeakFor, fmt.Sprintf(format, args...)) }
-	part := func(full int) int { return int(int64(full) * int64(min(r.Run.Time, fullLength)) / int64(fullLength)) }
+	least := LeastOf(r.Run.Time, len(r.Run.Kinds))
 	faults := 0
 	for _, n := range r.Faults {
 		faults += n
 	}
-	if least := max(part(fullFaults), 1); faults < least {
-		weak("%d faults; a run of %v has %d", faults, r.Run.Time, least)
+	if faults < least.Faults {
+		weak("%d faults; a run of %v has %d", faults, r.Run.Time, least.Faults)
 	}
 	var missing []string
 	for _, kind := range r.Run.Kinds {
@@ -41,15 +56,14 @@ func (c *check) weak() {
 		}
 	}
 	slices.Sort(missing)
-	least := min(len(r.Run.Kinds), leastKinds, max(part(fullFaults), 1))
 	switch {
 	case r.Run.Time >= fullLength && len(missing) > 0:
 		weak("no fault of these kinds: %s", strings.Join(missing, ", "))
-	case len(r.Faults) < least:
-		weak("faults of %d kinds; a run of %v has %d", len(r.Faults), r.Run.Time, least)
+	case len(r.Faults) < least.Kinds:
+		weak("faults of %d kinds; a run of %v has %d", len(r.Faults), r.Run.Time, least.Kinds)
 	}
-	if least := max(part(fullMigrations), 1); r.Migrations < least {
-		weak("%d migrations; a run of %v has %d", r.Migrations, r.Run.Time, least)
+	if r.Migrations < least.Migrations {
+		weak("%d migrations; a run of %v has %d", r.Migrations, r.Run.Time, least.Migrations)
 	}
 	if r.Transactions.Applied == 0 && r.Run.Time >= unknownAfter {
 		weak("no transaction failed and was applied")
