@@ -47,7 +47,7 @@ func TestAudit(t *testing.T) {
 	c := start(t)
 	ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, "ann")
 	order := func(tag *marchv1.Tag) *marchv1.Tag { tag.Name = "order"; return tag }
-	seen := 0
+	seen, required := 0, "required"
 	for _, step := range []struct {
 		does   func() error
 		action string // empty: nothing is to be written
@@ -113,6 +113,17 @@ func TestAudit(t *testing.T) {
 			"update tag", "tags/order", map[string]any{"prescale": nil}, map[string]any{"prescale": "500"},
 		},
 		{
+			func() error {
+				_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: &required}})
+				return err
+			},
+			"update settings", "settings", map[string]any{}, map[string]any{"journal": "required"},
+		},
+		{
+			func() error { _, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{}); return err },
+			"", "", nil, nil,
+		},
+		{
 			func() error { _, err := c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "order"}); return err },
 			"delete tag", "tags/order", map[string]any{"min_step": "7"}, nil,
 		},
@@ -145,7 +156,7 @@ func TestAudit(t *testing.T) {
 				}
 			}
 		}
-		if (e.From == nil) != (step.action == "init" || step.action == "create tag") || (e.To == nil) != (step.action == "delete tag") {
+		if (e.From == nil) != (step.action == "init" || step.action == "create tag" || step.action == "update settings") || (e.To == nil) != (step.action == "delete tag") {
 			t.Errorf("%s: from %v to %v", step.action, e.From, e.To)
 		}
 	}

@@ -72,7 +72,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		p := &marchv1.Instance{
 			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,
 			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
-			Hold: durationpb.New(i.Hold),
+			Hold: durationpb.New(i.Hold), Unconfirmed: i.Unconfirmed,
 		}
 		if !i.SilentSince.IsZero() {
 			p.SilentSince = timestamppb.New(i.SilentSince)
@@ -100,6 +100,19 @@ func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRe
 		return nil, err
 	}
 	return &marchv1.ForgetInstanceResponse{}, nil
+}
+
+// ConfirmInstance implements ConsoleService.
+func (s *Server) ConfirmInstance(ctx context.Context, r *marchv1.ConfirmInstanceRequest) (*marchv1.ConfirmInstanceResponse, error) {
+	room, roomErr := allocator.ParseRoom(r.GetRoom())
+	name, nameErr := allocator.ParseInstance(r.GetName())
+	if err := errors.Join(roomErr, nameErr); err != nil {
+		return nil, err
+	}
+	if err := s.ledger.ConfirmInstance(ctx, room, name, levers.Actor(ctx)); err != nil {
+		return nil, err
+	}
+	return &marchv1.ConfirmInstanceResponse{}, nil
 }
 
 // askTimeout bounds how long one instance may take to answer about itself, and

@@ -162,6 +162,12 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
 		return nil, err
 	}
+	switch settings, err := s.ledger.Settings(ctx); {
+	case err == nil:
+		answer.Settings = clusterToProto(settings)
+	case allocator.KindOf(err) != allocator.Internal: // else they cannot be used, which is the problem
+		return nil, err
+	}
 	instances, err := s.ledger.Instances(ctx, "")
 	if err != nil {
 		return nil, err

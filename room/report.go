@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -23,13 +24,21 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 	if !strings.EqualFold(r.GetClusterUuid(), uuid) {
 		return allocator.Errorf(allocator.Refused, "cluster_uuid: %q; this is an instance of cluster %s", r.GetClusterUuid(), uuid)
 	}
-	m, err := s.instance.Report(r.GetBar())
+	if r.GetVouch() && r.GetBar() {
+		return allocator.Errorf(allocator.Invalid, "vouch and bar: both are set; allowed: one of them")
+	}
+	var m ledger.Memory
+	if r.GetVouch() {
+		m, err = s.instance.Vouch(stream.Context())
+	} else {
+		m, err = s.instance.Report(r.GetBar())
+	}
 	if err != nil {
 		return err
 	}
 	part := &marchv1.ReportMarksResponse{
 		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
-		Epochs: m.Epochs, LayoutVersion: m.Version,
+		Epochs: m.Epochs, LayoutVersion: m.Version, Revision: m.Revision,
 	}
 	for _, room := range m.Rooms {
 		part.Rooms = append(part.Rooms, string(room))

@@ -40,8 +40,8 @@ type Config struct {
 	// Journal is the directory of this instance's journal, which tells after a
 	// restart whether etcd went back in time; empty for none.
 	Journal string
-	// RequireJournal makes Run fail where no earlier process of this name wrote the
-	// journal. Default false.
+	// RequireJournal has this instance lease nothing without its journal until its
+	// marks are confirmed, whatever the cluster's settings say. Default false.
 	RequireJournal bool
 	// CreateTags creates a tag with default settings when it is first asked for,
 	// instead of answering not_found. For development: with it a misspelt tag
@@ -189,7 +189,8 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold, Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
+		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Ask: s.askToVouch,
 	})
 	if err != nil {
 		s.closeListeners()

@@ -51,6 +51,13 @@ type beatValue struct {
 	Time      time.Time `json:"time"`
 }
 
+// settingsValue is what ClusterSettings are stored as.
+type settingsValue struct {
+	header
+	Journal string `json:"journal"` // "optional" or "required"
+	Nonce   string `json:"nonce"`
+}
+
 type rangeValue struct {
 	Lower int64 `json:"lower,string"`
 	Upper int64 `json:"upper,string"`
@@ -124,6 +131,9 @@ type registrationValue struct {
 	// processes of this name under it whose memory this one does not have.
 	Epoch string   `json:"epoch,omitempty"`
 	Lost  []string `json:"lost,omitempty"`
+	// Unconfirmed is set where it leases nothing before somebody has confirmed its
+	// marks: see vouch.go.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
 // silentValue is since when an instance's heartbeat has been missed.

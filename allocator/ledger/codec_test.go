@@ -22,6 +22,7 @@ var samples = map[string]string{
 	"era":          `{"format":1,"epoch":"e","layout_revision":"9007199254740993","version":"9007199254740995","first":"9007199254740997","end":"9223372036854775807"}`,
 	"registration": `{"format":1,"incarnation":"i","address":"[::1]:7010","build":"v1","version":"9007199254740993","started":"2026-01-02T03:04:05Z","hold":"10m0s"}`,
 	"alive":        `{"format":1,"incarnation":"i","time":"2026-01-02T03:04:05Z","nonce":"n"}`,
+	"settings":     `{"format":1,"journal":"required","nonce":"n"}`,
 	"beat":         `{"format":1,"raft_index":"18446744073709551615","raft_term":"7","revision":"9007199254740993","time":"2026-01-02T03:04:05Z"}`,
 	"silent":       `{"format":1,"incarnation":"i","since":"2026-01-02T03:04:05Z"}`,
 	"audit":        `{"format":1,"time":"2026-01-02T03:04:05Z","actor":"ann","action":"update tag","object":"tags/t","from":{"start":"9007199254740993"},"to":{"n":9007199254740993}}`,
@@ -155,6 +156,7 @@ func FuzzDecodeEpoch(f *testing.F)    { fuzz(f, []string{"epoch", "halted"}, dec
 func FuzzDecodeAlive(f *testing.F)    { fuzz(f, []string{"alive"}, decoder("alive")) }
 func FuzzDecodeSilent(f *testing.F)   { fuzz(f, []string{"silent"}, decoder("silent")) }
 func FuzzDecodeBeat(f *testing.F)     { fuzz(f, []string{"beat"}, decoder("beat")) }
+func FuzzDecodeSettings(f *testing.F) { fuzz(f, []string{"settings"}, decoder("settings")) }
 func FuzzDecodeAudit(f *testing.F)    { fuzz(f, []string{"audit"}, decoder("audit")) }
 func FuzzDecodeRegistration(f *testing.F) {
 	fuzz(f, []string{"registration"}, decoder("registration"))

@@ -12,6 +12,7 @@
 //	identity                     the cluster's uuid and the ID of its etcd cluster
 //	epoch                        128 random bits, compared by every lease; or halted
 //	beat                         "etcd was at least here": its raft index
+//	settings                     those of the whole cluster; none until somebody sets them
 //	layout                       the current layout, and all rooms that ever had a range
 //	layouts/<version>            every layout that ever was
 //	tags/<tag>                   a tag's settings
@@ -108,13 +109,16 @@
 //     drops what lies above them (memory.go); it registers again where etcd has
 //     forgotten it. Nothing of the epoch before counts any longer but its marks,
 //     so nothing halts again.
+//  8. Where journals are required (ClusterSettings), who starts without its own
+//     leases nothing before its marks are confirmed, by a live instance's memory
+//     or an operator (vouch.go).
 //
 // Versions of layouts that were lost on the way, and the stretch of IDs, are known
 // as such (LayoutRecord.Lost).
 //
 // # What it cannot see
 //
-// A rollback of raft's own data with every process and journal lost; an instance
-// that a recover went on without, until it reaches etcd; a cloned process within
-// one heartbeat. See the README.
+// A rollback of raft's own data with every process and journal lost, unless
+// journals are required; an instance that a recover went on without, until it
+// reaches etcd; a cloned process within one heartbeat. See the README.
 package ledger

@@ -75,6 +75,8 @@ func (d *Dump) add(l *Ledger, kv KV) error {
 		d.Epoch, d.recovering = v.Epoch, v.Halted != nil && v.Halted.Recover
 	case "beat":
 		err = decode(kv, &beatValue{})
+	case "settings":
+		_, _, err = l.decodeSettings([]KV{kv})
 	case "layout":
 		d.Layout, err = decodeLayout(kv)
 		d.Layout.revision = kv.ModRevision

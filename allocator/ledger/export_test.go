@@ -28,6 +28,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"silent":       again[silentValue],
 	"audit":        again[auditValue],
 	"beat":         again[beatValue],
+	"settings":     again[settingsValue],
 }
 
 func again[V any, P interface {
@@ -74,7 +75,7 @@ func ParseKey(key string) (Key, error) { return keys("/march/default/").parse(ke
 func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) map[string]string {
 	k := keys("/march/default/")
 	return map[string]string{
-		"identity": k.identity(), "epoch": k.epoch(), "layout": k.layout(), "layouts": k.layoutAt(version), "tags": k.tag(tag),
+		"identity": k.identity(), "epoch": k.epoch(), "layout": k.layout(), "settings": k.settings(), "layouts": k.layoutAt(version), "tags": k.tag(tag),
 		"marks": k.mark(room, tag), "eras": k.era(room, tag, version), "rooms": k.registration(room, name), "alive": k.alive(room, name), "silent": k.silent(room, name),
 		"audit": k.audit(ulid),
 	}

@@ -18,6 +18,9 @@ type InstanceRecord struct {
 	// SilentSince is when a console first missed its heartbeat, by the console's
 	// clock; zero while the heartbeat is there, or before one looked.
 	SilentSince time.Time
+	// Unconfirmed: it started without its journal, which is required, and leases
+	// nothing before its marks are confirmed.
+	Unconfirmed bool
 
 	incarnation  string
 	registration KV
@@ -83,7 +86,7 @@ func (l *Ledger) parseInstance(kv KV) (InstanceRecord, error) {
 	}
 	return InstanceRecord{
 		Registration: Registration{Room: key.room, Name: key.instance, Address: v.Address, Build: v.Build, Hold: hold},
-		Version:      v.Version, Started: v.Started, incarnation: v.Incarnation, registration: kv,
+		Version:      v.Version, Started: v.Started, Unconfirmed: v.Unconfirmed, incarnation: v.Incarnation, registration: kv,
 	}, nil
 }
 
@@ -206,4 +209,65 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 		return err
 	}
 	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
+}
+
+// ConfirmInstance says, as an operator, that the store has all that an instance
+// without its journal may have leased. It takes that up with its next heartbeat.
+// One that is confirmed stays so. Its errors are NotFound where it is not
+// registered, WentBack while leasing is halted, Conflict and Unavailable.
+func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
+	if err := l.attach(ctx); err != nil {
+		return err
+	}
+	key := l.keys.registration(room, name)
+	v, kv, epoch, err := l.registrationOf(ctx, key)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
+	}
+	var e epochValue
+	if err := decode(epoch, &e); err != nil {
+		return err
+	}
+	switch {
+	case e.Halted != nil:
+		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, then confirm who is still without its journal", e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
+	case !v.Unconfirmed:
+		return nil
+	}
+	v.Unconfirmed = false
+	value := encode(v)
+	answer, err := l.try(ctx, Txn{
+		If:   []Cond{unchanged(kv), hasValue(epoch.Key, epoch.Value)},
+		Then: []Op{put(key, value), l.audit(actor, "confirm instance", key, kv.Value, value)},
+	})
+	if err == nil && answer.Succeeded {
+		return nil
+	}
+	// Unknown, or perhaps sent twice: the registration tells.
+	if now, _, _, checkErr := l.registrationOf(ctx, key); checkErr == nil && now != nil && now.Incarnation == v.Incarnation && !now.Unconfirmed {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
+}
+
+// registrationOf returns a registration, nil where there is none, and the epoch
+// of the same snapshot.
+func (l *Ledger) registrationOf(ctx context.Context, key string) (v *registrationValue, kv, epoch KV, err error) {
+	answer, err := l.gets(ctx, get(key), get(l.keys.epoch()))
+	if err != nil {
+		return nil, kv, epoch, err
+	}
+	epoch, _ = answer.one(1)
+	kv, ok := answer.one(0)
+	if !ok {
+		return nil, kv, epoch, nil
+	}
+	v = &registrationValue{}
+	return v, kv, epoch, decode(kv, v)
 }

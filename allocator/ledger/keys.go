@@ -27,6 +27,7 @@ func (k keys) identity() string { return string(k) + "identity" }
 func (k keys) epoch() string    { return string(k) + "epoch" }
 func (k keys) layout() string   { return string(k) + "layout" }
 func (k keys) beat() string     { return string(k) + "beat" }
+func (k keys) settings() string { return string(k) + "settings" }
 
 func (k keys) layouts() string { return string(k) + "layouts/" }
 
@@ -113,7 +114,7 @@ func (k keys) parse(key string) (p keyParts, err error) {
 	switch n := len(parts); {
 	case !ok:
 	case n == 1:
-		for _, single := range []string{k.identity(), k.epoch(), k.layout(), k.beat(), k.activeMigration(), k.driver()} {
+		for _, single := range []string{k.identity(), k.epoch(), k.layout(), k.beat(), k.settings(), k.activeMigration(), k.driver()} {
 			if key == single {
 				again = single
 			}

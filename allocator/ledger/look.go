@@ -93,7 +93,7 @@ func (l *Ledger) sight(ctx context.Context, full bool, send sender) (*sight, err
 	gets := []Op{
 		get(l.keys.epoch()), get(l.keys.layout()), {Get: &Get{
 			Interval: Interval{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, Limit: 2, Descending: true,
-		}}, get(l.keys.identity()), get(l.keys.beat()),
+		}}, get(l.keys.identity()), get(l.keys.beat()), get(l.keys.settings()),
 	}
 	fixed := len(gets)
 	var marks []string
@@ -335,7 +335,7 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 			l.mu.Lock()
 			l.mu.flight = nil
 			if flight.err == nil {
-				s, flight.err = l.mu.state, l.mu.timeline.lessable(l.mu.state)
+				s, flight.err = l.mu.state, l.lessable()
 			}
 			l.mu.Unlock()
 			close(flight.done)
@@ -364,11 +364,10 @@ func over(ctx context.Context) bool {
 // ready returns the state where a lease may be made under it without a look.
 // The caller holds the lock.
 func (l *Ledger) ready() (*state, error) {
-	t := &l.mu.timeline
-	if err := t.lessable(l.mu.state); err != nil {
+	if err := l.lessable(); err != nil {
 		return nil, err
 	}
-	if l.mu.haltsAs != "" && !t.checked.fresh() {
+	if l.mu.haltsAs != "" && !l.mu.timeline.checked.fresh() {
 		return nil, errUnchecked
 	}
 	return l.mu.state, nil

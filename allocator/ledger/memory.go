@@ -17,6 +17,7 @@ type Memory struct {
 	Name         allocator.Instance
 	Incarnations []string // of the processes whose memory this is, the last one last
 	Epochs       []string // that were in force, the last one last
+	Revision     int64    // the highest under the last epoch; 0 where that is not known
 	Version      int64    // the highest layout version
 	Rooms        []allocator.Room
 	Seen         []SeenInstance
@@ -51,6 +52,7 @@ type recollection struct {
 	epochs       []string // as far as they are written down, as all below
 	version      int64
 	rooms        []allocator.Room // sorted
+	blank        bool             // it begins with this process, and nothing was leased yet: see vouch.go
 }
 
 // ownMark is the next of a mark as it was read or written, and under which

@@ -19,9 +19,13 @@ type Registration struct {
 	// Journal is the directory of the instance's journal; empty for none: what
 	// it remembers ends with the process then.
 	Journal string
-	// RequireJournal refuses to register where no earlier process of this name
-	// wrote the journal: nobody could tell whether etcd went back since it ran.
+	// RequireJournal has this instance lease nothing without its journal until its
+	// marks are confirmed, as ClusterSettings does for all; and an etcd that was
+	// restored cannot have forgotten this one.
 	RequireJournal bool
+	// Ask asks another instance to vouch for this one's marks: for what its Vouch
+	// returns. Nil asks nobody.
+	Ask func(context.Context, SeenInstance) (Memory, error)
 	// Hold is for how long the instance may go on issuing IDs of a layout since it
 	// was last confirmed, where it is told to be strict about that, and for how
 	// long clients may use what it leased to them.
@@ -41,7 +45,9 @@ type Instance struct {
 	incarnation string
 	changed     func(TagChange) // see OnTag; nil for nobody
 	behind      func(allocator.Tag, int64)
-	memory      recollection     // guarded by the ledger's lock
+	memory      recollection // guarded by the ledger's lock
+	ask         func(context.Context, SeenInstance) (Memory, error)
+	tries       int              // how often others were asked; sought's
 	journal     *journal.Journal // nil for none
 
 	mu struct {
@@ -70,9 +76,10 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	}
 	l.mu.Lock()
 	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
+	l.mu.demands = r.RequireJournal
 	l.mu.Unlock()
-	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex()}
-	if err := i.begin(ctx, r.Journal, r.RequireJournal); err != nil {
+	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex(), ask: r.Ask}
+	if err := i.begin(ctx, r.Journal); err != nil {
 		return nil, err
 	}
 	joined := false
@@ -97,12 +104,17 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := i.succeeds(there.Got[0]); err != nil {
+			return nil, err
+		}
+		_, i.mu.value.Unconfirmed = l.isBlank()
 		if i.mu.kv, err = i.succeed(there.Got[0]); err != nil {
 			return nil, err
 		}
 		i.mu.lost, i.mu.order = nil, l.before().order
 		if err = i.write(ctx); err == nil {
 			joined = true
+			i.soughtAtOnce(ctx)
 			return i, nil
 		}
 		if kind := allocator.KindOf(err); kind != allocator.Refused && kind != allocator.Conflict {
@@ -116,8 +128,9 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 // registration was written just then.
 const joinAttempts = 5
 
-// write puts the registration as it now is, over what we know of it. One
-// goroutine calls it. The lock is not held while etcd answers: leases read what
+// write puts the registration as it now is, over what we know of it. Its error is
+// Conflict where another goroutine did so just then: it is to be tried again. The
+// lock is not held while etcd answers: leases read what
 // we know.
 func (i *Instance) write(ctx context.Context) error {
 	i.mu.Lock()
@@ -198,6 +211,13 @@ func (i *Instance) adopt(found []KV) error {
 	}
 	switch {
 	case found[0].ModRevision > i.mu.kv.ModRevision:
+		var was registrationValue
+		if decode(i.mu.kv, &was) == nil && was.Unconfirmed && !v.Unconfirmed { // only an operator takes that away, or we
+			i.mu.value.Unconfirmed = false
+			i.ledger.mu.Lock()
+			i.ledger.unblank("an operator")
+			i.ledger.mu.Unlock()
+		}
 		i.mu.kv = found[0]
 	case found[0].ModRevision < i.mu.kv.ModRevision && i.ledger.before().order != i.mu.order:
 		return errDisplaced // as a restored etcd remembers it; else an answer was overtaken
@@ -223,6 +243,7 @@ func (i *Instance) Run(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() { i.follow(following) })
+	follower.Go(func() { i.seek(following) })
 	defer follower.Wait()
 	defer stop()
 	timer := time.NewTimer(0)

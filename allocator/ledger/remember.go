@@ -46,6 +46,7 @@ func (i *Instance) openJournal(dir string) error {
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
 	i.memory.epochs, i.memory.version, i.memory.rooms = m.Epochs, m.Version, m.Rooms
+	i.memory.blank = s.Blank || len(m.Incarnations) == 0
 	return nil
 }
 
@@ -78,7 +79,7 @@ func memoryOf(s journal.State) (Memory, error) {
 	}
 	m := Memory{
 		UUID: s.UUID, Room: room(s.Room), Name: instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
-		Epochs: slices.Clone(s.Epochs), Version: s.Version, Marks: make(map[allocator.Tag]int64, len(s.Marks)),
+		Epochs: slices.Clone(s.Epochs), Revision: s.Revision, Version: s.Version, Marks: make(map[allocator.Tag]int64, len(s.Marks)),
 	}
 	for _, name := range s.Rooms {
 		m.Rooms = append(m.Rooms, room(name))
@@ -123,6 +124,7 @@ func (i *Instance) note(state *state, tag allocator.Tag, next int64) error {
 	// Not taken as known before it is written: whoever leases meanwhile writes it too.
 	epoch, version, rooms := len(known.epochs) == 0 || known.epochs[len(known.epochs)-1] != state.epoch, state.layout.Layout.Version, state.layout.Ever
 	newRooms := !containsAll(known.rooms, rooms)
+	r.Vouched = known.blank // else nothing would be leased
 	if epoch {
 		r.Epochs = []string{state.epoch}
 	}
@@ -141,6 +143,7 @@ func (i *Instance) note(state *state, tag allocator.Tag, next int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i.memory.knows(state)
+	i.memory.blank = false
 	return nil
 }
 
@@ -172,13 +175,11 @@ func (i *Instance) noteSeen(all []SeenInstance, under string) {
 }
 
 // begin writes down that this process writes the journal from now on.
-func (i *Instance) begin(ctx context.Context, dir string, required bool) error {
+func (i *Instance) begin(ctx context.Context, dir string) error {
 	i.memory.marks = make(map[allocator.Tag]ownMark)
 	i.memory.incarnations = []string{i.incarnation}
-	if dir == "" && required {
-		return allocator.Errorf(allocator.Invalid, "a journal is required, and there is no directory for it")
-	}
 	if dir == "" {
+		i.become()
 		return nil
 	}
 	if err := i.ledger.attach(ctx); err != nil {
@@ -187,15 +188,22 @@ func (i *Instance) begin(ctx context.Context, dir string, required bool) error {
 	if err := i.openJournal(dir); err != nil {
 		return err
 	}
-	if required && len(i.memory.incarnations) == 1 {
-		return errors.Join(allocator.Errorf(allocator.Refused,
-			"a journal is required, and no process wrote that of instance %s of room %s in %s yet: if it is a new instance, or you know that etcd did not go back in time since it ran, start it once with --require-journal=false; else `march recover` first",
-			i.name, i.room, dir), i.journal.Close())
+	if i.memory.blank {
+		i.become()
 	}
-	if err := i.journal.Append(journal.Record{Incarnations: []string{i.incarnation}}); err != nil {
+	if err := i.journal.Append(journal.Record{Incarnations: []string{i.incarnation}, Blank: i.memory.blank}); err != nil {
 		return errors.Join(err, i.journal.Close())
 	}
 	return nil
+}
+
+// noteBlank writes down that this process is blank: one that comes after it is,
+// too, unless something was leased in between.
+func (i *Instance) noteBlank() error {
+	if i.journal == nil {
+		return nil
+	}
+	return i.journal.Append(journal.Record{Blank: true})
 }
 
 // Close closes the journal, after the last lease.

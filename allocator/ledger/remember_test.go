@@ -10,45 +10,23 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
-// Where a journal is required nobody registers without one that was written
-// before, be there none or an empty one; once it was, everybody does.
-func TestJournalIsRequired(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	dir := t.TempDir()
-	join := func(dir string, required bool) error {
-		i, err := open(t, c.mem.Open()).Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Journal: dir, RequireJournal: required})
-		if err == nil {
-			err = i.Close()
-		}
-		return err
-	}
-	wantKind(t, join("", true), allocator.Invalid, "no directory")
-	for range 2 {
-		wantKind(t, join(dir, true), allocator.Refused, "instance one of room a", "--require-journal=false", "march recover")
-	}
-	if instances, err := c.admin.Instances(bg, ""); err != nil || len(instances) != 0 {
-		t.Errorf("registered: %+v, %v", instances, err)
-	}
-	for _, required := range []bool{false, true, true} {
-		if err := join(dir, required); err != nil {
-			t.Errorf("required %v: %v", required, err)
-		}
-	}
-}
-
 // startWith starts an instance with a journal.
-func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string) (*process, error) {
+func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string, change ...func(*ledger.Registration)) (*process, error) {
 	p := &process{c: c, room: room, name: name, conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
 	p.ledger = open(c.tb, p.conn)
+	r := ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Journal: dir}
+	for _, f := range change {
+		f(&r)
+	}
 	var err error
-	p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Journal: dir})
+	p.Instance, err = p.ledger.Join(bg, r)
 	return p, err
 }
 
 // mustStartWith is startWith; the instance is closed at the end of the test.
-func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocator.Instance, dir string) *process {
+func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocator.Instance, dir string, change ...func(*ledger.Registration)) *process {
 	t.Helper()
-	p, err := c.startWith(room, name, dir)
+	p, err := c.startWith(room, name, dir, change...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,10 +28,11 @@ type state struct {
 	revision int64  // of the store when it was read
 	raw      []byte // the epoch's value as it stands in etcd: what transactions compare
 
-	epoch   string     // empty when unknown or halted
-	halted  *haltValue // why nothing may be leased
-	layout  LayoutRecord
-	problem error // why the layout in etcd cannot be used; layout is then the last good one
+	epoch    string     // empty when unknown or halted
+	halted   *haltValue // why nothing may be leased
+	layout   LayoutRecord
+	settings ClusterSettings
+	problem  error // why the layout in etcd cannot be used; layout is then the last good one
 
 	fallen string // marks that are below what they were, in words; see sight
 }
@@ -68,11 +69,12 @@ func (l *Ledger) Layout() (LayoutRecord, <-chan struct{}) {
 }
 
 // Lessable returns why nothing can be leased at present, nil when it can: no
-// layout was read yet, leasing is halted, or the layout in etcd is invalid.
+// layout was read yet, leasing is halted, the layout in etcd is invalid, or this
+// instance is without its journal, and nobody has confirmed its marks.
 func (l *Ledger) Lessable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.timeline.lessable(l.mu.state)
+	return l.lessable()
 }
 
 // Refresh reads epoch and layout and adopts them. An invalid layout is kept
@@ -83,8 +85,8 @@ func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
 	return l.look(ctx, false, l.read)
 }
 
-// parseState reads a state from the answer to gets of epoch, layout, and the
-// newest two of the history: one snapshot, so that what is invalid is found out
+// parseState reads a state from the answer to a sight: epoch, layout, the newest
+// two of the history, and settings are of one snapshot, so that what is invalid is found out
 // by who knew nothing before, too.
 func (l *Ledger) parseState(answer Answer) *state {
 	s := &state{revision: answer.Revision}
@@ -105,6 +107,11 @@ func (l *Ledger) parseState(answer Answer) *state {
 	s.raw, s.epoch, s.halted = epoch.Value, e.Epoch, e.Halted
 	if s.halted != nil {
 		s.epoch = ""
+	}
+	var err error
+	if s.settings, _, err = l.decodeSettings(answer.Got[5]); err != nil {
+		s.problem = l.invalid("cluster's settings", "%w", err)
+		return s
 	}
 	layout, ok := answer.one(1)
 	if !ok {
@@ -195,6 +202,7 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 		next.layout = was // the last good one
 	}
 	l.mu.state = next
+	l.settle()
 	if next.same(old) {
 		return next.layout, next.problem
 	}
@@ -224,7 +232,7 @@ func (s *state) same(old *state) bool {
 		}
 		return err.Error()
 	}
-	return s.layout.revision == old.layout.revision && string(s.raw) == string(old.raw) && text(s.problem) == text(old.problem)
+	return s.layout.revision == old.layout.revision && string(s.raw) == string(old.raw) && s.settings == old.settings && text(s.problem) == text(old.problem)
 }
 
 // containsAll reports whether every room of some is in all, which is sorted.
@@ -291,6 +299,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	changes := l.store.Watch(ctx, []Interval{
 		{Key: l.keys.epoch()},
 		{Key: l.keys.layout()},
+		{Key: l.keys.settings()},
 		{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, // whose repair makes a layout valid again
 		{Key: l.keys.tags(), End: prefixEnd(l.keys.tags())},
 	}, answer.Revision+1)

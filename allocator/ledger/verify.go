@@ -22,6 +22,9 @@ type VerifyReport struct {
 
 	Halt HaltRecord // zero while leasing is not halted
 
+	Settings    ClusterSettings
+	Unconfirmed []InstanceID // that lease nothing before their marks are confirmed
+
 	Problems []string // the first MaxProblems
 	More     int64    // problems besides those
 }
@@ -375,6 +378,9 @@ func (v *verification) instances(ctx context.Context) error {
 			if err = errors.Join(err, decode(kv, &r)); err != nil {
 				v.add("%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 				continue
+			}
+			if r.Unconfirmed {
+				v.report.Unconfirmed = append(v.report.Unconfirmed, Registration{Room: key.room, Name: key.instance}.ID())
 			}
 			v.checker.served(key.room, key.instance, r.Version)
 		}

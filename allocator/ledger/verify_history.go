@@ -5,10 +5,14 @@ import (
 	"fmt"
 )
 
+// epoch checks what says under which terms there are leases: epoch and settings.
 func (v *verification) epoch(ctx context.Context) error {
-	answer, err := v.l.gets(ctx, get(v.l.keys.epoch()))
+	answer, err := v.l.gets(ctx, get(v.l.keys.epoch()), get(v.l.keys.settings()))
 	if err != nil {
 		return err
+	}
+	if v.report.Settings, _, err = v.l.decodeSettings(answer.Got[1]); err != nil {
+		v.add("%v", err)
 	}
 	var e epochValue
 	kv, ok := answer.one(0)

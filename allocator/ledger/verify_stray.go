@@ -14,7 +14,7 @@ import (
 // should be; it is last, so that it knows the rooms that were added meanwhile.
 func (v *verification) strays(ctx context.Context) error {
 	k := v.l.keys
-	known := []string{k.identity(), k.epoch(), k.layout(), k.beat(), k.activeMigration(), k.driver(), k.layouts(), k.tags(),
+	known := []string{k.identity(), k.epoch(), k.layout(), k.beat(), k.settings(), k.activeMigration(), k.driver(), k.layouts(), k.tags(),
 		string(k) + "marks/", string(k) + "eras/", k.registrations(""), k.heartbeats(""), k.silences(""), k.audits(), k.migrations()}
 	if err := v.between(ctx, string(k), known, func(_, first string) {
 		if _, err := k.parse(first); err != nil { // a kind that is not listed above, but a key of this program, is fine

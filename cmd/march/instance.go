@@ -13,7 +13,7 @@ import (
 
 func newInstance(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("instance", "Show the instances of rooms, and forget those that are gone for good", newInstanceList(c, t), newInstanceForget(c, t))
+	cmd := group("instance", "Show the instances of rooms, forget and confirm them", newInstanceList(c, t), newInstanceForget(c, t), newInstanceConfirm(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -40,6 +40,9 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 							state, seen = "alive", i.GetLastSeen().AsTime().Format(time.RFC3339)
 						case i.GetSilentSince() != nil:
 							seen = "before " + i.GetSilentSince().AsTime().Format(time.RFC3339)
+						}
+						if i.GetUnconfirmed() {
+							state += ", unconfirmed"
 						}
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(), i.GetName(), i.GetAddress(),
 							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
@@ -70,6 +73,29 @@ and stops; what it still holds stays unique.`,
 					return err
 				}
 				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "instance %s/%s forgotten\n", args[0], args[1]) })
+			})
+		},
+	}
+}
+
+func newInstanceConfirm(c *common, t *target) *cobra.Command {
+	return &cobra.Command{
+		Use:   "confirm ROOM INSTANCE",
+		Short: "Let an instance lease that started without its journal",
+		Long: `Let an instance lease that started without its journal, where the cluster requires
+one (` + "`march cluster update --journal required`" + `) and no live instance could vouch
+for it. You say by this that etcd did not go back in time since the last ID was
+leased, or that ` + "`march recover`" + ` was run since. The instance takes it up within
+seconds, and others that wait may then ask it.`,
+		Example: `  march instance confirm a host-7`,
+		Args:    exactly("a room", "an instance"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.ConfirmInstance(ctx, &marchv1.ConfirmInstanceRequest{Room: args[0], Name: args[1]})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "instance %s/%s confirmed\n", args[0], args[1]) })
 			})
 		},
 	}

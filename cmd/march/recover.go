@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
 )
 
 func newFence(c *common) *cobra.Command {
@@ -117,8 +118,8 @@ it (--without): what it leased since the backup is covered by a margin only.`,
 				return err
 			}
 			for _, name := range without {
-				room, instance, _ := strings.Cut(name, "/")
-				r, roomErr := allocator.ParseRoom(room)
+				in, instance, _ := strings.Cut(name, "/")
+				r, roomErr := allocator.ParseRoom(in)
 				i, instanceErr := allocator.ParseInstance(instance)
 				if err := errors.Join(roomErr, instanceErr); err != nil {
 					return usageError{allocator.Errorf(allocator.Invalid, "without: %q; allowed: ROOM/INSTANCE", name)}
@@ -190,59 +191,13 @@ func unusableText(w io.Writer, problem string) {
 }
 
 // askInstance asks an instance for its memory.
-func askInstance(ctx context.Context, address, uuid string, bar bool, timeout time.Duration) (ledger.Memory, error) {
+func askInstance(ctx context.Context, address, uuid string, bar bool, timeout time.Duration) (m ledger.Memory, err error) {
 	t := &target{what: "room", address: address, timeout: timeout}
-	m := ledger.Memory{Marks: make(map[allocator.Tag]int64)}
-	err := t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		stream, err := marchv1.NewRoomServiceClient(conn).ReportMarks(ctx, &marchv1.ReportMarksRequest{ClusterUuid: uuid, Bar: bar})
-		for first := true; err == nil; first = false {
-			var part *marchv1.ReportMarksResponse
-			if part, err = stream.Recv(); err == nil {
-				err = takeReport(&m, part, first)
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		m, err = room.AskMarks(ctx, conn, &marchv1.ReportMarksRequest{ClusterUuid: uuid, Bar: bar})
 		return err
 	})
 	return m, err
-}
-
-// takeReport adds a part of an instance's memory to m.
-func takeReport(m *ledger.Memory, part *marchv1.ReportMarksResponse, first bool) error {
-	var errs []error
-	room := func(name string) allocator.Room {
-		r, err := allocator.ParseRoom(name)
-		errs = append(errs, err)
-		return r
-	}
-	instance := func(name string) allocator.Instance {
-		i, err := allocator.ParseInstance(name)
-		errs = append(errs, err)
-		return i
-	}
-	if first {
-		m.UUID, m.Room, m.Name = part.GetClusterUuid(), room(part.GetRoom()), instance(part.GetInstance())
-		m.Incarnations, m.Epochs, m.Version = part.GetIncarnations(), part.GetEpochs(), part.GetLayoutVersion()
-		for _, name := range part.GetRooms() {
-			m.Rooms = append(m.Rooms, room(name))
-		}
-		for _, s := range part.GetSeen() {
-			m.Seen = append(m.Seen, ledger.SeenInstance{
-				Room: room(s.GetRoom()), Name: instance(s.GetName()), Incarnation: s.GetIncarnation(), Address: s.GetAddress(),
-			})
-		}
-	}
-	for _, mark := range part.GetMarks() {
-		tag, err := allocator.ParseTag(mark.GetTag())
-		if mark.GetNext() < 0 {
-			err = allocator.Errorf(allocator.Invalid, "next: %d", mark.GetNext())
-		}
-		errs = append(errs, err)
-		m.Marks[tag] = mark.GetNext()
-	}
-	return errors.Join(errs...)
 }
 
 // recoverText prints what was done, or would be.

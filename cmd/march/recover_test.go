@@ -354,27 +354,3 @@ func TestJournalDir(t *testing.T) {
 		t.Errorf("without a home: %v", err)
 	}
 }
-
-// A room that requires a journal does not start without one, and says what to do.
-func TestRequireJournal(t *testing.T) {
-	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
-	l, err := ledger.New(etcd.Store(t), ledger.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	layout, err := allocator.EqualLayout(100, []allocator.Room{"a"})
-	if err == nil {
-		_, err = l.Init(t.Context(), layout, "test")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"room", "a", "--etcd", etcd.Endpoint, "--name", "a-0", "--grpc", "127.0.0.1:0", "--http", "", "--require-journal", "--journal"}
-	if _, stderr, code := march(t, append(args, "off")...); code != exitUsage || !strings.Contains(stderr, "--journal DIR") {
-		t.Errorf("off: exit code %d, %s", code, stderr)
-	}
-	if _, stderr, code := march(t, append(args, t.TempDir())...); code != exitFailed || !strings.Contains(stderr, "--require-journal=false") {
-		t.Errorf("a new one: exit code %d, %s", code, stderr)
-	}
-}

@@ -201,7 +201,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
-	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "start only where an earlier process of this name wrote the journal: else nobody here could tell that etcd went back in time")
+	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as `march cluster update --journal required` has it for all instances")
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")

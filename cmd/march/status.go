@@ -57,7 +57,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		_, _ = fmt.Fprintf(w, "migration\t%s: %s, %d of %d moves made\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
 	}
 	l := o.GetLayout().GetLayout()
-	_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n\n", l.GetVersion(), l.GetBoundary())
+	_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\njournal\t%s\n\n", l.GetVersion(), l.GetBoundary(), o.GetSettings().GetJournal())
 	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")
 	for _, r := range o.GetRooms() {
 		held, rate, etcd := "-", "-", durationText(r.GetEtcdLatency())

@@ -81,6 +81,12 @@ func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error 
 			_, _ = fmt.Fprintf(c.stdout, "leasing is halted by %s since %s: %s; next: `march recover`\n", excerpt(h.By), h.Time.UTC().Format(time.RFC3339), excerpt(h.Why))
 		}
 	}
+	if c.output == "text" && report.Settings.RequireJournal {
+		_, _ = fmt.Fprintln(c.stdout, "journals are required")
+		for _, id := range report.Unconfirmed {
+			_, _ = fmt.Fprintf(c.stdout, "instance %s started without its, and leases nothing until its marks are confirmed; next: `march instance confirm %s`\n", id, strings.Replace(string(id), "/", " ", 1))
+		}
+	}
 	found := int64(len(report.Problems)) + report.More
 	switch {
 	case err != nil && found > 0:
@@ -160,7 +166,13 @@ func reportJSON(r ledger.VerifyReport) any {
 		Problems  []string `json:"problems"`
 		More      int64    `json:"more,string"`
 		Halt      *halt    `json:"halt"`
-	}{r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted}
+
+		JournalRequired bool                `json:"journal_required"`
+		Unconfirmed     []ledger.InstanceID `json:"unconfirmed"`
+	}{
+		r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted,
+		r.Settings.RequireJournal, append([]ledger.InstanceID{}, r.Unconfirmed...),
+	}
 }
 
 // counted returns "1 tag" or "1,000 tags".

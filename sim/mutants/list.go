@@ -52,6 +52,8 @@ var mistakes = []mistake{
 	{name: "epoch-counts", what: "the epoch counts up from what the store knows: it comes again after a second restore", with: "backup and restore"},
 	{name: "no-beat", what: "the beat is not compared", pkg: "./allocator/ledger", test: "TestRestoreIsSeen"},
 	{name: "journal-late", what: "the journal is written after IDs are issued, with the next lease", pkg: "./allocator/ledger", test: "TestRecoverByJournal"},
+	{name: "blank-leases", what: "an instance without its journal leases, where one is required", pkg: "./allocator/ledger", test: "TestBlank"},
+	{name: "vouched-by-word", what: "the store is not held against what an instance remembers that vouches", pkg: "./allocator/ledger", test: "TestRollbackIsSeenByAPeer"},
 	{name: "no-revision-check", what: "a lease counts that etcd wrote at a revision below those that it had shown", pkg: "./allocator/ledger", test: "TestLeaseUnderEachFault"},
 	{name: "no-cluster-check", what: "another etcd cluster's answer counts", pkg: "./allocator/ledger", test: "TestIdentityMismatch"},
 }

@@ -193,6 +193,7 @@ func (b *batch) add(r Record) {
 	if r.Barred != "" {
 		to.Barred = r.Barred
 	}
+	to.Blank, to.Vouched = to.Blank || r.Blank, to.Vouched || r.Vouched
 	to.Marks = append(to.Marks, r.Marks...)
 }
 

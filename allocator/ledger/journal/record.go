@@ -33,6 +33,8 @@ type Record struct {
 	Seen         []Seen   `json:"seen,omitempty"`
 	SeenUnder    string   `json:"seen_under,omitempty"` // the epoch that Seen is of; with another one, what was seen before goes
 	Barred       string   `json:"barred,omitempty"`     // the epoch under which nothing is leased any longer
+	Blank        bool     `json:"blank,omitempty"`      // a process began without what those before it remembered
+	Vouched      bool     `json:"vouched,omitempty"`    // it is no matter any longer; not in a state
 	Marks        []Mark   `json:"marks,omitempty"`
 }
 
@@ -81,6 +83,7 @@ func (s *State) add(r Record) {
 	if r.Barred != "" {
 		s.Barred = r.Barred
 	}
+	s.Blank = (s.Blank || r.Blank) && !r.Vouched
 	for _, m := range r.Marks {
 		if s.Marks == nil {
 			s.Marks = make(map[string]int64)

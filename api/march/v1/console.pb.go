@@ -1558,6 +1558,9 @@ type Instance struct {
 	Hold *durationpb.Duration `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`
 	// Since when its heartbeat has been missed; absent while it is there.
 	SilentSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	// Whether it leases nothing until its marks are confirmed: it started without
+	// its journal, which the cluster requires.
+	Unconfirmed bool `protobuf:"varint,11,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
 	// What it tells of itself, where that was asked for; absent when it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
@@ -1668,6 +1671,13 @@ func (x *Instance) GetSilentSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Instance) GetUnconfirmed() bool {
+	if x != nil {
+		return x.Unconfirmed
+	}
+	return false
+}
+
 func (x *Instance) GetStatus() *InstanceStatus {
 	if x != nil {
 		return x.Status
@@ -1735,7 +1745,9 @@ type GetOverviewResponse struct {
 	// Why nothing is leased; absent while leasing is not halted.
 	Halt *Halt `protobuf:"bytes,7,opt,name=halt,proto3" json:"halt,omitempty"`
 	// As GetLayoutResponse's.
-	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	// The settings of the whole cluster.
+	Settings      *Cluster `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1824,6 +1836,13 @@ func (x *GetOverviewResponse) GetProblem() string {
 		return x.Problem
 	}
 	return ""
+}
+
+func (x *GetOverviewResponse) GetSettings() *Cluster {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
 }
 
 // RoomStatus is what the instances of a room tell of it, together.
@@ -2083,6 +2102,319 @@ func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
 	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
+type ConfirmInstanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Room          string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmInstanceRequest) Reset() {
+	*x = ConfirmInstanceRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmInstanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmInstanceRequest) ProtoMessage() {}
+
+func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmInstanceRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmInstanceRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ConfirmInstanceRequest) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *ConfirmInstanceRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ConfirmInstanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmInstanceResponse) Reset() {
+	*x = ConfirmInstanceResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmInstanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmInstanceResponse) ProtoMessage() {}
+
+func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmInstanceResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+}
+
+// Cluster is the settings of a whole cluster.
+type Cluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "required": an instance that starts without its journal leases nothing until
+	// a live instance, or ConfirmInstance, has confirmed its marks. "optional": it
+	// does. Absent in a change: it stays.
+	Journal       *string `protobuf:"bytes,1,opt,name=journal,proto3,oneof" json:"journal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cluster) Reset() {
+	*x = Cluster{}
+	mi := &file_march_v1_console_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cluster) ProtoMessage() {}
+
+func (x *Cluster) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
+func (*Cluster) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Cluster) GetJournal() string {
+	if x != nil && x.Journal != nil {
+		return *x.Journal
+	}
+	return ""
+}
+
+type GetClusterRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterRequest) Reset() {
+	*x = GetClusterRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterRequest) ProtoMessage() {}
+
+func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
+func (*GetClusterRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
+}
+
+type GetClusterResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Cluster *Cluster               `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The cluster's uuid.
+	Uuid          string `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetClusterResponse) Reset() {
+	*x = GetClusterResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetClusterResponse) ProtoMessage() {}
+
+func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
+func (*GetClusterResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *GetClusterResponse) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *GetClusterResponse) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+type UpdateClusterRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       *Cluster               `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateClusterRequest) Reset() {
+	*x = UpdateClusterRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateClusterRequest) ProtoMessage() {}
+
+func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateClusterRequest.ProtoReflect.Descriptor instead.
+func (*UpdateClusterRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *UpdateClusterRequest) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+type UpdateClusterResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       *Cluster               `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateClusterResponse) Reset() {
+	*x = UpdateClusterResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateClusterResponse) ProtoMessage() {}
+
+func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateClusterResponse.ProtoReflect.Descriptor instead.
+func (*UpdateClusterResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *UpdateClusterResponse) GetCluster() *Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most so many, 1 to 1,000; 0 for 100.
@@ -2101,7 +2433,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2445,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2458,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -2177,7 +2509,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2521,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2534,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -2239,7 +2571,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2583,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2596,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -2414,7 +2746,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04Halt\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
-	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xc3\x03\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xe5\x03\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2426,11 +2758,12 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12-\n" +
 	"\x04hold\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12=\n" +
 	"\fsilent_since\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x120\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12 \n" +
+	"\vunconfirmed\x18\v \x01(\bR\vunconfirmed\x120\n" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
-	"\x12GetOverviewRequest\"\xc1\x02\n" +
+	"\x12GetOverviewRequest\"\xf0\x02\n" +
 	"\x13GetOverviewResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -2439,7 +2772,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\tmigration\x18\x05 \x01(\v2\x13.march.v1.MigrationR\tmigration\x12/\n" +
 	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12\"\n" +
 	"\x04halt\x18\a \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
-	"\aproblem\x18\b \x01(\tR\aproblem\"\xa5\x04\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\x12-\n" +
+	"\bsettings\x18\t \x01(\v2\x11.march.v1.ClusterR\bsettings\"\xa5\x04\n" +
 	"\n" +
 	"RoomStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -2464,7 +2798,23 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x15ForgetInstanceRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
-	"\x16ForgetInstanceResponse\"\x94\x01\n" +
+	"\x16ForgetInstanceResponse\"@\n" +
+	"\x16ConfirmInstanceRequest\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x19\n" +
+	"\x17ConfirmInstanceResponse\"4\n" +
+	"\aCluster\x12\x1d\n" +
+	"\ajournal\x18\x01 \x01(\tH\x00R\ajournal\x88\x01\x01B\n" +
+	"\n" +
+	"\b_journal\"\x13\n" +
+	"\x11GetClusterRequest\"U\n" +
+	"\x12GetClusterResponse\x12+\n" +
+	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\tR\x04uuid\"C\n" +
+	"\x14UpdateClusterRequest\x12+\n" +
+	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"D\n" +
+	"\x15UpdateClusterResponse\x12+\n" +
+	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"\x94\x01\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2483,7 +2833,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to2\xa5\x10\n" +
+	"\x02to\x18\a \x01(\tR\x02to2\x98\x12\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -2503,7 +2853,11 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06Decode\x12\x17.march.v1.DecodeRequest\x1a\x18.march.v1.DecodeResponse\x12D\n" +
 	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12P\n" +
 	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12S\n" +
-	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12P\n" +
+	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12V\n" +
+	"\x0fConfirmInstance\x12 .march.v1.ConfirmInstanceRequest\x1a!.march.v1.ConfirmInstanceResponse\x12G\n" +
+	"\n" +
+	"GetCluster\x12\x1b.march.v1.GetClusterRequest\x1a\x1c.march.v1.GetClusterResponse\x12P\n" +
+	"\rUpdateCluster\x12\x1e.march.v1.UpdateClusterRequest\x1a\x1f.march.v1.UpdateClusterResponse\x12P\n" +
 	"\rPlanMigration\x12\x1e.march.v1.PlanMigrationRequest\x1a\x1f.march.v1.PlanMigrationResponse\x12S\n" +
 	"\x0eApplyMigration\x12\x1f.march.v1.ApplyMigrationRequest\x1a .march.v1.ApplyMigrationResponse\x12M\n" +
 	"\fGetMigration\x12\x1d.march.v1.GetMigrationRequest\x1a\x1e.march.v1.GetMigrationResponse\x12S\n" +
@@ -2527,7 +2881,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_march_v1_console_proto_goTypes = []any{
 	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
 	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
@@ -2562,145 +2916,162 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*RoomStatus)(nil),                // 30: march.v1.RoomStatus
 	(*ForgetInstanceRequest)(nil),     // 31: march.v1.ForgetInstanceRequest
 	(*ForgetInstanceResponse)(nil),    // 32: march.v1.ForgetInstanceResponse
-	(*ListAuditRequest)(nil),          // 33: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 34: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 35: march.v1.AuditEntry
-	(*Layout)(nil),                    // 36: march.v1.Layout
-	(*LayoutRecord)(nil),              // 37: march.v1.LayoutRecord
-	(*Tag)(nil),                       // 38: march.v1.Tag
-	(*Chain)(nil),                     // 39: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 40: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 41: google.protobuf.Duration
-	(*Range)(nil),                     // 42: march.v1.Range
-	(*InstanceStatus)(nil),            // 43: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 44: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 45: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 46: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 47: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 48: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 49: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 50: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 51: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 52: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 53: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 54: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 55: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 56: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 57: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 58: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 59: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 60: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 61: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 62: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 63: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 64: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 65: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 66: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 67: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 68: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 69: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 70: march.v1.ContinueMigrationResponse
+	(*ConfirmInstanceRequest)(nil),    // 33: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 34: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 35: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 36: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 37: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 38: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 39: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 40: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 41: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 42: march.v1.AuditEntry
+	(*Layout)(nil),                    // 43: march.v1.Layout
+	(*LayoutRecord)(nil),              // 44: march.v1.LayoutRecord
+	(*Tag)(nil),                       // 45: march.v1.Tag
+	(*Chain)(nil),                     // 46: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 47: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 48: google.protobuf.Duration
+	(*Range)(nil),                     // 49: march.v1.Range
+	(*InstanceStatus)(nil),            // 50: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 51: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 52: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 53: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 54: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 55: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 56: march.v1.PlanMigrationRequest
+	(*ApplyMigrationRequest)(nil),     // 57: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 58: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 59: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 60: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 61: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 62: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 63: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 64: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 65: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 66: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 67: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 68: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 69: march.v1.PlanMigrationResponse
+	(*ApplyMigrationResponse)(nil),    // 70: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 71: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 72: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 73: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 74: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 75: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 76: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 77: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	36, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	37, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	37, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	43, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	44, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	44, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
 	26, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	37, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	36, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	44, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	43, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
 	8,  // 6: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	38, // 7: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	38, // 8: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	38, // 9: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	45, // 7: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	45, // 8: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	45, // 9: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
 	9,  // 10: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	39, // 11: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	38, // 12: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	46, // 11: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	45, // 12: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
 	18, // 13: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	40, // 14: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	38, // 15: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	47, // 14: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	45, // 15: march.v1.TagSummary.tag:type_name -> march.v1.Tag
 	9,  // 16: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	41, // 17: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	48, // 17: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
 	23, // 18: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	42, // 19: march.v1.Room.range:type_name -> march.v1.Range
+	49, // 19: march.v1.Room.range:type_name -> march.v1.Range
 	27, // 20: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
 	26, // 21: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	40, // 22: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	40, // 23: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	40, // 24: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	41, // 25: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	40, // 26: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
-	43, // 27: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	37, // 28: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	47, // 22: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	47, // 23: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	47, // 24: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	48, // 25: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	47, // 26: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
+	50, // 27: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	44, // 28: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
 	30, // 29: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	44, // 30: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	40, // 31: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	51, // 30: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	47, // 31: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
 	26, // 32: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	42, // 33: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	41, // 34: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	41, // 35: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	41, // 36: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	40, // 37: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	35, // 38: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	40, // 39: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	28, // 40: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	0,  // 41: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 42: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 43: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 44: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 45: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 46: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 47: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 48: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	45, // 49: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	19, // 50: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	46, // 51: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	47, // 52: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	48, // 53: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	21, // 54: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	24, // 55: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	31, // 56: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	49, // 57: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	50, // 58: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	51, // 59: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	52, // 60: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	53, // 61: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	54, // 62: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	55, // 63: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	56, // 64: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	57, // 65: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	33, // 66: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	29, // 67: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	1,  // 68: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 69: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 70: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 71: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 72: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 73: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 74: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 75: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	58, // 76: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 77: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	59, // 78: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	60, // 79: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	61, // 80: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	22, // 81: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	25, // 82: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	32, // 83: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	62, // 84: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	63, // 85: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	64, // 86: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	65, // 87: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	66, // 88: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	67, // 89: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	68, // 90: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	69, // 91: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	70, // 92: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	34, // 93: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	67, // [67:94] is the sub-list for method output_type
-	40, // [40:67] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	35, // 33: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	49, // 34: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	48, // 35: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	48, // 36: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	48, // 37: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	47, // 38: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	35, // 39: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	35, // 40: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	35, // 41: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	42, // 42: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	47, // 43: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	28, // 44: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 45: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 46: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 47: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 48: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 49: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 50: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 51: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 52: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	52, // 53: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 54: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	53, // 55: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	54, // 56: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	55, // 57: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 58: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 59: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	31, // 60: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	33, // 61: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	36, // 62: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	38, // 63: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	56, // 64: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	57, // 65: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	58, // 66: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	59, // 67: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	60, // 68: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	61, // 69: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	62, // 70: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	63, // 71: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	64, // 72: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	40, // 73: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	29, // 74: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 75: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 76: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 77: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 78: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 79: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 80: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 81: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 82: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	65, // 83: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 84: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	66, // 85: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	67, // 86: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	68, // 87: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 88: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 89: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	32, // 90: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	34, // 91: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	37, // 92: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	39, // 93: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	69, // 94: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	70, // 95: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	71, // 96: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	72, // 97: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	73, // 98: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	74, // 99: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	75, // 100: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	76, // 101: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	77, // 102: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	41, // 103: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	74, // [74:104] is the sub-list for method output_type
+	44, // [44:74] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -2715,13 +3086,14 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_tag_proto_init()
 	file_march_v1_console_proto_msgTypes[27].OneofWrappers = []any{}
 	file_march_v1_console_proto_msgTypes[30].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,9 @@ const (
 	ConsoleService_ListRooms_FullMethodName         = "/march.v1.ConsoleService/ListRooms"
 	ConsoleService_ListInstances_FullMethodName     = "/march.v1.ConsoleService/ListInstances"
 	ConsoleService_ForgetInstance_FullMethodName    = "/march.v1.ConsoleService/ForgetInstance"
+	ConsoleService_ConfirmInstance_FullMethodName   = "/march.v1.ConsoleService/ConfirmInstance"
+	ConsoleService_GetCluster_FullMethodName        = "/march.v1.ConsoleService/GetCluster"
+	ConsoleService_UpdateCluster_FullMethodName     = "/march.v1.ConsoleService/UpdateCluster"
 	ConsoleService_PlanMigration_FullMethodName     = "/march.v1.ConsoleService/PlanMigration"
 	ConsoleService_ApplyMigration_FullMethodName    = "/march.v1.ConsoleService/ApplyMigration"
 	ConsoleService_GetMigration_FullMethodName      = "/march.v1.ConsoleService/GetMigration"
@@ -102,6 +105,14 @@ type ConsoleServiceClient interface {
 	// ForgetInstance takes away the registration of an instance that is gone for
 	// good. Should it live after all, it leases nothing more.
 	ForgetInstance(ctx context.Context, in *ForgetInstanceRequest, opts ...grpc.CallOption) (*ForgetInstanceResponse, error)
+	// ConfirmInstance says that etcd has all that an instance may have leased which
+	// started without its journal, where the cluster requires one: it leases then.
+	ConfirmInstance(ctx context.Context, in *ConfirmInstanceRequest, opts ...grpc.CallOption) (*ConfirmInstanceResponse, error)
+	// GetCluster returns the settings of the whole cluster.
+	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
+	// UpdateCluster changes the settings that the request carries. Rooms take them
+	// up at once.
+	UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
 	// nothing.
 	PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error)
@@ -301,6 +312,36 @@ func (c *consoleServiceClient) ForgetInstance(ctx context.Context, in *ForgetIns
 	return out, nil
 }
 
+func (c *consoleServiceClient) ConfirmInstance(ctx context.Context, in *ConfirmInstanceRequest, opts ...grpc.CallOption) (*ConfirmInstanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmInstanceResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ConfirmInstance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetClusterResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_GetCluster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateClusterResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_UpdateCluster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *consoleServiceClient) PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanMigrationResponse)
@@ -464,6 +505,14 @@ type ConsoleServiceServer interface {
 	// ForgetInstance takes away the registration of an instance that is gone for
 	// good. Should it live after all, it leases nothing more.
 	ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error)
+	// ConfirmInstance says that etcd has all that an instance may have leased which
+	// started without its journal, where the cluster requires one: it leases then.
+	ConfirmInstance(context.Context, *ConfirmInstanceRequest) (*ConfirmInstanceResponse, error)
+	// GetCluster returns the settings of the whole cluster.
+	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
+	// UpdateCluster changes the settings that the request carries. Rooms take them
+	// up at once.
+	UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
 	// nothing.
 	PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error)
@@ -543,6 +592,15 @@ func (UnimplementedConsoleServiceServer) ListInstances(context.Context, *ListIns
 }
 func (UnimplementedConsoleServiceServer) ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetInstance not implemented")
+}
+func (UnimplementedConsoleServiceServer) ConfirmInstance(context.Context, *ConfirmInstanceRequest) (*ConfirmInstanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmInstance not implemented")
+}
+func (UnimplementedConsoleServiceServer) GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetCluster not implemented")
+}
+func (UnimplementedConsoleServiceServer) UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateCluster not implemented")
 }
 func (UnimplementedConsoleServiceServer) PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanMigration not implemented")
@@ -901,6 +959,60 @@ func _ConsoleService_ForgetInstance_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_ConfirmInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmInstanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ConfirmInstance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ConfirmInstance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ConfirmInstance(ctx, req.(*ConfirmInstanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_GetCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetClusterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).GetCluster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_GetCluster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).GetCluster(ctx, req.(*GetClusterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_UpdateCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateClusterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).UpdateCluster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_UpdateCluster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).UpdateCluster(ctx, req.(*UpdateClusterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConsoleService_PlanMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PlanMigrationRequest)
 	if err := dec(in); err != nil {
@@ -1148,6 +1260,18 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ForgetInstance",
 			Handler:    _ConsoleService_ForgetInstance_Handler,
+		},
+		{
+			MethodName: "ConfirmInstance",
+			Handler:    _ConsoleService_ConfirmInstance_Handler,
+		},
+		{
+			MethodName: "GetCluster",
+			Handler:    _ConsoleService_GetCluster_Handler,
+		},
+		{
+			MethodName: "UpdateCluster",
+			Handler:    _ConsoleService_UpdateCluster_Handler,
 		},
 		{
 			MethodName: "PlanMigration",

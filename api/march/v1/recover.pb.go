@@ -28,7 +28,11 @@ type ReportMarksRequest struct {
 	// From this call on the instance accepts no answer to a transaction that it
 	// sent before, and leases nothing until there is an epoch that it has never
 	// seen. What it holds it goes on issuing.
-	Bar           bool `protobuf:"varint,2,opt,name=bar,proto3" json:"bar,omitempty"`
+	Bar bool `protobuf:"varint,2,opt,name=bar,proto3" json:"bar,omitempty"`
+	// An instance asks that is without its journal. This one looks at etcd first,
+	// and refuses where it is without its own; the answer has only marks of the
+	// epoch in force. Not together with bar.
+	Vouch         bool `protobuf:"varint,3,opt,name=vouch,proto3" json:"vouch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -77,6 +81,13 @@ func (x *ReportMarksRequest) GetBar() bool {
 	return false
 }
 
+func (x *ReportMarksRequest) GetVouch() bool {
+	if x != nil {
+		return x.Vouch
+	}
+	return false
+}
+
 // ReportMarksResponse is a part of an instance's memory. The first has all but
 // the marks, all have marks.
 type ReportMarksResponse struct {
@@ -95,7 +106,10 @@ type ReportMarksResponse struct {
 	// Processes that were registered.
 	Seen []*SeenInstance `protobuf:"bytes,8,rep,name=seen,proto3" json:"seen,omitempty"`
 	// Of the instance's own room, in the order of tags.
-	Marks         []*RememberedMark `protobuf:"bytes,9,rep,name=marks,proto3" json:"marks,omitempty"`
+	Marks []*RememberedMark `protobuf:"bytes,9,rep,name=marks,proto3" json:"marks,omitempty"`
+	// The highest revision of etcd that it saw under the last epoch; 0 where it was
+	// not asked to vouch.
+	Revision      int64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -191,6 +205,13 @@ func (x *ReportMarksResponse) GetMarks() []*RememberedMark {
 		return x.Marks
 	}
 	return nil
+}
+
+func (x *ReportMarksResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 type SeenInstance struct {
@@ -318,10 +339,11 @@ var File_march_v1_recover_proto protoreflect.FileDescriptor
 
 const file_march_v1_recover_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/recover.proto\x12\bmarch.v1\"I\n" +
+	"\x16march/v1/recover.proto\x12\bmarch.v1\"_\n" +
 	"\x12ReportMarksRequest\x12!\n" +
 	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12\x10\n" +
-	"\x03bar\x18\x02 \x01(\bR\x03bar\"\xbd\x02\n" +
+	"\x03bar\x18\x02 \x01(\bR\x03bar\x12\x14\n" +
+	"\x05vouch\x18\x03 \x01(\bR\x05vouch\"\xd9\x02\n" +
 	"\x13ReportMarksResponse\x12!\n" +
 	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x1a\n" +
@@ -331,7 +353,9 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x0elayout_version\x18\x06 \x01(\x03R\rlayoutVersion\x12\x14\n" +
 	"\x05rooms\x18\a \x03(\tR\x05rooms\x12*\n" +
 	"\x04seen\x18\b \x03(\v2\x16.march.v1.SeenInstanceR\x04seen\x12.\n" +
-	"\x05marks\x18\t \x03(\v2\x18.march.v1.RememberedMarkR\x05marks\"r\n" +
+	"\x05marks\x18\t \x03(\v2\x18.march.v1.RememberedMarkR\x05marks\x12\x1a\n" +
+	"\brevision\x18\n" +
+	" \x01(\x03R\brevision\"r\n" +
 	"\fSeenInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +

@@ -48,8 +48,8 @@ type RoomServiceClient interface {
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
-	// ReportMarks returns what this instance remembers of its leases, for `march
-	// recover`.
+	// ReportMarks returns what this instance remembers of its leases: for `march
+	// recover`, and for an instance that is without its journal.
 	ReportMarks(ctx context.Context, in *ReportMarksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReportMarksResponse], error)
 }
 
@@ -160,8 +160,8 @@ type RoomServiceServer interface {
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
-	// ReportMarks returns what this instance remembers of its leases, for `march
-	// recover`.
+	// ReportMarks returns what this instance remembers of its leases: for `march
+	// recover`, and for an instance that is without its journal.
 	ReportMarks(*ReportMarksRequest, grpc.ServerStreamingServer[ReportMarksResponse]) error
 	mustEmbedUnimplementedRoomServiceServer()
 }

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A room's own flag wants a journal to be there.
+func TestRequireJournalFlag(t *testing.T) {
+	t.Parallel()
+	if _, stderr, code := march(t, "room", "a", "--require-journal", "--journal", "off"); code != exitUsage || !strings.Contains(stderr, "--journal DIR") {
+		t.Errorf("off: exit code %d, %s", code, stderr)
+	}
+}
+
+// TestRollbackWithRequiredJournals is the cell of the matrix in which nothing in
+// etcd shows what happened: its data directory is copied back, and no process and
+// no journal is left. Where journals are required nothing is leased then, until
+// an operator has recovered and confirmed one instance; it vouches for the other.
+func TestRollbackWithRequiredJournals(t *testing.T) {
+	t.Parallel()
+	m := newMatrix(t, true)
+	console := m.address(2)
+	begin(t, m.dir, nil, "console", "--etcd", m.etcd.Endpoint, "--grpc", console, "--http", "").ready(t)
+	if stdout, stderr, code := march(t, "cluster", "update", "--journal", "required", "--console", console); code != exitOK || stdout != "journal  required\n" {
+		t.Errorf("update: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if _, stderr, code := march(t, "cluster", "update", "--journal", "perhaps", "--console", console); code != exitUsage || !strings.Contains(stderr, "optional, required") {
+		t.Errorf("update: exit code %d, %s", code, stderr)
+	}
+	m.next(t, 300)
+	backup := m.etcd.CopyData(t)
+	m.next(t, 10_000)
+	m.kill()
+	m.etcd.PutBack(t, backup, false)
+	m.start(t)
+	for i, name := range []string{"a a-0", "b b-0"} {
+		_, stderr, code := march(t, "id", "next", "order", "--room", m.address(i))
+		if code != exitFailed || !strings.Contains(stderr, "started without its journal") || !strings.Contains(stderr, "`march instance confirm "+name+"`") {
+			t.Errorf("room %d: exit code %d, %s", i, code, stderr)
+		}
+	}
+	says := func(text string, args ...string) {
+		t.Helper()
+		if stdout, stderr, code := march(t, args...); code != exitOK || !strings.Contains(stdout, text) {
+			t.Errorf("march %v: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	says("cluster  ", "cluster", "show", "--console", console)
+	says("journal  required", "status", "--console", console)
+	says("unconfirmed", "instance", "list", "--console", console)
+	says("instance b/b-0 started without its, and leases nothing", "verify", "--etcd", m.etcd.Endpoint)
+	says(`"unconfirmed":["a/a-0","b/b-0"]`, "verify", "--etcd", m.etcd.Endpoint, "-o", "json")
+	m.recover(t, "restarted without journal", false)
+	if m.tryNext(t, 10) {
+		t.Error("a recover alone has them lease")
+	}
+	says("instance a/a-0 confirmed", "instance", "confirm", "a", "a-0", "--console", console)
+	if err := poll(patience(t), func() bool { return m.tryNext(t, 5_000) }); err != nil {
+		t.Fatalf("rooms do not lease after the recover: %v", err)
+	}
+	says("nothing wrong", "verify", "--etcd", m.etcd.Endpoint)
+}

@@ -1,0 +1,71 @@
+package console_test
+
+import (
+	"testing"
+
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// TestCluster: the settings of the whole cluster are shown and changed, wherever
+// a console tells of the cluster; and an instance that is without its journal,
+// where one is required, is named and confirmed.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := startHalves(t)
+	c.create(&marchv1.Tag{Name: "order"})
+	if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
+		t.Fatal(err)
+	}
+	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"optional"},"uuid":"`)
+	c.wants(`PATCH /v1/cluster {"journal":"perhaps"}`, 400, `journal: \"perhaps\"; allowed: optional, required`)
+	c.wants(`PATCH /v1/cluster {}`, 200, `"cluster":{"journal":"optional"}`)
+	c.wants(`PATCH /v1/cluster {"journal":"required"}`, 200, `"cluster":{"journal":"required"}`)
+	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"required"}`)
+	o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
+	if err != nil || o.GetSettings().GetJournal() != "required" {
+		t.Errorf("overview: %+v, %v", o.GetSettings(), err)
+	}
+
+	unconfirmed := func() (names []string) {
+		r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range r.GetInstances() {
+			if i.GetUnconfirmed() {
+				names = append(names, i.GetRoom()+"/"+i.GetName())
+			}
+		}
+		return names
+	}
+	l := c.ledger()
+	i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}) // it asks nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(c, i.Run)
+	if names := unconfirmed(); len(names) != 1 || names[0] != "b/b1" {
+		t.Errorf("unconfirmed: %v", names)
+	}
+	if l.Lessable() == nil {
+		t.Error("it may lease")
+	}
+	c.wants("POST /v1/rooms/b/instances/b2:confirm", 404, "march instance list")
+	c.wants("POST /v1/rooms/B/instances/b1:confirm", 400, "room")
+	c.wants("POST /v1/rooms/b/instances/b1:confirm", 200, "{}")
+	store := c.etcd.Store(t)
+	put := func(value string) {
+		t.Helper()
+		if _, err := store.Txn(bg, ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: "/march/default/settings", Value: []byte(value)}}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("{}")
+	c.wants("GET /v1/overview", 200, "settings in etcd cannot be used")
+	put(`{"format":1,"journal":"required","nonce":"n"}`)
+	if names := unconfirmed(); len(names) != 0 {
+		t.Errorf("unconfirmed: %v", names)
+	}
+	await(t, "it may lease", func() bool { return l.Lessable() == nil })
+}

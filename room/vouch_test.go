@@ -1,0 +1,91 @@
+package room_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// TestRequiredJournal: where the cluster requires journals, a new cluster's first
+// instance comes up by itself, another one is vouched for by it, over the wire,
+// and is ready with its tags warmed. One that is alone, and without its journal,
+// says why it issues nothing, until an operator confirms it.
+func TestRequiredJournal(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	if _, err := c.admin.UpdateSettings(bg, func(s *ledger.ClusterSettings) error { s.RequireJournal = true; return nil }, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	warm := func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} }
+	a := c.start("a", "a1", warm)
+	mine := &issued{TB: t, room: "a", tag: "order"}
+	for range 3_000 {
+		mine.addID(a.mustNext("order"))
+	}
+	b := c.start("b", "b1", warm)
+	b.mustNext("order")
+	if i := c.registered("b", "b1"); i == nil || i.Unconfirmed {
+		t.Errorf("b1 is registered as %+v", i)
+	}
+	a.stop()
+	if err := a.wait(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+	b.stop()
+	if err := b.wait(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+
+	late := c.launch("a", "a2", nil)
+	late.await("registered", 10*time.Second, func() bool { return c.registered("a", "a2") != nil })
+	var err error
+	late.await("answering", 10*time.Second, func() bool {
+		_, err = late.next("order")
+		code, _ := reason(err)
+		return code != codes.Unavailable
+	})
+	if code, info := reason(err); code != codes.FailedPrecondition || info.GetReason() != allocator.Refused.Error() ||
+		!contains(err.Error(), "a/a2 started without its journal", "no other instance is alive", "`march instance confirm a a2`", "`march recover`") {
+		t.Errorf("without its journal: %v", err)
+	}
+	if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable || !contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	client := marchv1.NewRoomServiceClient(late.conn)
+	uuid, err := c.admin.UUID(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, test := range map[string]struct {
+		request *marchv1.ReportMarksRequest
+		says    string
+	}{
+		"one that is without its journal": {&marchv1.ReportMarksRequest{ClusterUuid: uuid, Vouch: true}, "without its journal"},
+		"vouch and bar":                   {&marchv1.ReportMarksRequest{ClusterUuid: uuid, Vouch: true, Bar: true}, "vouch and bar"},
+	} {
+		if _, err := room.AskMarks(bg, late.conn, test.request); err == nil || !contains(err.Error(), test.says) {
+			t.Errorf("%s vouches: %v", what, err)
+		}
+	}
+	if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil || !contains(r.GetStatus().GetNotReady(), "march instance confirm") {
+		t.Errorf("status: %+v, %v", r, err)
+	}
+	if err := c.admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	late.await("issuing", 20*time.Second, func() bool {
+		id, err := late.next("order")
+		if err == nil {
+			mine.addID(id)
+		}
+		return err == nil
+	})
+}
