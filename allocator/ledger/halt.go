@@ -39,7 +39,7 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (HaltRecord, error) 
 		if s.raw == nil {
 			return HaltRecord{}, s.lessable()
 		}
-		if err := l.halt(ctx, s.raw, haltValue{By: who, Why: why}); err != nil && allocator.KindOf(err) != allocator.Conflict {
+		if _, err := l.halt(ctx, s.raw, haltValue{By: who, Why: why}); err != nil && allocator.KindOf(err) != allocator.Conflict {
 			return HaltRecord{}, err
 		}
 	}
@@ -50,9 +50,9 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (HaltRecord, error) 
 // by somebody else just then.
 const haltAttempts = 5
 
-// halt writes a halt over the epoch, where its value still is was. Its errors
-// are Conflict and Unavailable.
-func (l *Ledger) halt(ctx context.Context, was []byte, v haltValue) error {
+// halt writes a halt over the epoch, where its value still is was, and returns
+// the key as it wrote it. Its errors are Conflict and Unavailable.
+func (l *Ledger) halt(ctx context.Context, was []byte, v haltValue) (KV, error) {
 	v.Time, v.Nonce = now(), randomHex()
 	value := encode(&epochValue{Halted: &v})
 	answer, err := l.try(ctx, Txn{
@@ -61,16 +61,16 @@ func (l *Ledger) halt(ctx context.Context, was []byte, v haltValue) error {
 	})
 	if err == nil && answer.Succeeded {
 		l.log.Error("leasing is halted", "by", v.By, "why", v.Why)
-		return nil
+		return KV{Key: l.keys.epoch(), Value: value, ModRevision: answer.Revision}, nil
 	}
 	// Unknown, or perhaps sent twice: the nonce tells.
 	if check, checkErr := l.gets(ctx, get(l.keys.epoch())); checkErr == nil {
 		if kv, ok := check.one(0); ok && string(kv.Value) == string(value) {
-			return nil
+			return kv, nil
 		}
 	}
 	if err != nil {
-		return err
+		return KV{}, err
 	}
-	return allocator.Errorf(allocator.Conflict, "the epoch was changed by somebody else just now")
+	return KV{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by somebody else just now")
 }

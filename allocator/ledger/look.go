@@ -77,7 +77,7 @@ func (l *Ledger) stop(ctx context.Context, s *sight, evidence string) error {
 		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
 	}
 	// Where the epoch was changed meanwhile, the next look shows it.
-	err := l.halt(ctx, s.state.raw, haltValue{By: who, Why: evidence})
+	_, err := l.halt(ctx, s.state.raw, haltValue{By: who, Why: evidence})
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
 		return nil
 	}

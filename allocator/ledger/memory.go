@@ -331,8 +331,12 @@ func (l *Ledger) registrations(ctx context.Context, epoch string) ([]SeenInstanc
 	if err != nil {
 		return nil, err
 	}
+	return l.parseRegistrations(answer.Got[0], epoch)
+}
+
+func (l *Ledger) parseRegistrations(found []KV, epoch string) ([]SeenInstance, error) {
 	var all []SeenInstance
-	for _, kv := range answer.Got[0] {
+	for _, kv := range found {
 		key, err := l.keys.parse(kv.Key)
 		if err != nil {
 			return nil, err

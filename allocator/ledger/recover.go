@@ -160,7 +160,7 @@ func (r *recovery) forget(ctx context.Context) ([]Op, error) {
 	for _, m := range r.report.Missing {
 		left[m.Incarnation] = true
 	}
-	answer, err := l.gets(ctx, getPrefix(l.keys.registrations("")))
+	answer, err := r.gets(ctx, getPrefix(l.keys.registrations("")))
 	if err != nil {
 		return nil, err
 	}
@@ -236,17 +236,32 @@ func (r *recovery) halt(ctx context.Context) error {
 	if !r.cfg.Apply {
 		return nil
 	}
-	if err := r.l.halt(ctx, s.raw, haltValue{By: r.cfg.Actor, Why: "march recover", Recover: true}); err != nil {
+	var err error
+	if r.epoch, err = r.l.halt(ctx, s.raw, haltValue{By: r.cfg.Actor, Why: "march recover", Recover: true}); err != nil {
 		return err
 	}
-	answer, err := r.l.gets(ctx, get(r.l.keys.epoch()))
-	if err != nil {
-		return err
-	}
-	r.epoch, _ = answer.one(0)
 	// Read again, under the halt: nothing changes it any longer.
-	r.layout, err = r.l.Refresh(ctx)
-	return err
+	if r.layout, err = r.l.Refresh(ctx); err != nil {
+		return err
+	}
+	if s, _ := r.l.current(); string(s.raw) != string(r.epoch.Value) {
+		return errOtherRecover
+	}
+	return nil
+}
+
+// gets reads keys in one transaction, under the condition that our own halt is in
+// force: what another recover makes of the store after us is not mixed with what
+// we found. A dry run halts nothing. Its errors are Conflict and Unavailable.
+func (r *recovery) gets(ctx context.Context, ops ...Op) (Answer, error) {
+	if !r.cfg.Apply {
+		return r.l.gets(ctx, ops...)
+	}
+	answer, err := r.l.read(ctx, Txn{If: []Cond{hasValue(r.epoch.Key, r.epoch.Value)}, Then: ops})
+	if err == nil && !answer.Succeeded {
+		err = errOtherRecover
+	}
+	return answer, err
 }
 
 func (r *recovery) progress(doing string, tags, marks int64) {

@@ -20,7 +20,11 @@ func (r *recovery) ask(ctx context.Context) ([]Memory, error) {
 		case <-time.After(r.cfg.Wait):
 		}
 	}
-	pending, err := r.l.registrations(ctx, "")
+	answer, err := r.gets(ctx, getPrefix(r.l.keys.registrations("")))
+	if err != nil {
+		return nil, err
+	}
+	pending, err := r.l.parseRegistrations(answer.Got[0], "")
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +56,11 @@ func (r *recovery) ask(ctx context.Context) ([]Memory, error) {
 		}
 		asked[s.Address] = true
 		r.progress("asking "+string(s.ID())+" at "+s.Address, 0, 0)
+		// Who is asked leases nothing in the epoch that it knows: were that the one
+		// which another recover began just now, it would for ever.
+		if _, err := r.gets(ctx, get(r.l.keys.epoch())); err != nil {
+			return nil, err
+		}
 		m, err := r.cfg.Ask(ctx, s, r.cfg.Apply)
 		switch {
 		case err != nil:

@@ -68,19 +68,23 @@ func (r *recovery) lost() int64 { return r.layout.Layout.Version + 1 }
 // read reads all tags and marks that the store has.
 func (r *recovery) read(ctx context.Context) error {
 	const pageSize = 1000
-	for after := allocator.Tag(""); ; {
-		tags, err := r.l.Tags(ctx, "", after, pageSize)
+	for from, end := r.l.keys.tags(), prefixEnd(r.l.keys.tags()); ; {
+		answer, err := r.gets(ctx, page(from, end, pageSize))
 		if err != nil {
 			return err
 		}
-		for _, t := range tags {
+		for _, kv := range answer.Got[0] {
+			t, err := r.l.decodeTag(kv)
+			if err != nil {
+				return err
+			}
 			known := r.tag(t.Name)
 			known.know(t.Settings.Start)
 			known.step, known.limit = t.Settings.Chain.MaxStep, t.Settings.Limit
-			after = t.Name
+			from = kv.Key + "\x00"
 		}
 		r.progress("reading tags", int64(len(r.tags)), 0)
-		if len(tags) < pageSize {
+		if len(answer.Got[0]) < pageSize {
 			break
 		}
 	}
@@ -88,7 +92,7 @@ func (r *recovery) read(ctx context.Context) error {
 	for _, room := range r.rooms {
 		from, end := r.l.keys.marksOf(room), prefixEnd(r.l.keys.marksOf(room))
 		for {
-			answer, err := r.l.gets(ctx, page(from, end, pageSize))
+			answer, err := r.gets(ctx, page(from, end, pageSize))
 			if err != nil {
 				return err
 			}
@@ -121,7 +125,7 @@ func (r *recovery) readMarks(ctx context.Context, found []KV) error {
 				}
 				ops = append(ops, get(r.l.keys.era(key.room, key.tag, r.lost())))
 			}
-			answer, err := r.l.gets(ctx, ops...)
+			answer, err := r.gets(ctx, ops...)
 			if err != nil {
 				return err
 			}
@@ -206,21 +210,17 @@ func (r *recovery) raise(ctx context.Context) error {
 // raiseBatch raises marks. False means that it is to be done again.
 func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
 	k := r.l.keys
-	ours := hasValue(k.epoch(), r.epoch.Value)
 	ops := make([]Op, 0, 3*len(batch))
 	for _, p := range batch {
 		ops = append(ops, get(k.mark(p.room, p.tag)), get(k.era(p.room, p.tag, r.lost())), Op{Get: &Get{
 			Interval: Interval{Key: k.eras(p.room, p.tag), End: k.era(p.room, p.tag, r.lost())}, Limit: 1, Descending: true,
 		}})
 	}
-	answer, err := r.l.read(ctx, Txn{If: []Cond{ours}, Then: ops})
+	answer, err := r.gets(ctx, ops...)
 	if err != nil {
 		return false, err
 	}
-	if !answer.Succeeded {
-		return false, errOtherRecover
-	}
-	txn := Txn{If: []Cond{ours}}
+	txn := Txn{If: []Cond{hasValue(k.epoch(), r.epoch.Value)}}
 	raised := int64(0)
 	for i, p := range batch {
 		var mark Mark

@@ -204,3 +204,87 @@ func TestForgetComparesTheEpoch(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Of two recovers at once, the one that another overtakes ends, whatever it was
+// doing, and takes nothing with it: not what it found, nor who it asked. The
+// other one is whole.
+func TestRecoversAtOnce(t *testing.T) {
+	overtaken := 0
+	for at := 1; ; at++ {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		a, b := c.start("a"), c.start("b")
+		a.lease(10)
+		b.lease(10)
+		backup := c.mem.Revision()
+		a.lease(1000)
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		living := []*process{a, b}
+		conn := c.mem.Open()
+		met, other := 0, (*ledger.RecoverReport)(nil)
+		conn.Fate(func(ledger.Txn) ledgertest.Fate {
+			if met++; met == at {
+				var err error
+				if other, err = c.recover(c.mem.Open(), living); err != nil {
+					t.Errorf("the other one, before transaction %d: %v", at, err)
+				}
+				for _, p := range living {
+					p.ledger.Uncheck()
+					p.lease(10)
+				}
+			}
+			return ledgertest.Fate{}
+		})
+		report, err := c.recover(conn, living)
+		if err != nil {
+			wantKind(t, err, allocator.Conflict)
+			overtaken++
+			report = other
+		}
+		// It may have ended just before the other one began.
+		if is := string(c.value("epoch")); report == nil || !strings.Contains(is, report.Epoch) && (other == nil || !strings.Contains(is, other.Epoch)) {
+			t.Fatalf("before transaction %d: %v, the epoch is %s, the report %+v", at, err, is, report)
+		}
+		for _, p := range living {
+			p.lease(10)
+		}
+		verify(t, c)
+		c.check()
+		if met < at {
+			break // there was no such transaction
+		}
+	}
+	if overtaken < 5 {
+		t.Errorf("%d were overtaken", overtaken)
+	}
+}
+
+// A recover that another overtakes while it asks bars nobody any longer: who was
+// barred in the epoch that the other one began would lease nothing in it.
+func TestOvertakenRecoverBarsNobody(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	living := []*process{c.start("a"), c.start("a"), c.start("b")}
+	asked := 0
+	_, err := c.recover(c.mem.Open(), living, func(cfg *ledger.RecoverConfig) {
+		ask := cfg.Ask
+		cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
+			m, err := ask(ctx, s, bar)
+			if asked++; asked == 1 {
+				if _, err := c.recover(c.mem.Open(), living); err != nil {
+					t.Errorf("the other one: %v", err)
+				}
+				for _, p := range living {
+					p.lease(10)
+				}
+			}
+			return m, err
+		}
+	})
+	wantKind(t, err, allocator.Conflict, "another `march recover`")
+	if asked != 1 {
+		t.Errorf("%d were asked", asked)
+	}
+	for _, p := range living {
+		p.lease(10)
+	}
+	c.check()
+}
