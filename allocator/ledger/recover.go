@@ -67,7 +67,7 @@ type RecoverReport struct {
 	Answered []InstanceID
 	Missing  []MissingInstance
 	Tags     int64
-	AtLimit  []allocator.Tag // that the margin brings to their limits
+	AtLimit  []allocator.Tag // that the margin brings to their limits, or above
 	Marks    int64           // raised, or to be raised
 	Version  int64           // of the layout that ends it
 	Epoch    string
@@ -137,7 +137,7 @@ func (r *recovery) run(ctx context.Context) error {
 	}
 	r.report.Tags = int64(len(r.tags))
 	for _, name := range sortedTags(r.tags) {
-		if t := r.tags[name]; t.known < t.limit && r.target(t) == t.limit {
+		if t := r.tags[name]; t.known < t.limit && r.target(t) >= t.limit {
 			r.report.AtLimit = append(r.report.AtLimit, name)
 		}
 	}

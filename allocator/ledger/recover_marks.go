@@ -45,7 +45,10 @@ func (r *recovery) tag(name allocator.Tag) *recoverTag {
 
 func (t *recoverTag) know(next int64) { t.known = max(t.known, next) }
 
-// target returns what a tag's marks are raised to.
+// target returns what a tag's marks are raised to. Not cut at the tag's limit,
+// which is one of the backup's: it may have been raised since, and IDs leased
+// above it, by who does not answer. A mark above the limit makes a tag exhausted,
+// as one at it does; but should somebody raise the limit again, the margin counts.
 func (r *recovery) target(t *recoverTag) int64 {
 	margin := r.cfg.Margin
 	if margin == 0 {
@@ -54,9 +57,8 @@ func (r *recovery) target(t *recoverTag) int64 {
 			margin *= int64(r.present)
 		}
 	}
-	end := max(t.limit, t.known)
-	if t.known > end-margin {
-		return end
+	if t.known > allocator.MaxID-margin {
+		return allocator.MaxID
 	}
 	return t.known + margin
 }

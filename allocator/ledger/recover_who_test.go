@@ -116,6 +116,45 @@ func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
 	}
 }
 
+// A limit that was raised since the backup does not cut the margin, as the backup
+// has it or known to be passed: who did not answer may have leased above it. The
+// tag is exhausted until somebody raises its limit, and goes on above all then.
+func TestRecoverAboveAnOldLimit(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		c.update("t", func(s *ledger.TagSettings) { s.Limit = 5000; s.Chain.MaxStep = 1000; s.Chain.MinStep = 10 })
+		a, b, lost := c.start("a"), c.start("b"), c.start("a")
+		for _, p := range []*process{a, b, lost} {
+			p.lease(10)
+		}
+		backup := c.mem.Revision()
+		c.update("t", func(s *ledger.TagSettings) { s.Limit = 1_000_000 })
+		a.lease(2700) // to 5420
+		if known {
+			a.lease(10)
+		}
+		held := lost.lease(500).Last()
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		living := []*process{b}
+		if known {
+			living = append(living, a)
+		}
+		report, err := c.recover(c.mem.Open(), living, without("a/i1", "a/i3"), func(cfg *ledger.RecoverConfig) { cfg.Margin = 10_000 })
+		if err != nil || !known && !slices.Equal(report.AtLimit, []allocator.Tag{"t"}) {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		verify(t, c)
+		_, err = b.tryLease("t", 10)
+		wantKind(t, err, allocator.Exhausted, "limit 5000")
+		c.update("t", func(s *ledger.TagSettings) { s.Limit = 1_000_000 })
+		if seg := b.lease(10); seg.First <= held {
+			t.Errorf("known %v: leased %v, a process that did not answer holds up to %d", known, seg, held)
+		}
+		verify(t, c)
+		c.check()
+	}
+}
+
 // Nobody is forgotten while leasing is halted, nor leaves: recover must know of
 // them.
 func TestNobodyIsForgottenWhileHalted(t *testing.T) {

@@ -128,10 +128,10 @@ func (c *checker) tag(s tagState) {
 				c.add("tag %s room %s: next %d below the end of the era of version %d, %d", s.name, room, mark.Next, e.Version, e.End)
 			}
 		}
-		// A lease compares the tag's settings, so the limit binds each mark
-		// that was written after them; one from before may lie above a limit
-		// that was lowered since.
-		if s.settings != nil && mark.revision > s.settings.kv.ModRevision && mark.Next > s.settings.Settings.Limit {
+		// A lease compares the tag's settings, so the limit binds each lease that was
+		// made after them; one from before may lie above a limit that was lowered
+		// since. A mark that was raised (by a recover, say) is no lease.
+		if s.settings != nil && mark.revision > s.settings.kv.ModRevision && mark.Next == mark.Era.End && mark.Next > s.settings.Settings.Limit {
 			c.add("tag %s room %s: next %d above the tag's limit %d", s.name, room, mark.Next, s.settings.Settings.Limit)
 		}
 		all = append(all, c.eras(s.name, eras)...)
