@@ -15,8 +15,16 @@ import (
 // own entry, which comes after the index that the beat carries. A term alone is
 // no evidence, and is noted for people only.
 
-// beatEvery is how old a beat is when somebody writes the next one.
-const beatEvery = 10 * time.Second
+const (
+	// beatEvery is how old a beat is when somebody writes the next one.
+	beatEvery = 10 * time.Second
+	// beatGrowth is by what factor the raft index has grown when somebody writes
+	// the next one before that. A log that just began (init, a restore and a recover)
+	// is at many times its first index within seconds: a beat of its first moments
+	// would say little of it, should it be restored from a backup then. It is a dozen
+	// writes in a log's life.
+	beatGrowth = 2
+)
 
 func (c check) fresh() bool { return !c.at.IsZero() && allocator.Elapsed(c.at, time.Now()) < checkFor }
 
@@ -29,12 +37,13 @@ func (s *sight) restored() string {
 		s.status.RaftIndex, s.beat.RaftIndex, s.beat.Time.Format(time.RFC3339))
 }
 
-// beatOn writes the next beat where the one that s saw is old, upward only, over
-// what s saw and under its epoch. That it fails is nothing to tell: the next one
+// beatOn writes the next beat where the one that s saw is old, or the raft log has
+// grown far past it: upward only, over what s saw and under its epoch. That it fails is nothing to tell: the next one
 // who looks does it.
 func (l *Ledger) beatOn(ctx context.Context, s *sight) {
 	age := now().Sub(s.beat.Time)
-	if s.beatKV.ModRevision != 0 && (age >= 0 && age < beatEvery || s.status.RaftIndex <= s.beat.RaftIndex) {
+	fresh := age >= 0 && age < beatEvery && s.status.RaftIndex/beatGrowth < s.beat.RaftIndex
+	if s.beatKV.ModRevision != 0 && (fresh || s.status.RaftIndex <= s.beat.RaftIndex) {
 		return
 	}
 	if l.haltsAs() == "" {

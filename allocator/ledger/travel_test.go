@@ -201,6 +201,32 @@ func TestBeat(t *testing.T) {
 	c.check()
 }
 
+// A log that is just born grows to many times its index within seconds. The beat
+// follows it, in few writes: so a restore is seen that comes before the beat is old.
+func TestBeatFollowsAYoungLog(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	backup, written := int64(0), map[string]bool{}
+	for i := range 2000 {
+		if i == 1500 {
+			backup = c.mem.Revision()
+		}
+		p.ledger.Uncheck()
+		p.lease(1)
+		written[string(c.value("beat"))] = true
+	}
+	if len(written) > 12 {
+		t.Errorf("%d beats were written", len(written))
+	}
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	for i := range 500 { // what others write before somebody looks who would know
+		c.corrupt("surprise", fmt.Append(nil, i))
+	}
+	c.corrupt("surprise", nil)
+	_, err := c.startAs("a", "new").tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "raft index is", "restored")
+}
+
 // twoMembers answers statuses from another member than transactions.
 type twoMembers struct{ *ledgertest.Conn }
 
