@@ -27,7 +27,8 @@ import (
 
 // Config says which cluster a console is of.
 type Config struct {
-	// Ledger is the cluster. The server does not close it.
+	// Ledger is the cluster, the console's own: it halts leasing where it sees etcd go
+	// back in time. The server does not close it.
 	Ledger *ledger.Ledger
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
@@ -102,6 +103,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.ledger.HaltAs("console " + s.name)
 	pages, err := web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (s *Server) drive(ctx context.Context) {
 	defer timer.Stop()
 	driving := false
 	defer s.metrics.drives(false)
-	var claimLog, stuckLog, silentLog rarely.Line
+	var claimLog, checkLog, stuckLog, silentLog rarely.Line
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,6 +56,11 @@ func (s *Server) drive(ctx context.Context) {
 				s.log.Info("this console drives migrations")
 			}
 			s.metrics.drives(driving)
+		}
+		// Each console, whether it drives or not: it may be all that lived through a
+		// restore.
+		if err := s.ledger.Check(ctx); err != nil && ctx.Err() == nil {
+			checkLog.Log(time.Now(), s.log.Debug, "look whether etcd went back in time", "error", err)
 		}
 		pause := idleEvery
 		if driving && time.Since(looked) >= silenceEvery {

@@ -1,9 +1,15 @@
 package console_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // TestHalted: a console tells of a halt wherever it is asked, goes on answering,
@@ -26,4 +32,39 @@ func TestHalted(t *testing.T) {
 	c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
 	c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"retract"`)
 	c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
+}
+
+// TestSeesARestore: a console is all that lived through a restore. It halts
+// leasing by itself, moves and forgets nothing, and goes on after the recover.
+func TestSeesARestore(t *testing.T) {
+	t.Parallel()
+	c := startHalves(t)
+	c.register("a", "down", "127.0.0.1:1", false)
+	backup := c.etcd.Backup(t)
+	for i := range 100 {
+		c.create(&marchv1.Tag{Name: fmt.Sprint("tag-", i)})
+	}
+	c.wants("GET /v1/layout", 200, `"halt":null`) // and sees the revision
+	c.etcd.Restore(t, backup, 0, "")
+	await(t, "leasing is halted", func() bool {
+		_, body := c.get("/v1/layout")
+		return strings.Contains(body, `"halt":{"by":"console `) && strings.Contains(body, "etcd ")
+	})
+	c.wants("DELETE /v1/rooms/a/instances/down", 400, `"reason":"`+allocator.WentBack.Error()+`"`)
+	l := c.ledger()
+	report, err := l.Recover(bg, ledger.RecoverConfig{
+		Actor: "ann", Apply: true, Without: []ledger.InstanceID{"a/down"},
+		Ask: func(context.Context, ledger.SeenInstance, bool) (ledger.Memory, error) {
+			return ledger.Memory{}, errors.New("it is down")
+		},
+	})
+	if err != nil {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	c.wants("GET /v1/layout", 200, `"halt":null`)
+	c.create(&marchv1.Tag{Name: "order"})
+	if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
+		t.Error(err)
+	}
+	c.wants("GET /v1/layout", 200, `"halt":null`)
 }

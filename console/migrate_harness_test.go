@@ -27,7 +27,7 @@ import (
 // that of a process after SIGKILL.
 type gate struct {
 	ledger.Store
-	writes atomic.Int64 // transactions that write, without claims to drive
+	writes atomic.Int64 // transactions that write, without claims to drive and beats, which are of time passing
 	mu     struct {
 		sync.Mutex
 		dead bool
@@ -46,7 +46,7 @@ const (
 
 // what names a console's transaction.
 func what(txn ledger.Txn) string {
-	var move, start, finish, migration, claim, note bool
+	var move, start, finish, migration, claim, note, beat bool
 	for _, op := range txn.Then {
 		switch {
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/layout"):
@@ -57,6 +57,8 @@ func what(txn ledger.Txn) string {
 			claim = true
 		case op.Put != nil && strings.Contains(op.Put.Key, "/silent/"):
 			note = true
+		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/beat"):
+			beat = true
 		case op.Put != nil && strings.Contains(op.Put.Key, "/migrations/"):
 			migration = true
 		case strings.HasSuffix(op.Delete, "/migration"):
@@ -76,6 +78,8 @@ func what(txn ledger.Txn) string {
 		return "claim"
 	case note:
 		return "note"
+	case beat:
+		return "beat"
 	case ledgertest.Writes(txn):
 		return "write"
 	}
@@ -121,7 +125,7 @@ func (g *gate) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 		g.kill()
 		return ledger.Answer{}, g.gone()
 	}
-	if is != "claim" && is != "read" {
+	if is != "claim" && is != "beat" && is != "read" {
 		g.writes.Add(1)
 	}
 	answer, err := g.Store.Txn(ctx, txn)

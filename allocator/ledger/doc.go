@@ -93,8 +93,9 @@
 //  3. The first sight is a doubt, which stops leasing in this process at once. A
 //     second look, in the order of all writes, clears it up or confirms it, and
 //     then halts leasing for all (halt.go): it is written over the very epoch that
-//     was looked at. Another uuid or etcd cluster stops only who meets it, and who
-//     leases nothing halts nobody.
+//     was looked at. Another uuid or etcd cluster stops only who meets it. A console
+//     does the same, and looks before it moves the layout or forgets an instance; an
+//     operator's command halts nobody but on purpose.
 //  4. While leasing is halted what is held is issued, layouts stay, nobody is
 //     forgotten, and who stops stays registered: recover has to know of all.
 //  5. What was leased is in the journal, synced, before a segment of it is

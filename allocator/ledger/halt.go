@@ -23,6 +23,32 @@ func (l *Ledger) Halted() (HaltRecord, bool) {
 	return HaltRecord{By: s.halted.By, Why: s.halted.Why, Time: s.halted.Time}, true
 }
 
+// HaltAs has this process halt leasing as who, where it sees etcd go back in time,
+// and look for that as an instance does. An instance's Join does that; a console
+// moves layouts and forgets instances, and may be all that lived through a restore.
+// It must be called before anything else.
+func (l *Ledger) HaltAs(who string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.haltsAs = who
+}
+
+// Check looks whether etcd went back in time, where the last look is too old, or
+// something came up since. Its error is why nothing can be leased at present, or
+// why that could not be seen.
+func (l *Ledger) Check(ctx context.Context) error {
+	_, err := l.lessableState(ctx)
+	return err
+}
+
+// checkNow is Check by a look of its own, whatever was seen a moment ago: for what
+// is done as soon as it is written. (A lease is used only if it came through the
+// connection that was looked through.) It returns the state as lessableState does.
+func (l *Ledger) checkNow(ctx context.Context) (*state, error) {
+	l.uncheck()
+	return l.lessableState(ctx)
+}
+
 // Halt stops all leasing, in all rooms, until `march recover` begins a new
 // epoch. What is held may still be issued. Where leasing is halted already, that
 // halt stays. Its errors are Unavailable and what keeps the epoch from being

@@ -142,6 +142,9 @@ func (l *Ledger) ForgetSilent(ctx context.Context, i InstanceRecord, actor strin
 	if forgettable(i.epoch) != nil {
 		return nil
 	}
+	if err := l.unforgetful(ctx); err != nil {
+		return err
+	}
 	key := l.keys.registration(i.Room, i.Name)
 	answer, err := l.try(ctx, Txn{
 		If: []Cond{unchanged(i.registration), hasValue(i.epoch.Key, i.epoch.Value), absent(l.keys.alive(i.Room, i.Name)), unchanged(i.silent)},
@@ -170,6 +173,16 @@ func forgettable(epoch KV) error {
 	return nil
 }
 
+// unforgetful returns why it may be that etcd itself has forgotten something: then
+// nobody is forgotten, as `march recover` has to ask all, nor confirmed. An invalid
+// layout is no reason.
+func (l *Ledger) unforgetful(ctx context.Context) error {
+	if _, err := l.checkNow(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+		return err
+	}
+	return nil
+}
+
 // Forget takes an instance's registration away: it leases nothing from then on,
 // whatever it does. It compares the epoch: after a restore the mod revision of
 // another registration may be the same. Its errors are NotFound where it is not
@@ -189,6 +202,9 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 	}
 	epoch, _ := answer.one(1)
 	if err := forgettable(epoch); err != nil {
+		return err
+	}
+	if err := l.unforgetful(ctx); err != nil {
 		return err
 	}
 	answer, err = l.try(ctx, Txn{
@@ -236,6 +252,9 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, then confirm who is still without its journal", e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
 	case !v.Unconfirmed:
 		return nil
+	}
+	if err := l.unforgetful(ctx); err != nil {
+		return err
 	}
 	v.Unconfirmed = false
 	value := encode(v)

@@ -120,8 +120,8 @@ func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocat
 	if err := to.Validate(); err != nil {
 		return LayoutRecord{}, err
 	}
-	s, _ := l.current()
-	if err := l.Lessable(); err != nil {
+	s, err := l.checkNow(ctx)
+	if err != nil {
 		return LayoutRecord{}, err
 	}
 	to.Version = from.Layout.Version + 1

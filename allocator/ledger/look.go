@@ -69,8 +69,8 @@ func (l *Ledger) look(ctx context.Context, full bool, send sender) (LayoutRecord
 	return LayoutRecord{}, allocator.Errorf(allocator.Unavailable, "the epoch, or the member that answers, changed %d times while it was read", looks)
 }
 
-// stop halts leasing because of what s saw. Who is no instance does not halt:
-// it has leased nothing that it could be wrong about, and says what it saw.
+// stop halts leasing because of what s saw. An operator's command does not halt:
+// it says what it saw. See HaltAs.
 func (l *Ledger) stop(ctx context.Context, s *sight, evidence string) error {
 	who := l.haltsAs()
 	if who == "" {

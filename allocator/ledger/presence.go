@@ -74,8 +74,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	if err := l.attach(ctx); err != nil {
 		return nil, err
 	}
+	l.HaltAs("instance " + string(r.Room) + "/" + string(r.Name))
 	l.mu.Lock()
-	l.mu.haltsAs = "instance " + string(r.Room) + "/" + string(r.Name)
 	l.mu.demands = r.RequireJournal
 	l.mu.Unlock()
 	i := &Instance{ledger: l, room: r.Room, name: r.Name, incarnation: randomHex(), ask: r.Ask}
@@ -263,7 +263,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		case <-timer.C:
 			order = i.ledger.before().order
 		}
-		_, _ = i.ledger.lessableState(ctx) // so that a lease seldom has to wait for a look, and an idle room looks, too
+		_ = i.ledger.Check(ctx) // so that a lease seldom has to wait for a look, and an idle room looks, too
 		if err := beat.send(ctx, i); err != nil && allocator.KindOf(err) == allocator.Refused {
 			return err
 		}

@@ -1,0 +1,86 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// A console that lived through a restore, be it all that did, sees that before it
+// moves the layout or forgets anybody, and halts leasing for all.
+func TestConsoleSeesARestore(t *testing.T) {
+	does := map[string]func(c *cluster, l *ledger.Ledger, from ledger.LayoutRecord, silent ledger.InstanceRecord) error{
+		"check": func(_ *cluster, l *ledger.Ledger, _ ledger.LayoutRecord, _ ledger.InstanceRecord) error {
+			return l.Check(bg)
+		},
+		"change layout": func(c *cluster, l *ledger.Ledger, from ledger.LayoutRecord, _ ledger.InstanceRecord) error {
+			_, err := l.ChangeLayout(bg, from, lay(c.tb, "100 a=0-10"), "test")
+			return err
+		},
+		"forget": func(_ *cluster, l *ledger.Ledger, _ ledger.LayoutRecord, _ ledger.InstanceRecord) error {
+			return l.Forget(bg, "a", "one", "test")
+		},
+		"confirm": func(_ *cluster, l *ledger.Ledger, _ ledger.LayoutRecord, _ ledger.InstanceRecord) error {
+			return l.ConfirmInstance(bg, "a", "blank", "test")
+		},
+		"forget silent": func(_ *cluster, l *ledger.Ledger, _ ledger.LayoutRecord, silent ledger.InstanceRecord) error {
+			return l.ForgetSilent(bg, silent, "test")
+		},
+	}
+	for name, do := range does {
+		for _, bump := range []int64{0, 1_000_000_000} { // by the revision, and by the beat
+			t.Run(fmt.Sprintf("%s, bump %d", name, bump), func(t *testing.T) {
+				c := newCluster(t, "100 a=0-50 b=50-100")
+				c.startAs("a", "one").lease(10)
+				instances, err := c.admin.Instances(bg, "")
+				if err == nil {
+					err = c.admin.NoteSilence(bg, instances)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := open(t, c.mem.Open())
+				l.HaltAs("console x")
+				from, err := l.Refresh(bg)
+				if err == nil {
+					err = l.Check(bg)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				blank, err := open(t, c.mem.Open()).Join(bg, ledger.Registration{Room: "a", Name: "blank", RequireJournal: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = blank.Close() }()
+				backup := c.mem.Revision()
+				for range 10 {
+					c.startAs("b", "two").lease(10)
+				}
+				c.corrupt("beat", nil)
+				l.Uncheck()
+				if err := l.Check(bg); err != nil {
+					t.Fatal(err)
+				}
+				beat := c.value("beat")
+				c.mem.Restore(backup, bump, ledgertest.ClusterID)
+				c.corrupt("beat", beat)
+				silent, err := c.admin.Instances(bg, "")
+				if err != nil || len(silent) != 2 || silent[1].SilentSince.IsZero() || !silent[0].Unconfirmed {
+					t.Fatalf("%+v, %v", silent, err)
+				}
+				layout := c.value("layout")
+				if name == "check" { // it is made now and then
+					l.Uncheck()
+				}
+				wantKind(t, do(c, l, from, silent[1]), allocator.WentBack, "halted by console x")
+				if c.isHalted() == "" || string(c.value("layout")) != string(layout) || len(c.value("rooms/a/one")) == 0 {
+					t.Errorf("halted: %q", c.isHalted())
+				}
+			})
+		}
+	}
+}
