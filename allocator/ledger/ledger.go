@@ -64,6 +64,7 @@ type Ledger struct {
 		changed  chan struct{} // closed when state is replaced
 		flight   *shared       // the look that leases wait for, nil while there is none
 		haltsAs  string        // who halts leasing where this process sees etcd go back; empty for nobody
+		told     func([]KV)    // of registrations that were written, nil for nobody
 		blank    *blank        // why nothing is leased where journals are required; nil for nothing
 		demands  bool          // a journal is required, whatever the cluster's settings say
 

@@ -216,7 +216,8 @@ func (i *Instance) left(ctx context.Context, tag allocator.Tag, next int64) erro
 }
 
 const (
-	// followEvery is how often an instance looks who is registered.
+	// followEvery is how often an instance looks who is registered: for what a watch
+	// missed, which tells at once.
 	followEvery = time.Minute
 	// comparePage is how many marks are compared with memory at once.
 	comparePage = 100
@@ -301,10 +302,22 @@ func (i *Instance) compare(ctx context.Context) error {
 // recover` has asked those that were seen before, or has gone on without them.
 func (i *Instance) lookAround(ctx context.Context) {
 	epoch := i.ledger.epoch()
-	all, err := i.ledger.registrations(ctx, epoch)
-	if err != nil {
-		return // next time
+	if all, err := i.ledger.registrations(ctx, epoch); err == nil { // else next time
+		i.see(all, epoch)
 	}
+}
+
+// watched notes who registered just now: should etcd be restored from a backup
+// that was made before, `march recover` has to know of them.
+func (i *Instance) watched(registrations []KV) {
+	epoch := i.ledger.epoch()
+	if all, err := i.ledger.parseRegistrations(registrations, epoch); err == nil {
+		i.see(all, epoch)
+	}
+}
+
+// see notes who is registered under an epoch.
+func (i *Instance) see(all []SeenInstance, epoch string) {
 	i.ledger.mu.Lock()
 	seen := i.memory.seen
 	if epoch != "" && epoch != i.memory.seenUnder {

@@ -114,6 +114,9 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		i.mu.lost, i.mu.order = nil, l.before().order
 		if err = i.write(ctx); err == nil {
 			joined = true
+			l.mu.Lock()
+			l.mu.told = i.watched
+			l.mu.Unlock()
 			i.soughtAtOnce(ctx)
 			return i, nil
 		}

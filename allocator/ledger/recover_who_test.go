@@ -327,3 +327,34 @@ func TestOvertakenRecoverBarsNobody(t *testing.T) {
 	}
 	c.check()
 }
+
+// Who registered after the backup was made, and does not run any longer, is known
+// by those that watched, at once: it is named.
+func TestRecoverKnowsWhoCameLate(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	ctx, cancel := context.WithCancel(bg)
+	ran := make(chan error, 1)
+	go func() { ran <- p.ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	})
+	p.lease(10)
+	knows := func(name allocator.Instance) bool {
+		m, err := p.Report(false)
+		return err == nil && slices.ContainsFunc(m.Seen, func(s ledger.SeenInstance) bool { return s.Name == name })
+	}
+	eventually(t, "its watch is there", func() bool { c.startAs("b", "first"); return knows("first") })
+	backup := c.mem.Revision()
+	c.startAs("b", "late").lease(10)
+	eventually(t, "it is told of a registration", func() bool { return knows("late") })
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	report, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Without = []ledger.InstanceID{"b/first"} })
+	wantKind(t, err, allocator.Refused, "b/late")
+	if !slices.Contains(missing(report), "b/late") {
+		t.Errorf("%+v", report)
+	}
+}

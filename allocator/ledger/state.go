@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -263,7 +264,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
 	return TagChange{Name: name, Settings: &t.Settings}
 }
 
-// Run watches epoch, layout and tags until ctx ends, and returns nil then. It
+// Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
 // keeps Layout current, and calls onTag, from one goroutine, with each tag
 // whose settings were changed or that was deleted. Changes that a watch lost
 // (a compaction, a silent member) are not repeated to onTag: a lease sees them
@@ -302,6 +303,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		{Key: l.keys.settings()},
 		{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, // whose repair makes a layout valid again
 		{Key: l.keys.tags(), End: prefixEnd(l.keys.tags())},
+		{Key: l.keys.registrations(""), End: prefixEnd(l.keys.registrations(""))},
 	}, answer.Revision+1)
 	for {
 		_, adopted := l.current()
@@ -322,13 +324,29 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		if change.Err != nil {
 			return change.Err
 		}
+		var registrations []KV
 		for _, kv := range change.KVs {
 			if name, err := l.keys.parseTag(kv.Key); err == nil {
 				onTag(l.tagChange(name, kv))
+			} else if strings.HasPrefix(kv.Key, l.keys.registrations("")) {
+				if kv.ModRevision != 0 { // else it was deleted
+					registrations = append(registrations, kv)
+				}
 			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 				return err
 			}
 		}
+		l.tell(registrations)
+	}
+}
+
+// tell tells this process's instance of registrations that were written.
+func (l *Ledger) tell(registrations []KV) {
+	l.mu.Lock()
+	told := l.mu.told
+	l.mu.Unlock()
+	if told != nil && len(registrations) > 0 {
+		told(registrations)
 	}
 }
 
