@@ -66,6 +66,7 @@ func (w *world) note(a answered) {
 	for _, d := range doubles {
 		w.Errorf("DUPLICATE: tag %s: ID %d was issued by %s, and %v earlier by %s", a.tag, d.id, a.by.id, a.at.Sub(d.other.at), d.other.by.id)
 	}
+	w.checkLease(a)
 	for _, run := range a.runs {
 		if !everIn(changes, a.by.in, run) {
 			w.Errorf("%s, tag %s: IDs %v lie in no range that the room ever had", a.by.id, a.tag, run)

@@ -29,12 +29,14 @@ type link struct {
 		deaf    time.Time        // no watch tells anything before
 		sent    map[string]times // how often, and when last
 		reports []reported
+		leases  []lease          // in the order of their answers
+		shown   map[string]shown // by epoch
 	}
 }
 
 func (w *world) link(name string, lane int) *link {
 	l := &link{w: w, name: name, lane: lane, dead: make(chan struct{})}
-	l.mu.sent = make(map[string]times)
+	l.mu.sent, l.mu.shown = make(map[string]times), make(map[string]shown)
 	return l
 }
 
@@ -150,15 +152,19 @@ func (l *link) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 	d := l.toss(what)
 	fate := l.w.fate(d, txn)
 	l.reports(txn)
-	return call(ctx, l, d, func() (ledger.Answer, error) {
+	asked := l.asks(txn)
+	answer, err := call(ctx, l, d, func() (ledger.Answer, error) {
 		before := l.w.mem.Revision()
 		conn := l.w.mem.Open()
 		conn.Fate(func(ledger.Txn) ledgertest.Fate { return fate })
 		answer, err := conn.Txn(context.Background(), txn)
+		asked.done(l.w)
 		l.w.met(fate, txn, err != nil && l.w.mem.Revision() > before)
 		l.w.log("%-12s %s: %v%s", l.name, what, fate.Name, ending(answer, err))
 		return answer, err
 	})
+	l.answered(asked, answer, err)
+	return answer, err
 }
 
 // reported is an instance's word that it issues no ID of a layout before version.

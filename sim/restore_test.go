@@ -19,13 +19,14 @@ import (
 
 // past is what an operator knows of a store that forgets.
 type past struct {
-	backup  int64 // the revision of the last backup, 0 for none
-	saved   time.Time
-	forgot  time.Time // what was written after that is forgotten; zero where nothing is
-	lost    time.Time // when a process last ended whose memory nobody has
-	highest map[allocator.Tag]int64
-	deleted map[string]bool // keys of marks that were deleted by hand: their eras are lost with them
-	mending bool            // a recover is under way: nobody deletes what it has read
+	backup   int64 // the revision of the last backup, 0 for none
+	saved    time.Time
+	forgot   time.Time // what was written after that is forgotten; zero where nothing is
+	lost     time.Time // when a process last ended whose memory nobody has
+	highest  map[allocator.Tag]int64
+	deleted  map[string]bool // keys of marks that were deleted by hand: their eras are lost with them
+	restores int
+	mending  bool // a recover is under way: nobody deletes what it has read
 }
 
 // remember notes the highest marks before they are forgotten. The caller holds
@@ -77,6 +78,7 @@ func (w *world) restore(d dice) {
 	if backup > 0 {
 		w.remember()
 		w.count1("restores")
+		w.mu.past.restores++
 	}
 	w.mu.Unlock()
 	if backup == 0 {
@@ -153,9 +155,7 @@ func (w *world) forgetful() bool {
 // moved reports whether another etcd cluster answers than the cluster lives in.
 func (w *world) moved() bool {
 	answer, err := w.mem.Open().Txn(context.Background(), ledger.Txn{})
-	return err == nil && answer.ClusterID != stored[struct {
-		ClusterID uint64 `json:"etcd_cluster_id,string"`
-	}](w, "identity").ClusterID
+	return err == nil && answer.ClusterID != w.pinned()
 }
 
 // recover does what the runbook says: it looks who answers, gives the journals of
