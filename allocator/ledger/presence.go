@@ -284,8 +284,15 @@ type heartbeat struct {
 	doubt [][]byte
 }
 
-// send writes one heartbeat.
+// send writes one heartbeat. Where a lease has found the registration lost it
+// stays so, be it that an etcd which was restored since has it again.
 func (b *heartbeat) send(ctx context.Context, i *Instance) error {
+	i.mu.Lock()
+	lost := i.mu.lost
+	i.mu.Unlock()
+	if lost != nil {
+		return lost
+	}
 	l := i.ledger
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()

@@ -142,6 +142,32 @@ func TestRunEndsWhenTheRegistrationIsLost(t *testing.T) {
 	}
 }
 
+// Who was forgotten, and has seen it in a lease, stops: also where etcd is restored
+// before its next heartbeat, and has the registration again. It would live on
+// otherwise, and report no layout any longer.
+func TestRunEndsThoughARestoreHasTheRegistrationAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		p := c.startAs("a", "one")
+		p.lease(1)
+		done := make(chan error, 1)
+		ctx, stop := context.WithCancel(bg)
+		defer stop()
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(11 * time.Second) // and a heartbeat is sent every five
+		backup := c.mem.Revision()
+		if err := c.admin.Forget(bg, "a", "one", "test"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := p.tryLease("t", 1)
+		wantKind(t, err, allocator.Refused, "is not registered any longer")
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		time.AfterFunc(6*time.Second, stop)
+		wantKind(t, <-done, allocator.Refused, "is not registered any longer")
+		c.mem.ExpireAll()
+	})
+}
+
 // Faults of heartbeats never look like a clone, and heartbeats come through.
 func TestHeartbeatUnderEachFault(t *testing.T) {
 	for _, fate := range ledgertest.Fates() {
