@@ -258,8 +258,10 @@ func (l *Ledger) judge(s *sight) (record LayoutRecord, v verdict, evidence strin
 	case id == "":
 		record, err = l.adopt(s.state)
 		return record, settled, "", err
-	case s.state.halted != nil && id != t.current:
-		// Always believed, be it one that was in force before: it leases nothing.
+	case s.state.halted != nil && id != t.current && (s.certain || !t.knows(id)):
+		// Believed, as nothing is leased under it; but one that was in force before
+		// only in the order of all writes. By a stale read of it, the epoch that
+		// followed it would be one that is in force again.
 		t.turn(id, s.answer.Revision)
 	case s.state.halted != nil:
 		t.doubt = nil // there is nothing left to stop

@@ -330,3 +330,39 @@ func TestHalt(t *testing.T) {
 		})
 	}
 }
+
+// A stale read that shows a halt which was recovered from is no halt: who believed
+// it would take the epoch that followed it for one that is in force again.
+func TestStaleReadOfAHalt(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	conn := c.mem.Open()
+	l := open(t, conn)
+	refresh := func() {
+		t.Helper()
+		if _, err := l.Refresh(bg); err != nil && allocator.KindOf(err) != allocator.WentBack {
+			t.Fatal(err)
+		}
+	}
+	refresh()
+	if _, err := c.admin.Halt(bg, "ann", "a fence"); err != nil {
+		t.Fatal(err)
+	}
+	halted := c.mem.Revision()
+	refresh()
+	if _, err := c.recover(c.mem.Open(), nil); err != nil {
+		t.Fatal(err)
+	}
+	refresh()
+	if err := l.Lessable(); err != nil {
+		t.Fatalf("after the recover: %v", err)
+	}
+	conn.Fate(func(ledger.Txn) ledgertest.Fate {
+		return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.mem.Revision() - halted)}
+	})
+	refresh()
+	conn.Fate(nil)
+	refresh()
+	if err := l.Lessable(); err != nil {
+		t.Errorf("after a stale read: %v", err)
+	}
+}
