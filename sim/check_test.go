@@ -55,7 +55,7 @@ func (w *world) note(a answered) {
 	for _, run := range a.runs {
 		for k := range run.Count {
 			id := run.First + k
-			if other, twice := w.mu.issued[a.tag][id]; twice {
+			if other, twice := w.mu.issued[a.tag][id]; twice && !a.by.leftWith(a.tag, id) && !w.mu.calls[other].by.leftWith(a.tag, id) {
 				doubles = append(doubles, double{id, w.mu.calls[other]})
 			}
 			w.mu.issued[a.tag][id] = n
@@ -128,11 +128,15 @@ func (w *world) checkAll() {
 		if w.mu.past.deleted[fmt.Sprintf("marks/%s/%s", a.by.in, a.tag)] {
 			continue
 		}
+		if slices.ContainsFunc(a.runs, func(run allocator.Run) bool { return a.by.leftRun(a.tag, run) }) {
+			w.count("calls for IDs of who was left out", 1)
+			continue
+		}
 		for _, run := range a.runs {
 			w.checkRun(dump, a, run)
 			w.checkRetracted(dump, a, run, waived)
 		}
-		if a.seg.Count > 0 {
+		if a.seg.Count > 0 && !w.forgotten(a) {
 			issued.Add(a.tag, a.by.in, a.seg)
 		}
 	}
@@ -143,6 +147,10 @@ func (w *world) checkAll() {
 // then, and whether they were still in time.
 func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
 	era, ok := eraOf(d, a, run.First)
+	if !ok && w.forgotten(a) {
+		w.count("IDs of a time that etcd forgot, in no era", int(run.Count))
+		return
+	}
 	if !ok {
 		w.Errorf("%s, tag %s: ID %d lies in no era of room %s", a.by.id, a.tag, run.First, a.by.in)
 		return
@@ -160,8 +168,8 @@ func (w *world) checkRun(d *ledger.Dump, a answered, run allocator.Run) {
 	switch {
 	case !inRange(layout, a.by.in, run):
 		w.Errorf("%s, tag %s: IDs %v are not of room %s in %s", a.by.id, a.tag, run, a.by.in, text(layout))
-	case era.Version < a.by.link.reportedBefore(a.at):
-		w.Errorf("%s, tag %s: IDs %v of layout version %d were issued after the report of version %d", a.by.id, a.tag, run, era.Version, a.by.link.reportedBefore(a.at))
+	case era.Version < w.reported(a):
+		w.Errorf("%s, tag %s: IDs %v of layout version %d were issued after the report of version %d", a.by.id, a.tag, run, era.Version, w.reported(a))
 	case a.seg.Count > 0 && a.seg.Version != era.Version:
 		w.Errorf("%s, tag %s: %v lies in an era of layout version %d", a.by.id, a.tag, a.seg, era.Version)
 	}

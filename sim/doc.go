@@ -8,6 +8,7 @@
 //	make simulate ARGS='-seed 42'                     # one of them again, and its schedule
 //	go test ./sim                                     # fewer, fewer still with -short
 //	go test ./sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
+//	go test ./sim -run TestSimulation -with FAULT     # seeds that all have a fault, and often
 //	make mutants                                      # that it finds mistakes: see sim/mutants
 //
 // A seed decides everything: which faults there are and how often, the layouts,
@@ -19,39 +20,51 @@
 // For some time processes issue IDs while operators plan, pause, abort and
 // continue migrations, skip, change tags and forget instances, and while
 // transactions meet their fates, processes crash, stop, are cut off, frozen,
-// deafened and doubled, heartbeats expire, history is compacted; and while etcd is
-// restored from backups, leasing is fenced, marks are deleted by hand, journals
-// are lost. Somebody recovers as the runbook says: with the journals of those that
-// do not run, and without an instance only where its memory is lost for good or it
-// does not answer, with a margin over all that was ever leased. Then all heals, and
-// what must be true at last is checked.
+// deafened and doubled, led to another etcd cluster that has a copy of the store,
+// answers come late though requests arrive, power fails for all at once, heartbeats
+// expire, history is compacted; and while etcd is restored from backups (after a
+// power failure; while somebody is cut off; with answers of the old etcd under way
+// still), leasing is fenced, marks are deleted by hand, journals are lost. Somebody
+// recovers as the runbook says, at once sometimes: with the journals of those that
+// do not run, and without an instance only where its memory is lost for good, with
+// a margin over all that was ever leased, and of 1 where all is known; or naming
+// nobody to go on without, and relying on being refused; or leaving somebody out
+// who runs, with a small margin. Then all heals, and what must be true at last is
+// checked.
 //
 // At every step:
 //
-//  1. No ID is issued twice.
-//  2. Each ID lies in a range that its room had by then.
+//  1. No ID is issued twice: but for those that an instance leased before a recover
+//     that left it out, above the marks of that, which may be.
+//  2. Each ID lies in a range that its room had by then, and is of a lease that its
+//     process asked for and that counts: no error, not refused, answered by the
+//     pinned etcd cluster, at a revision above those shown before. The others are
+//     leased and lost.
 //  3. The store's own complaints (ledgertest): marks never fall, no lease stands
 //     below its floor or without its conditions, nothing that is kept for ever
 //     is deleted.
 //  4. No call fails for a reason that is nobody's (Internal).
+//  5. Recover goes on without nobody who was not named; and an instance that
+//     answered it never turns out to hold more than it said.
 //
 // At the end, when late transactions have arrived and no more faults come (what
-// was issued in a stretch that a restore lost is held to 1 to 4 only):
+// was leased in a stretch that a restore lost is held to 1 to 5 only, where it lies
+// in no era):
 //
-//  5. Every migration ends, and each instance of a room that has a range issues
+//  6. Every migration ends, and each instance of a room that has a range issues
 //     every tag again.
-//  6. Each ID lies in an era of its room, in the range that the room had in the
+//  7. Each ID lies in an era of its room, in the range that the room had in the
 //     layout of that era.
-//  7. An ID of a strict tag was issued, or its use by a client ended, no later
+//  8. An ID of a strict tag was issued, or its use by a client ended, no later
 //     than hold after the commit of the layout that replaced its own. (Not where
 //     the seed has stale reads: that promise rests on linearizable ones.)
-//  8. No ID of a layout was issued after the instance reported a newer one, which
+//  9. No ID of a layout was issued after the instance reported a newer one, which
 //     is what migrations wait for.
-//  9. An ID of a residue that a migration took from a room in one move, and gave
+//  10. An ID of a residue that a migration took from a room in one move, and gave
 //     to another room in a later one, was not issued after that, unless by an
 //     instance that the migration went on without: silent, forgotten, or waived by
 //     an operator. (Not where the seed has stale reads.)
-//  10. ledgertest.CheckCluster.
+//  11. ledgertest.CheckCluster.
 //
 // A set of seeds in which a kind of fault was never met, or no write that was
 // done although its caller was told that it failed, is weak and fails.
@@ -79,13 +92,18 @@
 //   - A process cannot be frozen alone, as all share one clock: what stands for it
 //     is a connection that carries nothing, either way, for a while, and then all
 //     of it.
-//   - Copies of a running process: two processes of one name are two that were
-//     started.
+//   - Copies of what a running process has in memory (its chains, its incarnation),
+//     as a cloned machine is one: Go cannot make them. A double is a process that
+//     was started under the other's name, at an address and with a journal of its
+//     own. That of two copies with one incarnation the one that loses a heartbeat
+//     stops is tested in the ledger (TestRunEndsWhenTheRegistrationIsLost); what both
+//     issue before that, nobody sees. Copies of a journal are missing as well.
 //   - gRPC: the services' methods are called directly. The listeners given to the
 //     servers never accept.
 //   - What the README says cannot be seen: a restore of an etcd that was just born,
-//     a rollback of raft's own data; and a recover that goes on without an instance
-//     with too small a margin. A mark is deleted by hand only while leasing is
+//     or restored, and a rollback of raft's own data. An instance that was left out
+//     of a recover and serves a layout above that recover's (of one that was
+//     forgotten) is stopped, as the README says it should be. A mark is deleted by hand only while leasing is
 //     halted and nobody recovers yet; IDs of its room are then not held against eras,
 //     which went with it.
 package sim

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -54,12 +55,23 @@ func troubles() []trouble {
 			w.mem.Compact()
 			w.mem.Break()
 		}},
-		{"backup and restore", func(w *world, d dice) {
-			switch d.IntN(6) {
-			case 0, 1, 2:
-				w.backUp(d)
-			case 3:
-				w.restore(d)
+		{"backup and restore", backUpAndRestore((*world).cutOff)},
+		{"restore after a power failure", backUpAndRestore((*world).powerFailure)},
+		{"restore with answers under way", backUpAndRestore((*world).answersUnderWay)},
+		{"power failure", func(w *world, d dice) {
+			if d.chance(3) {
+				w.powerFailure(d)
+			}
+		}},
+		{"answers late", func(w *world, d dice) {
+			if p := w.victim(d, w.slots); p != nil {
+				p.link.mute(w.log1("--- %s gets no answer for %v", p.id, d.between(100*time.Millisecond, 3*time.Second)))
+			}
+		}},
+		{"other etcd", func(w *world, d dice) {
+			if p := w.victim(d, slices.Concat(w.slots, w.consoles)); p != nil {
+				p.link.lose(w.log1("--- %s is led to another etcd for %v", p.id, d.between(100*time.Millisecond, 15*time.Second)))
+				w.mem.Break()
 			}
 		}},
 		{"fence", func(w *world, d dice) {
@@ -95,7 +107,7 @@ func (w *world) chooseFaults() {
 		}
 	}
 	w.slow = pick(d, []int{0, 0, 5, 50})
-	if !d.chance(3) {
+	if d.chance(2) {
 		w.journals = ""
 	}
 	for _, t := range troubles() {
@@ -103,7 +115,7 @@ func (w *world) chooseFaults() {
 			w.troubles = append(w.troubles, t)
 		}
 	}
-	if slices.ContainsFunc(w.troubles, func(t trouble) bool { return t.name == "backup and restore" }) {
+	if slices.ContainsFunc(w.troubles, func(t trouble) bool { return strings.Contains(t.name, "restore") }) {
 		w.length += 15 * time.Second
 	}
 	w.strict = !slices.Contains(w.fates, ledgertest.StaleRead)
@@ -140,6 +152,9 @@ func (w *world) trouble(lane int) {
 	for w.sleep(w.heal, d.between(100*time.Millisecond, 4*time.Second), lane) {
 		if len(w.troubles) > 0 {
 			t := pick(d, w.troubles)
+			if i := slices.IndexFunc(w.troubles, func(t trouble) bool { return t.name == *with }); i >= 0 && d.chance(2) {
+				t = w.troubles[i]
+			}
 			w.count("trouble: "+t.name, 1)
 			t.bring(w, d)
 		}

@@ -15,7 +15,6 @@ type lease struct {
 	tag        allocator.Tag
 	first, end int64 // of the IDs of its room in between, all are this lease's
 	sent       time.Time
-	restores   int    // how often etcd had been restored when it was answered
 	lost       string // why it is leased and lost; empty where it counts
 }
 
@@ -44,6 +43,7 @@ func (l *link) leaseOf(txn ledger.Txn) (lease, bool) {
 	at := slices.IndexFunc(txn.If, func(c ledger.Cond) bool { return c.Key == put.Key })
 	switch {
 	case mark.Next != mark.Era.End || at < 0: // it raises a mark only
+		l.w.checkRaise(l, epochOf(txn), tag)
 		return lease{}, false
 	case txn.If[at].Value != nil:
 		if err := json.Unmarshal(txn.If[at].Value, &was); err != nil {
@@ -121,11 +121,9 @@ func (a *asked) done(w *world) {
 // at a revision above all that the process had been shown. Else it is leased and
 // lost, and none of its IDs may be issued.
 func (l *link) answered(a *asked, answer ledger.Answer, err error) {
-	restores := l.w.restores()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a.leases {
-		a.lease.restores = restores
 		switch {
 		case err != nil:
 			a.lease.lost = "no answer came"
@@ -143,29 +141,29 @@ func (l *link) answered(a *asked, answer ledger.Answer, err error) {
 	}
 }
 
-// leaseWith returns the last lease with an ID of a tag.
-func (l *link) leaseWith(tag allocator.Tag, id int64) (lease, bool) {
+// leasesWith returns the leases with an ID of a tag. Only one of them counts: a
+// process that asks on what it knew asks for the same IDs again.
+func (l *link) leasesWith(tag allocator.Tag, id int64) (all []lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, have := range slices.Backward(l.mu.leases) {
+	for _, have := range l.mu.leases {
 		if have.tag == tag && have.first <= id && id < have.end {
-			return have, true
+			all = append(all, have)
 		}
 	}
-	return lease{}, false
+	return all
 }
 
-// checkLease checks that IDs are of leases that count. After a restore the same
-// IDs may be leased once more.
+// checkLease checks that IDs are of leases that count.
 func (w *world) checkLease(a answered) {
 	for _, run := range a.runs {
 		for id := run.First; id < run.First+run.Count; id++ {
-			have, ok := a.by.link.leaseWith(a.tag, id)
+			have := a.by.link.leasesWith(a.tag, id)
 			switch {
-			case !ok:
+			case len(have) == 0:
 				w.Errorf("%s, tag %s: ID %d is of no lease of its own", a.by.id, a.tag, id)
-			case have.lost != "" && have.restores == w.restores():
-				w.Errorf("%s, tag %s: ID %d is leased and lost: %s", a.by.id, a.tag, id, have.lost)
+			case !slices.ContainsFunc(have, func(l lease) bool { return l.lost == "" }):
+				w.Errorf("%s, tag %s: ID %d is leased and lost: %s", a.by.id, a.tag, id, have[0].lost)
 			default:
 				w.count("IDs of leases that count", 1)
 				continue
@@ -180,11 +178,4 @@ func (w *world) pinned() uint64 {
 	return stored[struct {
 		ClusterID uint64 `json:"etcd_cluster_id,string"`
 	}](w, "identity").ClusterID
-}
-
-// restores returns how often etcd was restored.
-func (w *world) restores() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.past.restores
 }

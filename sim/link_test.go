@@ -27,10 +27,13 @@ type link struct {
 		sync.Mutex
 		stalled time.Time        // nothing is carried before
 		deaf    time.Time        // no watch tells anything before
+		muted   time.Time        // no answer is carried before
+		lost    time.Time        // it leads to another etcd cluster before
 		sent    map[string]times // how often, and when last
 		reports []reported
 		leases  []lease          // in the order of their answers
 		shown   map[string]shown // by epoch
+		outside []outside        // the recovers that left the process out
 	}
 }
 
@@ -66,8 +69,8 @@ func (l *link) held(watch bool) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	until := l.mu.stalled
-	if watch && l.mu.deaf.After(until) {
-		until = l.mu.deaf
+	if watch {
+		until = latest(until, l.mu.deaf, l.mu.muted)
 	}
 	if l.w.healed.Load() {
 		return 0
@@ -134,7 +137,7 @@ func call[T any](ctx context.Context, l *link, d dice, do func() (T, error)) (T,
 	answered := make(chan outcome, 1)
 	l.after(d, func() {
 		answer, err := do()
-		l.after(d, func() { answered <- outcome{answer, err} })
+		l.back(d, func() { answered <- outcome{answer, err} })
 	})
 	select {
 	case o := <-answered:
@@ -154,12 +157,12 @@ func (l *link) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 	l.reports(txn)
 	asked := l.asks(txn)
 	answer, err := call(ctx, l, d, func() (ledger.Answer, error) {
-		before := l.w.mem.Revision()
-		conn := l.w.mem.Open()
+		mem := l.etcd()
+		before, conn := mem.Revision(), mem.Open()
 		conn.Fate(func(ledger.Txn) ledgertest.Fate { return fate })
 		answer, err := conn.Txn(context.Background(), txn)
 		asked.done(l.w)
-		l.w.met(fate, txn, err != nil && l.w.mem.Revision() > before)
+		l.w.met(fate, txn, err != nil && mem.Revision() > before)
 		l.w.log("%-12s %s: %v%s", l.name, what, fate.Name, ending(answer, err))
 		return answer, err
 	})
@@ -241,28 +244,25 @@ func describe(txn ledger.Txn) string {
 
 // Grant implements ledger.Store.
 func (l *link) Grant(ctx context.Context, ttl time.Duration) (int64, error) {
-	conn := l.w.mem.Open()
-	return call(ctx, l, l.toss("grant"), func() (int64, error) { return conn.Grant(context.Background(), ttl) })
+	return call(ctx, l, l.toss("grant"), func() (int64, error) { return l.etcd().Open().Grant(context.Background(), ttl) })
 }
 
 // KeepAlive implements ledger.Store.
 func (l *link) KeepAlive(ctx context.Context, lease int64) error {
-	conn := l.w.mem.Open()
-	_, err := call(ctx, l, l.toss("keep alive"), func() (bool, error) { return true, conn.KeepAlive(context.Background(), lease) })
+	_, err := call(ctx, l, l.toss("keep alive"), func() (bool, error) { return true, l.etcd().Open().KeepAlive(context.Background(), lease) })
 	return err
 }
 
 // Status implements ledger.Store.
 func (l *link) Status(ctx context.Context) (ledger.Status, error) {
-	conn := l.w.mem.Open()
-	return call(ctx, l, l.toss("status"), func() (ledger.Status, error) { return conn.Status(context.Background()) })
+	return call(ctx, l, l.toss("status"), func() (ledger.Status, error) { return l.etcd().Open().Status(context.Background()) })
 }
 
 // Watch implements ledger.Store.
 func (l *link) Watch(ctx context.Context, intervals []ledger.Interval, from int64) <-chan ledger.Change {
 	out := make(chan ledger.Change)
 	watching, cancel := context.WithCancel(ctx)
-	in := l.w.mem.Open().Watch(watching, intervals, from)
+	in := l.etcd().Open().Watch(watching, intervals, from)
 	go func() {
 		defer close(out)
 		defer cancel()
@@ -278,7 +278,7 @@ func (l *link) Watch(ctx context.Context, intervals []ledger.Interval, from int6
 			if !ok && change.Err == nil {
 				return
 			}
-			if change.Err == nil && !l.listens(watching, change) {
+			if !l.listens(watching, change) {
 				return
 			}
 			select {
@@ -296,8 +296,12 @@ func (l *link) Watch(ctx context.Context, intervals []ledger.Interval, from int6
 
 // listens waits until a change has come over the network.
 func (l *link) listens(ctx context.Context, change ledger.Change) bool {
-	d := l.toss(fmt.Sprint("watch ", change.KVs[0].ModRevision))
-	for wait := l.latency(d); wait > 0; wait = l.held(true) {
+	what := "end" // that a connection is no more is not seen at once, either
+	if change.Err == nil {
+		what = fmt.Sprint(change.KVs[0].ModRevision)
+	}
+	d := l.toss("watch " + what)
+	for wait := l.latency(d); wait > 0; wait = l.heldAnd(d) {
 		select {
 		case <-time.After(align(wait, l.lane)):
 		case <-l.dead:

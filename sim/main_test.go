@@ -2,6 +2,8 @@ package sim_test
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -21,6 +23,11 @@ var (
 
 // One processor, as the order of goroutines is the seed's only then.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := knownFault(*with); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(800) // a run's memory is small, its time is not
 	if steady {

@@ -19,14 +19,28 @@ import (
 
 // past is what an operator knows of a store that forgets.
 type past struct {
-	backup   int64 // the revision of the last backup, 0 for none
-	saved    time.Time
-	forgot   time.Time // what was written after that is forgotten; zero where nothing is
-	lost     time.Time // when a process last ended whose memory nobody has
-	highest  map[allocator.Tag]int64
-	deleted  map[string]bool // keys of marks that were deleted by hand: their eras are lost with them
-	restores int
-	mending  bool // a recover is under way: nobody deletes what it has read
+	backup    int64     // the revision of the last backup, 0 for none
+	saved     time.Time // until when it has all that was written
+	restores  int
+	lostTimes []stretch
+	lives     uint64                     // the etcd cluster that the cluster was begun in, or recovered in last
+	heard     map[string]map[string]bool // who answered a recover: addresses, by the epoch that it began
+	forgot    time.Time                  // what was written after that is forgotten; zero where nothing is
+	lost      time.Time                  // when a process last ended whose memory nobody has
+	highest   map[allocator.Tag]int64
+	deleted   map[string]bool // keys of marks that were deleted by hand: their eras are lost with them
+	mending   bool            // a recover is under way: nobody deletes what it has read
+}
+
+// stretch is a time of which etcd forgot what was written.
+type stretch struct{ from, until time.Time }
+
+// forgotten reports whether a call was given IDs that were leased in a time that
+// etcd forgot.
+func (w *world) forgotten(a answered) bool {
+	return slices.ContainsFunc(a.by.link.leasesWith(a.tag, a.runs[0].First), func(l lease) bool {
+		return slices.ContainsFunc(w.mu.past.lostTimes, func(s stretch) bool { return l.sent.After(s.from) && l.sent.Before(s.until) })
+	})
 }
 
 // remember notes the highest marks before they are forgotten. The caller holds
@@ -57,15 +71,26 @@ func (w *world) forgets(since time.Time) {
 	}
 }
 
-// backUp takes a backup, after the second beat: an etcd that was just born does
-// not show that it was restored.
+// grown is a raft index, of a beat, that takes a new raft log some seconds to
+// reach.
+const grown = 150
+
+// backUp takes a backup, once a beat shows how far raft's log has grown: an etcd
+// that was just born, or restored, does not show that it was restored.
 func (w *world) backUp(dice) {
-	if time.Since(w.began) < 11*time.Second || w.halted() {
+	beat := stored[struct {
+		RaftIndex uint64 `json:"raft_index,string"`
+	}](w, "beat")
+	if beat.RaftIndex < grown || w.halted() {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.past.backup, w.mu.past.saved = w.mem.Revision(), time.Now()
+	p := &w.mu.past
+	p.backup, p.saved = w.mem.Revision(), time.Now()
+	if !p.forgot.IsZero() {
+		p.saved = p.forgot // what is lost is lost to the backup, too
+	}
 	w.count1("backups")
 }
 
@@ -133,8 +158,9 @@ func (w *world) fresh() *ledger.Ledger {
 // end.
 func (w *world) recoveries(lane int) {
 	d := w.dice("recoveries")
-	for n := 1; w.sleep(w.end, d.between(500*time.Millisecond, 6*time.Second), lane); {
+	for n := 1; w.waits(d.between(500*time.Millisecond, 6*time.Second), lane); {
 		if w.forgetful() || w.halted() || w.moved() {
+			w.log("--- recover#%d: forgetful %v, halted %v, moved %v", n, w.forgetful(), w.halted(), w.moved())
 			err := w.recover(d, fmt.Sprint("recover#", n))
 			w.log("--- recover#%d: %v", n, kind(err))
 			w.count("recover: "+kind(err), 1)
@@ -142,6 +168,21 @@ func (w *world) recoveries(lane int) {
 				w.Errorf("recover: %v", err)
 			}
 		}
+	}
+}
+
+// waits sleeps for about d, or until somebody is in a hurry. It returns false at
+// the end.
+func (w *world) waits(d time.Duration, lane int) bool {
+	timer := time.NewTimer(align(d, lane))
+	defer timer.Stop()
+	select {
+	case <-w.hurry:
+		return w.sleep(w.end, time.Millisecond, lane)
+	case <-timer.C:
+		return true
+	case <-w.end:
+		return false
 	}
 }
 
@@ -161,67 +202,54 @@ func (w *world) moved() bool {
 // recover does what the runbook says: it looks who answers, gives the journals of
 // those that do not run, and goes on without an instance only where nobody will
 // ever know what that leased; then with a margin that the highest ID in use
-// asks for.
+// asks for. Sometimes it names nobody to go on without, and relies on being
+// refused; and sometimes it leaves somebody out who runs, with a small margin.
 func (w *world) recover(d dice, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	w.mending(true)
 	defer w.mending(false)
-	l := w.ledger(w.link(name, w.lane()))
-	uuid, err := l.StoredUUID(ctx)
-	if err != nil {
+	r := &recovering{w: w, d: d, link: w.link(name, w.lane()), cancel: cancel, answered: make(map[string]bool)}
+	l := w.ledger(r.link)
+	var err error
+	if r.uuid, err = l.StoredUUID(ctx); err != nil {
 		return err
 	}
-	answered, needed := make(map[string]bool), false // addresses; whoever answered must again
 	cfg := ledger.RecoverConfig{
-		Actor: "simulation", Wait: 6 * time.Second, Memories: w.journalsOfTheDead(),
-		Ask: func(ctx context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
-			m, err := w.asks(ctx, name, s.Address, uuid, bar)
-			w.log("%-12s asks %s: %v", name, s.Address, kind(err))
-			if needed && answered[s.Address] && err != nil {
-				cancel()
-			}
-			answered[s.Address] = err == nil
-			return m, err
-		},
+		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}), Memories: w.journalsOfTheDead(), Ask: r.ask,
 	}
 	report, err := l.Recover(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	margin := w.marginFor()
-	if margin == 0 && !w.healed.Load() && d.chance(4) {
-		margin = w.margin()
+	if err := r.decide(&cfg, report); err != nil {
+		return err
 	}
-	missing := slices.DeleteFunc(w.alive(), func(p *process) bool { return answered[p.address] })
-	switch {
-	case len(missing) == 0 || margin > 0:
-	case !w.moved():
-		return allocator.Errorf(allocator.Refused, "sim: not all that run answered")
-	case w.journals == "": // nobody registers again in another etcd cluster
-		margin = w.margin()
-	default:
-		for _, p := range missing {
-			cfg.Memories = append(cfg.Memories, w.journalsIn(p.journal)...)
-		}
-	}
-	for _, m := range report.Missing {
-		cfg.Without = append(cfg.Without, m.ID)
-	}
-	cfg.Apply, cfg.Margin, needed = true, margin, margin == 0
-	w.log("%-12s goes on without %v, margin %d", name, cfg.Without, margin)
+	w.log("%-12s goes on without %v, margin %d", name, cfg.Without, cfg.Margin)
 	w.mu.Lock()
 	w.remember()
+	restores := w.mu.past.restores
 	w.mu.Unlock()
-	if _, err = l.Recover(ctx, cfg); err == nil {
-		w.mu.Lock()
+	if report, err = l.Recover(ctx, cfg); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	if w.mu.past.restores == restores { // else another restore may have come just after
+		w.mu.past.lostTimes = append(w.mu.past.lostTimes, stretch{w.mu.past.forgot, time.Now()})
 		w.mu.past.forgot = time.Time{}
-		w.mu.Unlock()
-		if len(missing) > 0 {
-			w.count("recovers without who runs", 1)
+	}
+	w.mu.Unlock()
+	for _, m := range report.Missing {
+		if !m.Left {
+			w.Errorf("recover went on without %s, which nobody had named: %s", m.ID, m.Why)
 		}
 	}
-	return err
+	r.heard()
+	r.leaveOut()
+	if len(r.missing) > 0 {
+		w.count("recovers without who runs", 1)
+	}
+	return nil
 }
 
 func (w *world) mending(now bool) {
@@ -284,31 +312,6 @@ func (p *process) runs() bool {
 	default:
 		return false
 	}
-}
-
-// asks asks an instance for its memory.
-func (w *world) asks(ctx context.Context, name, address, uuid string, bar bool) (ledger.Memory, error) {
-	unreachable := allocator.Errorf(allocator.Unavailable, "sim: nobody answers at %s", address)
-	for _, p := range w.alive() {
-		if p.address != address {
-			continue
-		}
-		d := p.link.toss("asked by " + name)
-		if p.link.held(false) > 0 && d.chance(2) {
-			return ledger.Memory{}, unreachable
-		}
-		return call(ctx, p.link, d, func() (ledger.Memory, error) {
-			var r reports
-			if !p.runs() {
-				return ledger.Memory{}, unreachable
-			}
-			if err := p.room.ReportMarks(&marchv1.ReportMarksRequest{ClusterUuid: uuid, Bar: bar}, &r); err != nil {
-				return ledger.Memory{}, err
-			}
-			return r.memory(), nil
-		})
-	}
-	return ledger.Memory{}, unreachable
 }
 
 // reports collects the parts of an instance's answer.

@@ -159,7 +159,7 @@ func weak(t *testing.T, total map[string]int) {
 	want := []string{
 		failedButApplied, "IDs", "IDs of strict tags checked for lateness", "issued again", "migrations done", "migrations aborted",
 		"call: unavailable", "call: no_range", "call: exhausted",
-		"backups", "restores", "marks deleted by hand", "journals lost", "recover: done", "recovers without who runs", "IDs of a stretch that was lost",
+		"backups", "restores", "marks deleted by hand", "journals lost", "recover: done", "recovers without who runs", "requests to another etcd", "IDs of a stretch that was lost",
 	}
 	for _, fate := range ledgertest.Fates() {
 		if fate != ledgertest.Done {

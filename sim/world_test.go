@@ -49,6 +49,7 @@ type world struct {
 	healed   atomic.Bool   // no more faults
 	heal     chan struct{} // closed then
 	end      chan struct{} // closed when all must stop
+	hurry    chan struct{} // who recovers does it at once
 
 	mu struct {
 		sync.Mutex
@@ -56,7 +57,8 @@ type world struct {
 		instant   time.Time
 		problems  []string
 		past      past
-		processes []*process // instances that were started
+		rehearsal *ledgertest.Memory // another etcd cluster
+		processes []*process         // instances that were started
 		counts    map[string]int
 		changes   []change // of the layout, by version, as the store knows them
 		ever      []change // and all that there were
@@ -80,11 +82,13 @@ const strictTag = allocator.Tag("strict")
 func newWorld(seed uint64, script []byte, journals string, verbose func(string)) *world {
 	w := &world{
 		seed: seed, script: script, verbose: verbose, began: time.Now(), journals: journals,
-		heal: make(chan struct{}), end: make(chan struct{}),
+		heal: make(chan struct{}), end: make(chan struct{}), hurry: make(chan struct{}, 1),
 	}
 	w.first = w.dice("world")
 	w.mu.counts = make(map[string]int)
 	w.mu.past.highest, w.mu.past.deleted = make(map[allocator.Tag]int64), make(map[string]bool)
+	w.mu.past.lives = ledgertest.ClusterID
+	w.mu.past.heard = make(map[string]map[string]bool)
 	w.mu.latest = make(map[string]time.Time)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
 	w.mem = ledgertest.NewMemory(w)

@@ -27,6 +27,19 @@ func newMVCC() mvcc {
 	return mvcc{rev: 1, versions: make(map[string][]version), log: make(map[int64][]string)}
 }
 
+// until returns what was written up to a revision, at revision 1.
+func (d *mvcc) until(rev int64) mvcc {
+	copied := newMVCC()
+	for _, key := range d.keys {
+		for _, v := range d.versions[key] {
+			if v.rev <= rev {
+				copied.set(key, v)
+			}
+		}
+	}
+	return copied
+}
+
 // at returns a key as it was at a revision, and whether it was there.
 func (d *mvcc) at(key string, rev int64) (version, bool) {
 	versions := d.versions[key]

@@ -23,14 +23,7 @@ func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	was := m.mu.data
-	m.mu.data = newMVCC()
-	for _, key := range was.keys {
-		for _, v := range was.versions[key] {
-			if v.rev <= revision {
-				m.mu.data.set(key, v)
-			}
-		}
-	}
+	m.mu.data = was.until(revision)
 	m.mu.data.rev, m.mu.data.compacted = revision+bump, min(was.compacted, revision) // what was compacted later is there again
 	if bump > 0 {
 		m.mu.data.compacted = m.mu.data.rev // --mark-compacted, which belongs to it
@@ -43,6 +36,20 @@ func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 	}
 	m.mu.breaks++
 	m.wake()
+}
+
+// Copy returns another etcd cluster with what the store holds now: a backup that
+// was restored elsewhere, for a rehearsal say. id is that cluster's, and index
+// how far its raft log has grown.
+func (m *Memory) Copy(id, index uint64) *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	other := NewMemory(m.tb)
+	other.mu.data = m.mu.data.until(m.mu.data.rev)
+	other.mu.data.rev, other.mu.data.compacted = m.mu.data.rev, m.mu.data.compacted
+	other.mu.id, other.mu.index = id, max(index, firstIndex)
+	other.mu.serial = m.mu.serial + 1<<32 // no two etcd clusters give out the same leases
+	return other
 }
 
 // restoredTTL is that of etcd leases that are there again.
