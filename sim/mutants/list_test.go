@@ -33,8 +33,8 @@ func TestMistakesAreTheCodes(t *testing.T) {
 	}
 	listed := make(map[string]bool)
 	for _, m := range mistakes {
-		if m.name == "" || m.what == "" || listed[m.name] || (m.pkg == "") != (m.test == "") {
-			t.Errorf("%+v: want a name of its own, what it is, and a test with its package or neither", m)
+		if m.name == "" || m.what == "" || listed[m.name] || (m.pkg == "") != (m.test == "") || (m.pkg == "") != (m.because == "") {
+			t.Errorf("%+v: want a name of its own, what it is, and a test with its package and why the simulation cannot see it, or none of these", m)
 		}
 		if listed[m.name] = true; !inCode[m.name] {
 			t.Errorf("%s is not in the code", m.name)
