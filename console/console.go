@@ -99,20 +99,30 @@ func New(cfg Config) (*Server, error) {
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.rooms.tracer = cfg.Tracer
+	s.ledger.HaltAs("console " + s.name)
+	if cfg.HTTP != nil {
+		if err := s.makeRoutes(); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// makeRoutes makes what HTTP serves. Its error is of the program's own files.
+func (s *Server) makeRoutes() error {
 	calls, err := rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s.ledger.HaltAs("console " + s.name)
 	pages, err := web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.routes = func(mux *http.ServeMux) {
 		calls(mux)
 		pages.Routes(mux)
 	}
-	return s, nil
+	return nil
 }
 
 // Run serves until ctx ends, finishes the calls under way, and returns nil; or

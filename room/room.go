@@ -171,8 +171,10 @@ func New(cfg Config) (*Server, error) {
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
-	if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
-		return nil, err
+	if cfg.HTTP != nil {
+		if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+			return nil, err
+		}
 	}
 	s.chains.init(cfg.Name)
 	s.status.init()
