@@ -13,6 +13,7 @@ import (
 
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/record"
 )
 
 // Random layouts are valid, have every room, and give each a tenth at least, so
@@ -63,6 +64,10 @@ func TestCells(t *testing.T) {
 			t.Errorf("%v: twice", c)
 		}
 		seen[c.String()] = true
+		told := record.Event{What: record.Restoring, Kind: c.way.name, Target: c.rooms}
+		if told.Residual() != c.residual() || told.Loses() != c.way.loses && !c.way.moved {
+			t.Errorf("%v: its events say residual %v, loses %v", c, told.Residual(), told.Loses())
+		}
 		if c.residual() {
 			residual++
 			if c.rooms != withoutJournal {

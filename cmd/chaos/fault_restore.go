@@ -21,7 +21,7 @@ import (
 const (
 	alive          = "alive"
 	withJournal    = "restarted with journal"
-	withoutJournal = "restarted without journal"
+	withoutJournal = record.WithoutJournal
 )
 
 // cell is a cell of the restore matrix.

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/record"
 )
 
 // How etcd goes back in time: what is kept of it now, and what comes of that.
@@ -45,9 +46,9 @@ func waysBack() []wayBack {
 			d.token = fmt.Sprintf("%s-%d", cluster.Token, time.Now().UnixNano())
 			return d.restore(ctx, dir, 0)
 		}, moved: true, loses: true},
-		{name: "one copied back", keep: copyMembers(1), bring: bringOne},
-		{name: "two copied back", keep: copyMembers(2), bring: bringTwo, unseen: true, loses: true},
-		{name: "force-new-cluster", keep: holdBack, bring: forceNew, unseen: true, loses: true},
+		{name: record.OneCopiedBack, keep: copyMembers(1), bring: bringOne},
+		{name: record.TwoCopiedBack, keep: copyMembers(2), bring: bringTwo, unseen: true, loses: true},
+		{name: record.ForceNewCluster, keep: holdBack, bring: forceNew, unseen: true, loses: true},
 	}
 }
 

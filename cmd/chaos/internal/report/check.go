@@ -38,6 +38,7 @@ type check struct {
 	history  *history.History
 	segments *leased.Segments
 	faults   spans
+	restores spans // see restores
 }
 
 func (c *check) run(ctx context.Context) (err error) {
@@ -56,6 +57,10 @@ func (c *check) run(ctx context.Context) (err error) {
 	}
 	c.segments = leased.Match(lines, c.history)
 	c.happened()
+	c.restores = restores(c.events)
+	if err := c.logs(); err != nil {
+		return err
+	}
 	c.etcd()
 	c.leases(lines)
 	if err := c.issued(ctx); err != nil {

@@ -14,6 +14,9 @@
 //   - etcd's own history keeps the rules of the protocol (package history), it has
 //     what instances leased, and it went back in time only when it was restored.
 //   - What was measured while the run went on is within its limits.
+//   - No process of March panics, or says anything at level error but while etcd is
+//     restored; and none ever says that IDs may have been issued twice, unless by a
+//     restore that nobody can see.
 //
 // # Weak runs
 //
@@ -56,10 +59,11 @@ type Report struct {
 	NotLeased   Finding `json:"not_leased"`
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
-	Rules       Finding `json:"rules"`    // of the protocol, broken in etcd's history
-	Leases      Finding `json:"leases"`   // that instances say they have, and the history does not bear out
-	Measured    Finding `json:"measured"` // promises that were measured while the run went on
-	Checker     Finding `json:"checker"`  // the oracles themselves
+	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
+	Leases      Finding `json:"leases"`    // that instances say they have, and the history does not bear out
+	Measured    Finding `json:"measured"`  // promises that were measured while the run went on
+	Processes   Finding `json:"processes"` // that gave up, or said that a person must act
+	Checker     Finding `json:"checker"`   // the oracles themselves
 	Planted     int     `json:"planted"`
 	Lives       int     `json:"lives"` // of etcd: one, and one for each restore
 	HistoryGaps int     `json:"history_gaps"`
@@ -138,6 +142,7 @@ func (r *Report) findings() []named {
 		{"rules broken in etcd", &r.Rules},
 		{"leases not borne out", &r.Leases},
 		{"promises not kept", &r.Measured},
+		{"panics and errors", &r.Processes},
 		{"faults of the checker", &r.Checker},
 	}
 }

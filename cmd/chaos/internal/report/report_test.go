@@ -2,8 +2,11 @@ package report_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +126,44 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
+			name: "a process that panicked", count: 2, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			after: func(r run3) {
+				r.say("a.one", "panic: runtime error: index out of range [7]\n\ngoroutine 1 [running]:")
+				r.say("c0", "fatal error: all goroutines are asleep - deadlock!")
+				r.say("b.one", `{"@level":"info","@message":"panic: not at its beginning"}`)
+			},
+		},
+		{
+			name: "errors outside of restores", count: 2, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			after: func(r run3) {
+				r.restored(record.Event{Kind: "plain"}, time.Hour)
+				for _, ago := range []time.Duration{time.Hour + 2*time.Second, time.Hour + time.Second/2, time.Hour - 10*time.Second, time.Hour - 12*time.Second} {
+					r.say("a.one", fmt.Sprintf(`{"@level":"error","@message":"registration lost","@timestamp":%q}`, time.Now().Add(-ago).Format(time.RFC3339Nano)))
+				}
+			},
+		},
+		{
+			name: "an error while one member forgets, which loses nothing", count: 1, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			after: func(r run3) {
+				r.restored(record.Event{Kind: record.OneCopiedBack}, time.Hour)
+				r.say("c1", fmt.Sprintf(`{"@level":"error","@message":"leasing is halted","@timestamp":%q}`, time.Now().Add(-time.Hour).Format(time.RFC3339Nano)))
+			},
+		},
+		{
+			name: "an instance that was left behind", count: 1, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			after: func(r run3) {
+				r.restored(record.Event{Kind: record.ForceNewCluster}, time.Hour)
+				r.say("a.two", r.behind())
+			},
+		},
+		{
+			name: "one that was left behind by a restore that nobody can see",
+			after: func(r run3) {
+				r.restored(record.Event{Kind: record.ForceNewCluster, Target: record.WithoutJournal}, time.Hour)
+				r.say("a.two", r.behind())
+			},
+		},
+		{
 			name: "bits that were lost", want: func(r *report.Report) *report.Finding { return &r.Checker },
 			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "t.index"), 0)) },
 		},
@@ -174,6 +215,40 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// say adds a line to a log.
+func (r *run) say(log, line string) {
+	r.t.Helper()
+	file, err := os.OpenFile(filepath.Join(r.dir, "logs", log+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(r.t, err)
+	_, err = file.WriteString(line + "\n")
+	must(r.t, errors.Join(err, file.Close()))
+}
+
+// behind is a line of one that was left behind by the restore of an hour ago: the
+// message is the one in the room's source.
+func (r *run) behind() string {
+	r.t.Helper()
+	source, err := os.ReadFile("../../../../room/report.go")
+	must(r.t, err)
+	message := regexp.MustCompile(`s\.log\.Error\("([^"]+)", "tag", tag`).FindSubmatch(source)
+	if message == nil {
+		r.t.Fatal("rooms do not say any longer that they were left behind")
+	}
+	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message[1], time.Now().Add(-time.Hour).Format(time.RFC3339Nano))
+}
+
+// restored adds the events of a restore some time ago, which was recovered from
+// ten seconds later.
+func (r *run) restored(e record.Event, ago time.Duration) {
+	r.t.Helper()
+	file, err := os.OpenFile(filepath.Join(r.dir, "events.jsonl"), os.O_APPEND|os.O_WRONLY, 0o600)
+	must(r.t, err)
+	e.What, e.Time = record.Restoring, time.Now().Add(-ago)
+	must(r.t, json.NewEncoder(file).Encode(e))
+	e.What, e.Time = record.Recovered, e.Time.Add(10*time.Second)
+	must(r.t, errors.Join(json.NewEncoder(file).Encode(e), file.Close()))
 }
 
 // late has an answer to a call that was sent before others were answered come
