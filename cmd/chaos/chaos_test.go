@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/record"
@@ -99,6 +104,41 @@ func TestWrongUsage(t *testing.T) {
 		if exitCode(err) != exitUsage || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("chaos %s: exit code %d, %v; want %q", test.args, exitCode(err), err, test.want)
 		}
+	}
+}
+
+// A run that broke is checked as far as it came, and both are told: how it broke,
+// and what was wrong by then. Not so one that was interrupted.
+func TestBrokenRunIsChecked(t *testing.T) {
+	dir := t.TempDir()
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(record.Run{Cluster: clusterName}.Write(dir))
+	check(os.Mkdir(filepath.Join(dir, "history"), 0o700))
+	check(os.WriteFile(filepath.Join(dir, "history", "history.log"), nil, 0o600))
+	events, err := record.CreateEvents(dir) // which a run makes itself: this one breaks
+	check(err)
+	check(events.Close())
+	callers, err := record.Create(dir, record.Header{Process: "load-a", Worker: "1"})
+	check(err)
+	for range 2 {
+		check(callers.Add(record.Issued{Room: "a", Instance: "a-0", Tag: "t", Kind: record.Batch, Runs: []allocator.Run{{First: 77, Count: 1}}}))
+	}
+	check(callers.Close())
+	var out bytes.Buffer
+	c := &config{dir: dir, march: "march", output: outputText, stdout: &out, stderr: io.Discard}
+	if err := c.torture(t.Context()); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "the run failed") || !strings.Contains(out.String(), "FAILED  duplicates") {
+		t.Errorf("%v, and printed:\n%s", err, out.String())
+	}
+	out.Reset()
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.torture(interrupted); err == nil || out.Len() > 0 {
+		t.Errorf("interrupted: %v, and printed:\n%s", err, out.String())
 	}
 }
 

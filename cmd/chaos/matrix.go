@@ -91,7 +91,7 @@ func (c *config) matrix(ctx context.Context, numbers []int) error {
 // cellLine makes the run of one cell, and says what became of it.
 func (c *config) cellLine(ctx context.Context) (line string, ok bool, err error) {
 	if err := c.produce(ctx); err != nil {
-		return "", false, err
+		return "", false, c.broken(ctx, err)
 	}
 	r, err := report.Check(ctx, c.dir)
 	if err != nil {

@@ -38,11 +38,21 @@ const (
 )
 
 // torture makes a run and prints its verdict.
-func (c *config) torture(ctx context.Context) (err error) {
+func (c *config) torture(ctx context.Context) error {
 	if err := c.produce(ctx); err != nil {
-		return err
+		return c.broken(ctx, err)
 	}
 	return c.check(ctx, c.dir)
+}
+
+// broken has a run that broke by err checked as far as it came, unless somebody
+// interrupted it: an ID may have come twice by then, or what broke it may be what
+// an oracle sees.
+func (c *config) broken(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, c.check(ctx, c.dir))
 }
 
 // produce makes a run.
