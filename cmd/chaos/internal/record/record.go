@@ -1,7 +1,7 @@
 // Package record is what a chaos run writes down of itself, so that it can be
 // checked at its end and at any time later: what every caller was given
-// (Writer, Reader), what was done to the cluster (Event), and what the run was
-// (Run). All of it are files in the run's directory.
+// (Writer, Reader), which calls failed (Failed), what was done to the cluster
+// (Event), and what the run was (Run). All of it are files in the run's directory.
 //
 // # The file of a caller
 //

@@ -38,7 +38,8 @@ type check struct {
 	history  *history.History
 	segments *leased.Segments
 	faults   spans
-	restores spans // see restores
+	// told and felt are when etcd was being restored; see restores.
+	told, felt spans
 }
 
 func (c *check) run(ctx context.Context) (err error) {
@@ -57,8 +58,11 @@ func (c *check) run(ctx context.Context) (err error) {
 	}
 	c.segments = leased.Match(lines, c.history)
 	c.happened()
-	c.restores = restores(c.events)
+	c.told, c.felt = restores(c.events)
 	if err := c.logs(); err != nil {
+		return err
+	}
+	if err := c.calls(); err != nil {
 		return err
 	}
 	c.etcd()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/record"
 )
 
@@ -70,6 +71,31 @@ func (c *check) log(name string, file io.Reader) error {
 	}
 }
 
+// calls counts the calls that failed. That March had a defect must never be, and
+// that etcd went back, or a request that was well is invalid, only where etcd was
+// restored.
+func (c *check) calls() error {
+	failed, err := record.ReadFailed(c.dir)
+	if err != nil {
+		return err
+	}
+	c.r.FailedCalls = make(map[string]int64)
+	for _, f := range failed {
+		c.r.FailedCalls[f.Kind] += f.Count
+		switch f.Kind {
+		case allocator.Internal.Error():
+		case allocator.WentBack.Error(), allocator.Invalid.Error():
+			if c.felt.meet(f.From, f.From) && c.felt.meet(f.To, f.To) {
+				continue
+			}
+		default:
+			continue
+		}
+		c.r.Calls.add(f.Count, fmt.Sprintf("%d failed as %s from %s to %s; %s: %s", f.Count, f.Kind, f.From.Format(stamp), f.To.Format(stamp), f.Who, f.Error))
+	}
+	return nil
+}
+
 // alarming says why a line must not be; empty where it may.
 func (c *check) alarming(text string) string {
 	if strings.HasPrefix(text, "panic:") || strings.HasPrefix(text, "fatal error:") {
@@ -84,26 +110,32 @@ func (c *check) alarming(text string) string {
 		if !slices.ContainsFunc(c.events, func(e record.Event) bool { return e.What == record.Restoring && e.Residual() }) {
 			return "left behind by a recover"
 		}
-	case line.Level == "error" && !c.restores.meet(line.Time, line.Time):
+	case line.Level == "error" && !c.told.meet(line.Time, line.Time):
 		return "an error, and etcd was not restored then"
 	}
 	return ""
 }
 
-// restores returns when an etcd that forgets was being restored: from the restore
-// to the end of march recover, and a little more on both sides. One that was never
-// recovered from lasts to the end.
-func restores(events []record.Event) spans {
-	var all spans
+// restores returns when an etcd that forgets was being restored, and a little more
+// on both sides: told is from the restore to the end of march recover, felt until
+// all were given IDs again. One that was never recovered from lasts to the end.
+func restores(events []record.Event) (told, felt spans) {
+	next := func(from int, what string) int {
+		n := slices.IndexFunc(events[from:], func(e record.Event) bool { return e.What == what })
+		if n < 0 {
+			return len(events) - 1
+		}
+		return from + n
+	}
 	for i, e := range events {
 		if e.What != record.Restoring || !e.Loses() {
 			continue
 		}
-		end := len(events) - 1
-		if n := slices.IndexFunc(events[i:], func(e record.Event) bool { return e.What == record.Recovered }); n >= 0 {
-			end = i + n
-		}
-		all = append(all, span{e.Time.Add(-leeway), events[end].Time.Add(leeway)})
+		recovered := next(i, record.Recovered)
+		issuing := next(recovered, record.Issuing)
+		from := e.Time.Add(-leeway)
+		told = append(told, span{from, events[recovered].Time.Add(leeway)})
+		felt = append(felt, span{from, events[issuing].Time.Add(leeway)})
 	}
-	return all.merged()
+	return told.merged(), felt.merged()
 }

@@ -33,6 +33,13 @@ func (r *Report) Print(out io.Writer) error {
 	row("", "%d refused but applied, %d applied and nobody left to say so, %d not seen in etcd's history", t.GivenUp, t.Orphans, t.Unseen)
 	row("refills", "calm: %v", r.Refill.Calm)
 	row("", "under faults: %v", r.Refill.Faults)
+	var failed []string
+	for _, kind := range slices.Sorted(maps.Keys(r.FailedCalls)) {
+		failed = append(failed, fmt.Sprintf("%d %s", r.FailedCalls[kind], kind))
+	}
+	if len(failed) > 0 {
+		row("calls failed", "%s", strings.Join(failed, ", "))
+	}
 	row("issuing again", "after faults: %v", r.Recovery)
 	for _, room := range r.Rooms {
 		row("room "+room.Name, "%d IDs, none for %v at most, from %s on", room.IDs, round(room.Silence), room.At.Format(stamp))

@@ -14,6 +14,8 @@
 //   - etcd's own history keeps the rules of the protocol (package history), it has
 //     what instances leased, and it went back in time only when it was restored.
 //   - What was measured while the run went on is within its limits.
+//   - No call fails as an internal error; and none because etcd went back, or as
+//     invalid, but while etcd is restored.
 //   - No process of March panics, or says anything at level error but while etcd is
 //     restored; and none ever says that IDs may have been issued twice, unless by a
 //     restore that nobody can see.
@@ -51,8 +53,9 @@ type Report struct {
 		Calm   Times `json:"calm"`
 		Faults Times `json:"faults"`
 	} `json:"refill"`
-	Unissued int64 `json:"unissued"` // leased, and never given to a caller
-	Skipped  int64 `json:"skipped"`  // of a room's range, below its marks, and never leased
+	FailedCalls map[string]int64 `json:"failed_calls"` // by kind: see record.Failed
+	Unissued    int64            `json:"unissued"`     // leased, and never given to a caller
+	Skipped     int64            `json:"skipped"`      // of a room's range, below its marks, and never leased
 
 	Duplicates  Finding `json:"duplicates"`
 	WrongRoom   Finding `json:"wrong_residues"`
@@ -62,6 +65,7 @@ type Report struct {
 	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
 	Leases      Finding `json:"leases"`    // that instances say they have, and the history does not bear out
 	Measured    Finding `json:"measured"`  // promises that were measured while the run went on
+	Calls       Finding `json:"calls"`     // that failed in a way in which none may
 	Processes   Finding `json:"processes"` // that gave up, or said that a person must act
 	Checker     Finding `json:"checker"`   // the oracles themselves
 	Planted     int     `json:"planted"`
@@ -142,6 +146,7 @@ func (r *Report) findings() []named {
 		{"rules broken in etcd", &r.Rules},
 		{"leases not borne out", &r.Leases},
 		{"promises not kept", &r.Measured},
+		{"calls failed wrongly", &r.Calls},
 		{"panics and errors", &r.Processes},
 		{"faults of the checker", &r.Checker},
 	}

@@ -164,6 +164,24 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
+			name: "calls that failed by a defect", count: 3, want: func(r *report.Report) *report.Finding { return &r.Calls },
+			after: func(r run3) {
+				r.restored(record.Event{Kind: "plain"}, time.Hour)
+				r.failed("internal", time.Hour, 3)
+				r.failed("unavailable", time.Minute, 50)
+				r.failed("grpc Internal", time.Minute, 4)
+			},
+		},
+		{
+			name: "calls that failed as etcd went back, and it was not restored", count: 6, want: func(r *report.Report) *report.Finding { return &r.Calls },
+			after: func(r run3) {
+				r.restored(record.Event{Kind: "plain"}, time.Hour)
+				r.failed("went_back", time.Hour+2*time.Second, 2)
+				r.failed("went_back", time.Hour-5*time.Second, 500)
+				r.failed("invalid", time.Minute, 4)
+			},
+		},
+		{
 			name: "bits that were lost", want: func(r *report.Report) *report.Finding { return &r.Checker },
 			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "t.index"), 0)) },
 		},
@@ -251,6 +269,16 @@ func (r *run) restored(e record.Event, ago time.Duration) {
 	must(r.t, errors.Join(json.NewEncoder(file).Encode(e), file.Close()))
 }
 
+// failed has calls fail some time ago.
+func (r *run) failed(kind string, ago time.Duration, n int64) {
+	r.t.Helper()
+	must(r.t, os.MkdirAll(filepath.Join(r.dir, "failed"), 0o700))
+	file, err := os.OpenFile(filepath.Join(r.dir, "failed", "load-a.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(r.t, err)
+	at := time.Now().Add(-ago)
+	must(r.t, errors.Join(json.NewEncoder(file).Encode(record.Failed{From: at, To: at, Kind: kind, Count: n, Who: "a/one t", Error: kind}), file.Close()))
+}
+
 // late has an answer to a call that was sent before others were answered come
 // last, with lower IDs.
 func late(w *worker) {
@@ -297,6 +325,9 @@ func TestTally(t *testing.T) {
 	b.issue(1)
 	must(t, r.bits.Plant("t", 60))
 	r.events.Add(record.Event{What: record.Issuing, Fault: 1, Kind: "kill", Took: time.Second, Limit: 5 * time.Second})
+	r.failed("unavailable", time.Hour, 30)
+	r.failed("grpc Canceled", time.Hour, 1)
+	r.failed("unavailable", time.Minute, 20)
 	r.end(a, b)
 	got, err := report.Check(bg, r.dir)
 	if err != nil {
@@ -322,7 +353,7 @@ func TestTally(t *testing.T) {
 	}
 	var text strings.Builder
 	must(t, got.Print(&text))
-	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "duplicates", "WEAK    0 migrations", "\nweak\n"} {
+	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "1 grpc Canceled, 50 unavailable", "duplicates", "WEAK    0 migrations", "\nweak\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, text.String())
 		}

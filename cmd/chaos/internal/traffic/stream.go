@@ -36,7 +36,7 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 			return bad
 		}
 		if err != nil && ctx.Err() == nil {
-			l.counts.failed(Who(l.Room, name, tag), err)
+			l.failed(Who(l.Room, name, tag), err)
 			pause(ctx, retryPause)
 		}
 	}
@@ -150,7 +150,7 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			l.counts.failed(who, err)
+			l.failed(who, err)
 			pause(ctx, retryPause)
 		}
 	}

@@ -79,6 +79,8 @@ const (
 	// retryPause is what a caller waits for after an error.
 	retryPause  = 20 * time.Millisecond
 	reportEvery = 50 * time.Millisecond
+	// flushEvery is how often it is written down which calls failed.
+	flushEvery = time.Second
 	// largestBatch is how many IDs a call asks for at most.
 	largestBatch = 1_000
 )
@@ -125,6 +127,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.bits.Close()) }()
+	if l.failures, err = record.CreateFailures(cfg.Dir, l.process()); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.failures.Close()) }()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.report(ctx) })
 	// Half of the IDs by batches and the most of the rest by the client: single
@@ -164,9 +170,16 @@ func Run(ctx context.Context, cfg Config) (err error) {
 
 type load struct {
 	Config
-	counts  counts
-	bits    *bits.Set
-	planted atomic.Bool
+	counts   counts
+	bits     *bits.Set
+	failures *record.Failures
+	planted  atomic.Bool
+}
+
+// failed notes that a call failed.
+func (l *load) failed(who string, err error) {
+	l.counts.failed(who, err)
+	l.failures.Add(kindOf(err), who, err)
 }
 
 // got writes down what a caller was given: in its file, and as bits, which all
@@ -192,8 +205,9 @@ func (l *load) got(file *record.Writer, who string, issued record.Issued) error 
 }
 
 func (l *load) report(ctx context.Context) error {
-	ticker := time.NewTicker(reportEvery)
+	ticker, flush := time.NewTicker(reportEvery), time.NewTicker(flushEvery)
 	defer ticker.Stop()
+	defer flush.Stop()
 	encoder := json.NewEncoder(l.Report)
 	for {
 		if err := encoder.Encode(l.counts.report()); err != nil {
@@ -202,14 +216,21 @@ func (l *load) report(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return encoder.Encode(l.counts.report())
+		case <-flush.C:
+			if err := l.failures.Flush(); err != nil {
+				return err
+			}
 		case <-ticker.C:
 		}
 	}
 }
 
+// process is the process's name in what it writes down.
+func (l *load) process() string { return "load-" + string(l.Room) }
+
 // file makes the file of one caller.
 func (l *load) file(worker string) (*record.Writer, error) {
-	return record.Create(l.Dir, record.Header{Process: "load-" + string(l.Room), Worker: worker})
+	return record.Create(l.Dir, record.Header{Process: l.process(), Worker: worker})
 }
 
 // pacer asks for batches of all sizes at a mean rate.
@@ -270,7 +291,7 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})
 		cancel()
 		if err != nil {
-			l.counts.failed(who, err)
+			l.failed(who, err)
 			pause(ctx, retryPause)
 			continue
 		}

@@ -1,0 +1,75 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/chaos/internal/record"
+)
+
+// A Kind is what March says, at a room or in its client; not what a code of
+// gRPC's own means.
+func TestKinds(t *testing.T) {
+	over := func(err error) error { return api.FromStatus(api.ToStatus(err)) } // the wire
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{over(errors.New("a defect")), "internal"},
+		{over(allocator.Errorf(allocator.WentBack, "halted")), "went_back"},
+		{over(allocator.Errorf(allocator.Invalid, "count: 0")), "invalid"},
+		{over(&allocator.AwayError{Tag: "t", Err: errors.New("no etcd")}), "unavailable"},
+		{fmt.Errorf("at a room: %w", over(allocator.Errorf(allocator.NotFound, "tag"))), "not_found"},
+		{api.FromStatus(status.Error(codes.Internal, "stream terminated by RST_STREAM")), "grpc Internal"},
+		{api.FromStatus(status.Error(codes.Unavailable, "connection refused")), "grpc Unavailable"},
+		{api.FromStatus(status.Error(codes.DeadlineExceeded, "late")), "grpc DeadlineExceeded"},
+		{allocator.Errorf(allocator.Internal, "a segment without a boundary"), "internal"},
+		{&allocator.AwayError{Tag: "t", Err: over(errors.New("a defect"))}, "unavailable"},
+		{fmt.Errorf("waiting: %w", context.DeadlineExceeded), "deadline"},
+		{errors.New("something"), "other"},
+	} {
+		if got := kindOf(test.err); got != test.want {
+			t.Errorf("%v is %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// Calls that failed are counted, and written down by their kind.
+func TestFailedIsWrittenDown(t *testing.T) {
+	dir := t.TempDir()
+	var err error
+	l := &load{Config: Config{Dir: dir, Room: "a"}}
+	l.counts.mu.of = make(map[string]Count)
+	if l.failures, err = record.CreateFailures(dir, "load-a"); err != nil {
+		t.Fatal(err)
+	}
+	who := Who("a", "a-0", "t")
+	began := time.Now()
+	for range 3 {
+		l.failed(who, api.FromStatus(api.ToStatus(errors.New("a defect"))))
+	}
+	if err := l.failures.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	l.failed(who, api.FromStatus(api.ToStatus(errors.New("another"))))
+	if err := l.failures.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := record.ReadFailed(dir)
+	if err != nil || len(got) != 2 || got[0].Kind != "internal" || got[0].Count != 3 || got[0].Who != who || got[0].Error != "a defect" ||
+		got[0].From.Before(began) || got[0].To.Before(got[0].From) || got[1].Count != 1 || got[1].Error != "another" {
+		t.Errorf("%s: %+v, %v", filepath.Join(dir, record.FailedDir), got, err)
+	}
+	if count := l.counts.mu.of[who]; count.Failed != 4 || count.Error != "another" {
+		t.Errorf("counted %+v", count)
+	}
+}
