@@ -47,7 +47,7 @@ type Step struct {
 	Lease    bool  // else raised: by an operator, a recover
 	Was      int64 // next before
 	Next     int64
-	Floor    int64 // what a lease had to lie above; 0 where there was none, or it is not known
+	Floor    int64 // the least ID that a lease might have, by the tag's settings and, where it is known, the floor
 	Mark     ledger.Mark
 	Layout   allocator.Layout // that it was made under
 	NewEra   bool

@@ -185,8 +185,11 @@ func (t *transaction) mark(c change) {
 	}
 	if now.Era != was.Era {
 		step.Lease, step.NewEra = true, now.Era.Version != was.Era.Version
+		// A lease compares its tag's revision, so these are the settings it was made by.
+		settings := t.s.tags[c.Tag]
+		step.Floor = max(settings.Start, settings.Skips[c.Room])
 		if was.Era.Stamp != now.Era.Stamp {
-			step.Floor = t.s.floors[c.Tag]
+			step.Floor = max(step.Floor, t.s.floors[c.Tag])
 		}
 		t.lease(step, was)
 	}

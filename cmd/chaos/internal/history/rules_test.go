@@ -47,6 +47,11 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 			return append([]ledger.Op{set("marks/a/t", v)}, more...)
 		})
 	}
+	// first is a mark of room a as the first lease of a tag makes it, up to 10.
+	first := func(r *recorded, from int64) string {
+		v := r.value("marks/a/t", `"(next|end)":"\d+"`, `"$1":"10"`)
+		return regexp.MustCompile(`"first":"\d+"`).ReplaceAllString(v, fmt.Sprintf(`"first":"%d"`, from))
+	}
 	// Room a has [0, 30) mod 100 in version 2 and leased 200-219 in it, 1-20 in version 1.
 	for _, test := range []struct {
 		name, rule string
@@ -96,6 +101,17 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 				r.tb.Fatal(err)
 			}
 			mark(225, 200, 225, 2)(r)
+		}},
+		{"an era from below the tag's start on", "floor", func(r *recorded) {
+			r.tag("u")
+			r.store.Corrupt(set("marks/a/u", first(r, 0)))
+		}},
+		{"an era from below a skip on", "floor", func(r *recorded) {
+			r.tag("u")
+			if _, err := r.admin.SkipTag(bg, "u", nil, 5, false, "test"); err != nil {
+				r.tb.Fatal(err)
+			}
+			r.store.Corrupt(set("marks/a/u", first(r, 4)))
 		}},
 		{"leased of a tag that is gone", "tag", func(r *recorded) {
 			r.store.Corrupt(ledger.Op{Delete: prefix + "tags/t"})

@@ -291,6 +291,37 @@ func TestMatchFindsPlantedFaults(t *testing.T) {
 	}
 }
 
+// An instance that says it leased from below a skip on, in an era that goes on
+// above it, is not borne out by the history, which has only where the lease ends.
+func TestMatchKnowsSkips(t *testing.T) {
+	c := start(t, t.TempDir())
+	defer c.follow()
+	_, one, closeOne := c.join("a", "one")
+	if _, err := one.Lease(bg, 5); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.admin.SkipTag(bg, "t", nil, 1010, false, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if seg, err := one.Lease(bg, 20); err != nil || seg.First != 1010 {
+		t.Fatal(seg, err)
+	}
+	h := c.read()
+	closeOne()
+	lines, err := leased.Read(c.dir)
+	lines = slices.DeleteFunc(lines, func(l leased.Line) bool { return l.Outcome != leased.Leased })
+	if err != nil || len(lines) != 2 {
+		t.Fatalf("%d lines, %v", len(lines), err)
+	}
+	if s := leased.Match(lines, h); len(s.Problems) > 0 || len(h.Problems) > 0 {
+		t.Errorf("problems %v, %v", s.Problems, h.Problems)
+	}
+	lines[1].Segment.First, lines[1].Segment.Count = 1005, 25
+	if s := leased.Match(lines, h); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "where the history has the mark go") {
+		t.Errorf("a lease from below the skip on: problems %v", s.Problems)
+	}
+}
+
 func TestFind(t *testing.T) {
 	r := allocator.Range{Lower: 10, Upper: 20}
 	owner := leased.Owner{Room: "a", Instance: "one", Tag: "t"}
