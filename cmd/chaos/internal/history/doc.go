@@ -5,9 +5,10 @@
 // holds every single transaction to the rules of the protocol (see package
 // ledger): that a lease is made under the epoch and the layout in force, from
 // the room's mark on, above the floor, the tag's start and a skip, within the
-// room's range and the tag's limit; that marks never fall and nothing is deleted that must stay; that
-// layouts only go forward. At the end of each life what is there must fit
-// together by ledger's own checks, which see two leases that share an ID.
+// room's range and the tag's limit; that marks never fall and nothing is deleted
+// that must stay; that layouts only go forward. At the end of each life what is
+// there must fit together by ledger's own checks, which see two leases that share
+// an ID.
 //
 // # Lives
 //

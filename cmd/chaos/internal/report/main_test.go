@@ -35,6 +35,7 @@ type run struct {
 	bits   *bits.Set
 	stop   func()
 	at     time.Time // answers come a millisecond after each other, an hour ago
+	leased time.Time // what is leased is so then: before that
 }
 
 // worker is an instance and its caller.
@@ -52,6 +53,7 @@ type worker struct {
 
 func newRun(t *testing.T) *run {
 	r := &run{t: t, dir: t.TempDir(), store: ledgertest.NewMemory(t), at: time.Now().Add(-time.Hour)}
+	r.leased = r.at.Add(-time.Minute)
 	must(t, os.Mkdir(filepath.Join(r.dir, "logs"), 0o700))
 	must(t, record.Run{Cluster: "default", Kinds: []string{"kill"}, Seed: 7}.Write(r.dir))
 	var err error
@@ -106,7 +108,7 @@ func (r *run) recorded() {
 func (r *run) join(room allocator.Room, name allocator.Instance) *worker {
 	w := &worker{run: r, room: room, name: name, conn: r.store.Open(), log: &bytes.Buffer{}}
 	cfg := ledger.DefaultConfig()
-	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: w.log, Level: hclog.Debug, JSONFormat: true})
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: w.log, Level: hclog.Debug, JSONFormat: true, TimeFn: func() time.Time { return r.leased }})
 	l, err := ledger.New(w.conn, cfg)
 	must(r.t, err)
 	w.joined, err = l.Join(bg, ledger.Registration{Room: room, Name: name})

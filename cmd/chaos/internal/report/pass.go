@@ -154,6 +154,10 @@ func (p *pass) take(i record.Issued) error {
 func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i record.Issued) {
 	for run.Count > 0 {
 		found, n, line := finder.Find(run)
+		// A segment is logged before anybody has it; the clock is the same.
+		if found == leased.Within && i.Received.Before(line.Time) {
+			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First, i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
+		}
 		switch {
 		case found == leased.Nowhere:
 			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner, run.First, i.Received.Format(stamp)))

@@ -6,7 +6,8 @@
 //   - No ID twice: each that a caller was given is a bit (package bits). A
 //     duplicate is planted in each check, and must be found.
 //   - Each ID is of a segment that its instance said it leased (package leased),
-//     and so has a residue of the room's range under the layout of its lease.
+//     and so has a residue of the room's range under the layout of its lease; and
+//     no caller has it before that.
 //   - IDs of one instance grow, per tag: an ID that was asked for after another
 //     had come is higher.
 //   - An instance that reported a layout issues no ID of one before it to a call
@@ -60,6 +61,7 @@ type Report struct {
 	Duplicates  Finding `json:"duplicates"`
 	WrongRoom   Finding `json:"wrong_residues"`
 	NotLeased   Finding `json:"not_leased"`
+	Early       Finding `json:"early"` // IDs that came before their segment was leased
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
 	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
@@ -141,6 +143,7 @@ func (r *Report) findings() []named {
 		{"duplicates", &r.Duplicates},
 		{"wrong residues", &r.WrongRoom},
 		{"IDs of no lease", &r.NotLeased},
+		{"IDs before their lease", &r.Early},
 		{"inversions", &r.Inversions},
 		{"retracted IDs", &r.Retracted},
 		{"rules broken in etcd", &r.Rules},

@@ -60,6 +60,13 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			fault: func(r run3) { r.a.answer(allocator.Run{First: 1_000_000, Count: 3}, time.Time{}) },
 		},
 		{
+			name: "IDs that came before they were leased", count: 4, want: func(r *report.Report) *report.Finding { return &r.Early },
+			fault: func(r run3) {
+				r.at = r.leased.Add(-2 * time.Millisecond)
+				r.b.issue(4)
+			},
+		},
+		{
 			name: "an ID below one before", count: 1, want: func(r *report.Report) *report.Finding { return &r.Inversions },
 			fault: func(r run3) {
 				first := r.a.held[0]
