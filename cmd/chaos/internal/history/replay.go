@@ -24,9 +24,11 @@ type History struct {
 // Life is the time from an etcd's beginning, or its restore, to the next.
 type Life struct {
 	Why      string
+	Cluster  uint64 // etcd's cluster ID
 	Began    time.Time
 	First    int64     // its revision when it was first seen
 	Last     int64     // the last one of which is known what it wrote
+	Shown    int64     // the highest revision that it was found at
 	Checked  time.Time // when it was last found to be this life still
 	Known    time.Time // all that was written some seconds before is recorded
 	Gaps     []Gap
@@ -157,7 +159,7 @@ func (r *replay) take(l line) {
 			r.confirm()
 			r.endLife(r.life().Checked)
 		}
-		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Began: l.Time, First: l.Revision, Last: l.Revision, Checked: l.Time, Known: l.Time})
+		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Cluster: l.ClusterID, Began: l.Time, First: l.Revision, Last: l.Revision, Shown: l.Revision, Checked: l.Time, Known: l.Time})
 		r.s, r.checks = newState(l.Revision), nil
 		r.load(l)
 	case whatGap:
@@ -168,6 +170,7 @@ func (r *replay) take(l line) {
 	case whatChecked:
 		r.confirm()
 		r.life().Checked = l.Time
+		r.life().Shown = max(r.life().Shown, l.Shown)
 		r.life().Last = max(r.life().Last, l.Revision)
 		r.checks = append(r.checks, l)
 	}

@@ -20,6 +20,7 @@ type Segments struct {
 	GivenUp []Line         // the same of those that were refused: sent twice, or not trusted
 	Orphans []history.Step // that nobody has and nobody says anything of: an instance died
 	Unseen  int            // leased where the history has a gap, or ends
+	Past    int            // those of them that the last life should have, and ends before
 	IDs     int64          // of all that were leased
 	Skipped int64          // of a room's range, below its marks, and nobody's
 
@@ -142,8 +143,11 @@ func (s *Segments) match(l *Line, h *history.History, steps map[place][]int, tak
 		s.Skipped -= l.Segment.Count
 		return
 	}
-	if unseen(h, l) {
+	if missed, past := unseen(h, l); missed {
 		s.Unseen++
+		if past {
+			s.Past++
+		}
 		return
 	}
 	if len(candidates) > 0 {
@@ -159,24 +163,28 @@ const slack = 5 * time.Second
 
 // unseen reports whether a lease may have been made where the history has not
 // seen what was written: at the end of a life, which a restore, or the end of the
-// run, cut off; before a life was first looked at; in a gap.
-func unseen(h *history.History, l *Line) bool {
+// run, cut off; before a life was first looked at; in a gap. past: only if it was
+// at the end of the last life.
+func unseen(h *history.History, l *Line) (missed, past bool) {
 	for i, life := range h.Lives {
 		last := i+1 == len(h.Lives)
 		within := last || l.Time.Before(h.Lives[i+1].Began.Add(slack))
 		if l.Revision > life.Last && within && l.Time.After(life.Known.Add(-slack)) {
-			return true
+			if !last {
+				return true, false
+			}
+			past = true // unless it is in a gap
 		}
 		if i > 0 && l.Revision <= life.First && l.Time.After(h.Lives[i-1].Known.Add(-slack)) && l.Time.Before(life.Began.Add(slack)) {
-			return true
+			return true, false
 		}
 		for _, gap := range life.Gaps {
 			if gap.After < l.Revision && l.Revision <= gap.To && within && l.Time.After(life.Began.Add(-slack)) {
-				return true
+				return true, false
 			}
 		}
 	}
-	return false
+	return past, past
 }
 
 // unclaimed looks at steps that no instance has: who says that it failed to

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/bits"
@@ -67,6 +68,7 @@ func (c *check) run(ctx context.Context) (err error) {
 	}
 	c.etcd()
 	c.leases(lines)
+	c.last()
 	if err := c.issued(ctx); err != nil {
 		return err
 	}
@@ -137,6 +139,32 @@ func (c *check) etcd() {
 			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)
 			break
 		}
+	}
+}
+
+// last holds the history's end against etcd's, where the run came to its end: by
+// then nobody wrote any longer, and what keeps the history had time to see all.
+func (c *check) last() {
+	n := slices.IndexFunc(c.events, func(e record.Event) bool { return e.What == record.Ended })
+	if n < 0 {
+		return
+	}
+	end := c.events[n]
+	if n := c.segments.Past; n > 0 {
+		c.r.Checker.add(int64(n), fmt.Sprintf("%d leases are not seen in the last life of etcd's history, though it was kept until the run had ended", n))
+	}
+	if end.Revision == 0 { // it does not say where
+		return
+	}
+	var life history.Life
+	if lives := c.history.Lives; len(lives) > 0 {
+		life = lives[len(lives)-1]
+	}
+	if id := fmt.Sprintf("%x", life.Cluster); id != end.ClusterID {
+		c.r.Checker.add(1, fmt.Sprintf("the run ended in etcd cluster %s, and its history in %s", end.ClusterID, id))
+	}
+	if seen := max(life.Last, life.Shown); seen < end.Revision { // the revision of a delete is shown only
+		c.r.Checker.add(1, fmt.Sprintf("etcd was at revision %d when the run ended, and its history was last held against it at %d", end.Revision, seen))
 	}
 }
 

@@ -189,6 +189,24 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
+			name: "a history that ends before the run", count: 2, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			fault: func(r run3) { // the revision, and a lease
+				r.recorded()
+				r.stop()
+				r.short, r.leased = true, time.Now()
+				r.b.lease(10)
+			},
+		},
+		{
+			name: "a history of another etcd", count: 1, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			after: func(r run3) {
+				path := filepath.Join(r.dir, "events.jsonl")
+				events, err := os.ReadFile(path)
+				must(r.t, err)
+				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(events), `"cluster_id":"`, `"cluster_id":"7`, 1)), 0o600))
+			},
+		},
+		{
 			name: "bits that were lost", want: func(r *report.Report) *report.Finding { return &r.Checker },
 			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "t.index"), 0)) },
 		},
