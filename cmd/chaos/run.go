@@ -164,6 +164,9 @@ func (d *driver) describe() error {
 		return fmt.Errorf("%s version: %w", d.March, err)
 	}
 	r.March = strings.TrimSpace(string(out))
+	if r.Hold, err = time.ParseDuration(cluster.Hold); err != nil {
+		return err
+	}
 	for _, m := range d.Members {
 		r.Members = append(r.Members, m.Name)
 	}

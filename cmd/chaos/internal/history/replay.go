@@ -16,9 +16,10 @@ type History struct {
 	Layouts  []Layout // in order
 	Epochs   []Epoch
 	Reports  []Report
-	Ended    int       // migrations that ended, done or aborted
-	Problems []Problem // rules that were broken
-	More     int       // besides those
+	Strict   map[allocator.Tag]bool // tags that had strict_retract whenever they were seen
+	Ended    int                    // migrations that ended, done or aborted
+	Problems []Problem              // rules that were broken
+	More     int                    // besides those
 }
 
 // Life is the time from an etcd's beginning, or its restore, to the next.
@@ -116,7 +117,7 @@ func Read(dir, cluster string) (*History, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{reader: reader, h: &History{}, epochs: make(map[string]bool)}
+	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool)}, epochs: make(map[string]bool)}
 	if _, err := read(dir, func(l line) error {
 		r.take(l)
 		return nil
@@ -130,6 +131,19 @@ func Read(dir, cluster string) (*History, error) {
 	return r.h, nil
 }
 
+// Replaced returns when each version of the layout was replaced, for the last time
+// where it came into force again by a restore; not of the one in force at the end.
+func (h *History) Replaced() map[int64]time.Time {
+	replaced := make(map[int64]time.Time)
+	for i, l := range h.Layouts[:max(len(h.Layouts)-1, 0)] {
+		replaced[l.LayoutRecord.Layout.Version] = h.Layouts[i+1].Time
+	}
+	if n := len(h.Layouts); n > 0 {
+		delete(replaced, h.Layouts[n-1].LayoutRecord.Layout.Version)
+	}
+	return replaced
+}
+
 // replay is a history being read.
 type replay struct {
 	reader  *ledger.Reader
@@ -141,6 +155,14 @@ type replay struct {
 }
 
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
+
+// settings notes whether a tag is strict.
+func (r *replay) settings(e ledger.Entry) {
+	if e.Settings != nil {
+		was, seen := r.h.Strict[e.Tag]
+		r.h.Strict[e.Tag] = e.Settings.StrictRetract && (was || !seen)
+	}
+}
 
 // problem notes a broken rule.
 func (r *replay) problem(rule string, revision int64, format string, args ...any) {

@@ -40,6 +40,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 	adopted := false
 	for _, c := range t.changes {
 		r.s.apply(c.kv, c.Entry)
+		r.settings(c.Entry)
 		adopted = adopted || c.Kind == "layout" || c.Epoch != nil && c.Epoch.Epoch != ""
 		if c.Kind == "rooms" {
 			r.report(at, c.Entry)

@@ -111,6 +111,7 @@ func (r *replay) load(l line) {
 			continue
 		}
 		s.apply(k, e)
+		r.settings(e)
 		switch {
 		case e.Registration != nil:
 			r.report(l.Time, e)

@@ -140,6 +140,7 @@ type Run struct {
 	Rooms    []RunRoom     `json:"rooms"`
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
+	Hold     time.Duration `json:"hold"`  // for how long a strict tag's IDs may be used without its layout being confirmed
 	Kinds    []string      `json:"kinds"` // of faults that the schedule draws from
 }
 

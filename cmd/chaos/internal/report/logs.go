@@ -21,7 +21,7 @@ import (
 const leftBehind = "IDs may have been issued twice"
 
 // leeway is how long before a restore and after its recover instances may still
-// find out that something is wrong.
+// find out that something is wrong, and what a strict tag's hold is measured to.
 const leeway = time.Second
 
 // told is a line of a log as hclog writes it, and as far as it matters here.

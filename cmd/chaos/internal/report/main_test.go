@@ -44,6 +44,7 @@ type worker struct {
 	run    *run
 	room   allocator.Room
 	name   allocator.Instance
+	tag    allocator.Tag
 	conn   *ledgertest.Conn
 	joined *ledger.Instance
 	source allocator.Source
@@ -107,14 +108,21 @@ func (r *run) recorded() {
 }
 
 func (r *run) join(room allocator.Room, name allocator.Instance) *worker {
-	w := &worker{run: r, room: room, name: name, conn: r.store.Open(), log: &bytes.Buffer{}}
+	r.t.Helper()
+	return r.joinFor("t", room, name)
+}
+
+// joinFor has an instance join that leases IDs of a tag.
+func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Instance) *worker {
+	r.t.Helper()
+	w := &worker{run: r, room: room, name: name, tag: tag, conn: r.store.Open(), log: &bytes.Buffer{}}
 	cfg := ledger.DefaultConfig()
 	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: w.log, Level: hclog.Debug, JSONFormat: true, TimeFn: func() time.Time { return r.leased }})
 	l, err := ledger.New(w.conn, cfg)
 	must(r.t, err)
 	w.joined, err = l.Join(bg, ledger.Registration{Room: room, Name: name})
 	must(r.t, err)
-	w.source, _, err = w.joined.Source(bg, "t")
+	w.source, _, err = w.joined.Source(bg, tag)
 	must(r.t, err)
 	w.file, err = record.Create(r.dir, record.Header{Process: string(room), Worker: string(name)})
 	must(r.t, err)
@@ -151,9 +159,9 @@ func (w *worker) answer(run allocator.Run, sent time.Time) {
 		sent = w.run.at.Add(-time.Microsecond)
 	}
 	must(w.run.t, w.file.Add(record.Issued{
-		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: "t", Kind: record.Batch, Runs: []allocator.Run{run},
+		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: record.Batch, Runs: []allocator.Run{run},
 	}))
-	_, err := w.run.bits.Add("t", run)
+	_, err := w.run.bits.Add(w.tag, run)
 	must(w.run.t, err)
 }
 

@@ -48,13 +48,15 @@ type pass struct {
 	growths map[leased.Owner]*growth
 	served  map[leased.Owner]*served // by instance; Tag is empty
 	rooms   map[allocator.Room]*Room
-	plant   *bits.Run // an ID to plant: one that was issued
+	ended   map[int64]time.Time // when versions of the layout were replaced
+	plant   *bits.Run           // an ID to plant: one that was issued
 }
 
 func newPass(c *check, set *bits.Set) *pass {
 	p := &pass{
 		check: c, set: set, finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
 		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
+		ended: c.history.Replaced(),
 	}
 	for _, report := range c.history.Reports {
 		o := leased.Owner{Room: report.Room, Instance: report.Instance}
@@ -158,6 +160,9 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 		if found == leased.Within && i.Received.Before(line.Time) {
 			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First, i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
 		}
+		if found == leased.Within && p.stale(i, line) {
+			p.r.Stale.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, and version %d was replaced at %s", owner, run.First, i.Sent.Format(stamp), line.Segment, line.Segment.Version, p.ended[line.Segment.Version].Format(stamp)))
+		}
 		switch {
 		case found == leased.Nowhere:
 			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner, run.First, i.Received.Format(stamp)))
@@ -168,6 +173,14 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 		}
 		run.First, run.Count = run.First+n, run.Count-n
 	}
+}
+
+// stale reports whether an ID of a strict tag was asked for when no room or client
+// might have any of its layout any longer: hold after that was replaced. The
+// history sees that a moment after it was, and nobody confirms it then.
+func (p *pass) stale(i record.Issued, line *leased.Line) bool {
+	ended, replaced := p.ended[line.Segment.Version]
+	return p.r.Run.Hold > 0 && p.history.Strict[i.Tag] && replaced && i.Sent.After(ended.Add(p.r.Run.Hold+leeway))
 }
 
 // stamp is how times are written.

@@ -12,6 +12,9 @@
 //     had come is higher.
 //   - An instance that reported a layout issues no ID of one before it to a call
 //     that was sent after that: the promise behind a retract.
+//   - An ID of a tag with strict_retract is of a layout that was in force less than
+//     hold before it was asked for, of rooms and of the Go client: whatever they
+//     have heard, and however long they were stopped.
 //   - etcd's own history keeps the rules of the protocol (package history), it has
 //     what instances leased, and it went back in time only when it was restored.
 //   - What was measured while the run went on is within its limits.
@@ -20,6 +23,13 @@
 //   - No process of March panics, or says anything at level error but while etcd is
 //     restored; and none ever says that IDs may have been issued twice, unless by a
 //     restore that nobody can see.
+//
+// # What has no oracle
+//
+// A tag's max_skew: a lease must begin no further below the largest mark of all
+// rooms than that, as the marks were when it read them. etcd does not say when
+// that was, and the lease does not compare them; so history can only show that one
+// lags which was right when it began.
 //
 // # Weak runs
 //
@@ -64,6 +74,7 @@ type Report struct {
 	Early       Finding `json:"early"` // IDs that came before their segment was leased
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
+	Stale       Finding `json:"stale"`     // IDs of a strict tag, longer than hold after their layout was replaced
 	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
 	Leases      Finding `json:"leases"`    // that instances say they have, and the history does not bear out
 	Measured    Finding `json:"measured"`  // promises that were measured while the run went on
@@ -146,6 +157,7 @@ func (r *Report) findings() []named {
 		{"IDs before their lease", &r.Early},
 		{"inversions", &r.Inversions},
 		{"retracted IDs", &r.Retracted},
+		{"stale IDs of strict tags", &r.Stale},
 		{"rules broken in etcd", &r.Rules},
 		{"leases not borne out", &r.Leases},
 		{"promises not kept", &r.Measured},
