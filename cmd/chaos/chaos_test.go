@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -168,6 +169,30 @@ func TestCutOffHoldsPauses(t *testing.T) {
 	d.Instances, d.mu.paused[stopped] = []*cluster.Server{stopped}, true
 	if _, err := cutOff(t.Context(), d, r); !errors.Is(err, errSkip) || !free() {
 		t.Errorf("a room with one that is stopped: %v, free %v", err, free())
+	}
+}
+
+// All callers are to be given IDs again, the Go client's too, but not while somebody
+// is stopped whom they ask.
+func TestExpected(t *testing.T) {
+	one, two, alone := &cluster.Server{Room: "a", ID: "a-0"}, &cluster.Server{Room: "a", ID: "a-1"}, &cluster.Server{Room: "c", ID: "c-0"}
+	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Tags: []allocator.Tag{"t"}}, Instances: []*cluster.Server{one, two, alone}}, nil, hclog.NewNullLogger())
+	for _, test := range []struct {
+		leftOut func(*cluster.Server) bool
+		want    string
+	}{
+		{nil, "a/a-0 t, a/a-1 t, a/client t, c/c-0 t, c/client t"},
+		{func(s *cluster.Server) bool { return s == two }, "a/a-0 t, c/c-0 t, c/client t"},
+		{func(s *cluster.Server) bool { return s != alone }, "c/c-0 t, c/client t"},
+	} {
+		if got := joined(d.expected(test.leftOut)); got != test.want {
+			t.Errorf("expected: %s; want %s", got, test.want)
+		}
+	}
+	asked := 0
+	stopped := func(*cluster.Server) bool { asked++; return asked > len(d.Instances) } // just after they were asked
+	if late := d.awaitIssuing(t.Context(), time.Now(), stopped, nil); late != "" {
+		t.Errorf("%s is waited for, and nobody runs", late)
 	}
 }
 

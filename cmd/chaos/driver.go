@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,24 +90,28 @@ func (d *driver) say(format string, args ...any) {
 // limit is for how long an instance may issue nothing after a fault has ended.
 const limit = 5 * time.Second
 
-// whose tells whether callers are those of a server.
+// whose tells whether callers are those of a server: its own, or programs with the
+// Go client, which may ask it.
 func whose(s *cluster.Server, who string) bool {
-	return strings.HasPrefix(who, id(s)+" ")
+	return strings.HasPrefix(who, id(s)+" ") || strings.HasPrefix(who, traffic.Who(s.Room, "", ""))
 }
 
 // expected are the callers who should be given IDs: all but those of servers
 // that are left out.
 func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
-	var who []string
+	who := make(map[string]bool)
 	for _, s := range d.Instances {
-		if leftOut != nil && leftOut(s) {
-			continue
-		}
 		for _, tag := range d.Tags {
-			who = append(who, traffic.Who(s.Room, allocator.Instance(s.ID), tag))
+			who[traffic.Who(s.Room, allocator.Instance(s.ID), tag)] = true
+			who[traffic.Who(s.Room, "", tag)] = true
 		}
 	}
-	return who
+	for _, s := range d.Instances {
+		if leftOut != nil && leftOut(s) {
+			maps.DeleteFunc(who, func(who string, _ bool) bool { return whose(s, who) })
+		}
+	}
+	return slices.Sorted(maps.Keys(who))
 }
 
 // awaitIssuing waits until all callers were given IDs after since, or ctx ends:

@@ -104,6 +104,14 @@ func count(runs []allocator.Run) (n int64) {
 	return n
 }
 
+// short is an error where callers were not given as many IDs as they asked for.
+func short(who string, want int64, runs []allocator.Run) error {
+	if got := count(runs); got != want {
+		return fmt.Errorf("%s: asked for %d IDs and got %d", who, want, got)
+	}
+	return nil
+}
+
 // client is a program that uses the Go client: it holds segments of its own.
 func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err error) {
 	file, err := l.file(fmt.Sprintf("%s-client", tag))
@@ -140,8 +148,14 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 			}
 			issued.Runs = appendID(issued.Runs, id)
 		}
-		runs, err := handle.NextN(calling, n-n%100+1, nil)
+		want := n - n%100 + 1
+		runs, err := handle.NextN(calling, want, nil)
 		cancel()
+		if err == nil {
+			if bad := short(who, want, runs); bad != nil {
+				return bad
+			}
+		}
 		issued.Runs = append(issued.Runs, runs...)
 		issued.Received = time.Now()
 		if len(issued.Runs) > 0 {

@@ -43,6 +43,19 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// An answer has as many IDs as were asked for, in however many runs.
+func TestShort(t *testing.T) {
+	runs := []allocator.Run{{First: 5, Count: 3}, {First: 100, Count: 4}}
+	if err := short("a/client t", 7, runs); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []int64{6, 8} {
+		if err := short("a/client t", want, runs); err == nil {
+			t.Errorf("7 IDs are as good as %d", want)
+		}
+	}
+}
+
 // Calls that failed are counted, and written down by their kind.
 func TestFailedIsWrittenDown(t *testing.T) {
 	dir := t.TempDir()
