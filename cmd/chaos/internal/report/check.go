@@ -122,8 +122,8 @@ func (c *check) etcd() {
 	c.r.Rules.Count += int64(h.More)
 	for i, life := range h.Lives {
 		c.r.HistoryGaps += len(life.Gaps)
-		if i > len(c.r.Restores) {
-			c.r.Rules.add(1, fmt.Sprintf("etcd went back in time without being restored, at %s: %s", life.Began.Format(time.TimeOnly), life.Why))
+		if i > 0 && !c.forgot(h.Lives[i-1].Began, life.Began) {
+			c.r.Rules.add(1, fmt.Sprintf("etcd went back in time without a restore by which it forgets, at %s: %s", life.Began.Format(time.TimeOnly), life.Why))
 		}
 	}
 	for i := range c.r.Restores {
@@ -140,6 +140,14 @@ func (c *check) etcd() {
 			break
 		}
 	}
+}
+
+// forgot reports whether a restore by which etcd forgets began after one life of
+// its and before the next.
+func (c *check) forgot(after, before time.Time) bool {
+	return slices.ContainsFunc(c.events, func(e record.Event) bool {
+		return e.What == record.Restoring && e.Loses() && e.Time.After(after) && e.Time.Before(before)
+	})
 }
 
 // last holds the history's end against etcd's, where the run came to its end: by

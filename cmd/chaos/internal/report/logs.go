@@ -121,7 +121,7 @@ func (c *check) alarming(text string) string {
 // all were given IDs again. One that was never recovered from lasts to the end.
 func restores(events []record.Event) (told, felt spans) {
 	next := func(from int, what string) int {
-		n := slices.IndexFunc(events[from:], func(e record.Event) bool { return e.What == what })
+		n := slices.IndexFunc(events[from:], func(e record.Event) bool { return e.What == what && e.Fault >= 0 }) // not of a pause, which is not of all
 		if n < 0 {
 			return len(events) - 1
 		}

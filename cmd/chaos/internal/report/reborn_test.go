@@ -5,7 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
+
+	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/report"
 )
 
 // reborn returns a history that goes on with another life, as if etcd had been
@@ -15,8 +21,34 @@ func reborn(t *testing.T, content []byte) []byte {
 	first, _, _ := bytes.Cut(content, []byte("\n"))
 	var line map[string]any
 	must(t, json.Unmarshal(first[9:], &line))
-	line["why"] = "revision 1"
+	line["why"], line["time"] = "revision 1", time.Now()
 	text, err := json.Marshal(line)
 	must(t, err)
 	return fmt.Appendf(content, "%08x %s\n", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)), text)
+}
+
+// etcd may go back only by a restore by which it forgets, and once by each.
+func TestLivesNeedRestores(t *testing.T) {
+	for _, test := range []struct {
+		kind  string // of a restore before; empty for none
+		lives int
+		want  int64
+	}{{"", 1, 1}, {record.OneCopiedBack, 1, 1}, {"plain", 1, 0}, {"plain", 2, 1}} {
+		r := newRun(t)
+		r.end()
+		if test.kind != "" {
+			r.restored(record.Event{Kind: test.kind}, 0)
+		}
+		path := filepath.Join(r.history(), "history.log")
+		for range test.lives {
+			content, err := os.ReadFile(path)
+			must(t, err)
+			must(t, os.WriteFile(path, reborn(t, content), 0o600))
+		}
+		got, err := report.Check(bg, r.dir)
+		must(t, err)
+		if got.Lives != test.lives+1 || got.Rules.Count != test.want {
+			t.Errorf("%d times back after %q: %d lives, %v", test.lives, test.kind, got.Lives, got.Rules.Examples)
+		}
+	}
 }

@@ -16,7 +16,8 @@
 //     hold before it was asked for, of rooms and of the Go client: whatever they
 //     have heard, and however long they were stopped.
 //   - etcd's own history keeps the rules of the protocol (package history), it has
-//     what instances leased, and it went back in time only when it was restored.
+//     what instances leased, it goes to the end of the run, and it went back in
+//     time only when it was restored in a way by which it forgets.
 //   - What was measured while the run went on is within its limits.
 //   - No call fails as an internal error; and none because etcd went back, or as
 //     invalid, but while etcd is restored.
