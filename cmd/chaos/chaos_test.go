@@ -71,7 +71,7 @@ func TestCells(t *testing.T) {
 		}
 		seen[c.String()] = true
 		told := record.Event{What: record.Restoring, Kind: c.way.name, Target: c.rooms}
-		if told.Residual() != c.residual() || told.Loses() != c.way.loses && !c.way.moved {
+		if told.Residual() != c.residual() || told.Loses() != c.way.loses {
 			t.Errorf("%v: its events say residual %v, loses %v", c, told.Residual(), told.Loses())
 		}
 		if c.residual() {

@@ -15,8 +15,9 @@
 // run's directory (package record), and can be checked again.
 //
 // A run is over when its time is, and fails by a broken promise: an ID twice or
-// out of range, a process that does not come back within 5 s of a fault, calls
-// that fail while the reserve lasts, a migration that does not end. A run that
+// out of range, a process that panics or does not come back within 5 s of a fault,
+// calls that fail while the reserve lasts, a migration that does not end; package
+// report has all of them. One that breaks is checked as far as it came. A run that
 // met too few faults to show anything is weak, and fails as well.
 //
 // Life of a fault: it is drawn from a deck that has each kind once, begins, lasts
