@@ -24,23 +24,24 @@ const leftBehind = "IDs may have been issued twice"
 // find out that something is wrong, and what a strict tag's hold is measured to.
 const leeway = time.Second
 
-// told is a line of a log as hclog writes it, and as far as it matters here.
-type told struct {
+// said is a line of a log as hclog writes it, and as far as it matters here.
+type said struct {
 	Level   string    `json:"@level"`
 	Message string    `json:"@message"`
 	Time    time.Time `json:"@timestamp"`
 }
 
 // logs looks for what processes of March, and callers, say for people to act on,
-// and for what a runtime says that gives up. etcd's members are not ours.
+// and for what a runtime says that gives up; for that in the output of operators'
+// commands, too. etcd's members are not ours.
 func (c *check) logs() error {
-	paths, err := filepath.Glob(filepath.Join(c.dir, "logs", "*.log"))
+	paths, err := filepath.Glob(filepath.Join(c.dir, "logs", "*.*"))
 	if err != nil {
 		return err
 	}
 	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".log")
-		if slices.Contains(c.r.Run.Members, name) {
+		name := filepath.Base(path)
+		if slices.Contains(c.r.Run.Members, strings.TrimSuffix(name, ".log")) {
 			continue
 		}
 		file, err := os.Open(path)
@@ -60,7 +61,7 @@ func (c *check) log(name string, file io.Reader) error {
 	for number := 1; ; number++ {
 		text, err := in.ReadString('\n') // and what a process that was killed left without an end
 		if what := c.alarming(text); what != "" {
-			c.r.Processes.add(1, fmt.Sprintf("%s.log, line %d, %s: %s", name, number, what, firstLine(text)))
+			c.r.Processes.add(1, fmt.Sprintf("%s, line %d, %s: %s", name, number, what, firstLine(text)))
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -101,7 +102,7 @@ func (c *check) alarming(text string) string {
 	if strings.HasPrefix(text, "panic:") || strings.HasPrefix(text, "fatal error:") {
 		return "a process gave up"
 	}
-	var line told
+	var line said
 	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &line) != nil {
 		return ""
 	}

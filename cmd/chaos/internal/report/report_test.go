@@ -133,9 +133,10 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "a process that panicked", count: 2, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			name: "processes that panicked", count: 3, want: func(r *report.Report) *report.Finding { return &r.Processes },
 			after: func(r run3) {
 				r.say("a.one", "panic: runtime error: index out of range [7]\n\ngoroutine 1 [running]:")
+				r.say("recover-1-0.txt", "panic: a command")
 				r.say("c0", "fatal error: all goroutines are asleep - deadlock!")
 				r.say("b.one", `{"@level":"info","@message":"panic: not at its beginning"}`)
 			},
@@ -260,10 +261,13 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 	}
 }
 
-// say adds a line to a log.
+// say adds a line to a process's log, or to a command's output, which is a .txt.
 func (r *run) say(log, line string) {
 	r.t.Helper()
-	file, err := os.OpenFile(filepath.Join(r.dir, "logs", log+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if !strings.HasSuffix(log, ".txt") {
+		log += ".log"
+	}
+	file, err := os.OpenFile(filepath.Join(r.dir, "logs", log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.t, err)
 	_, err = file.WriteString(line + "\n")
 	must(r.t, errors.Join(err, file.Close()))
