@@ -153,13 +153,16 @@ func again(seed uint64) string {
 	return fmt.Sprintf("go test ./sim -run TestSimulation -seed %d -v", seed)
 }
 
-// weak fails where the seeds did not meet what they are there to meet.
+// weak fails where the seeds did not meet what they are there to meet. A few seeds
+// need not have met what is rare: a thousand must.
 func weak(t *testing.T, total map[string]int) {
 	t.Helper()
 	want := []string{
 		failedButApplied, "IDs", "IDs of strict tags checked for lateness", "issued again", "migrations done", "migrations aborted",
-		"call: unavailable", "call: no_range", "call: exhausted",
-		"backups", "restores", "marks deleted by hand", "journals lost", "recover: done", "recovers without who runs", "requests to another etcd", "IDs of a stretch that was lost",
+		"call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",
+	}
+	if seeds() >= 1000 {
+		want = append(want, "restores", "marks deleted by hand", "journals lost", "recovers without who runs", "requests to another etcd", "IDs of a stretch that was lost")
 	}
 	for _, fate := range ledgertest.Fates() {
 		if fate != ledgertest.Done {

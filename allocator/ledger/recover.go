@@ -99,9 +99,10 @@ type recovery struct {
 	cfg      RecoverConfig
 	report   *RecoverReport
 	identity KV
-	epoch    KV // our halt
-	layout   LayoutRecord
-	again    bool // the halt that was found is of a recover that did not end
+	epoch    KV           // our halt
+	layout   LayoutRecord // that the store has,
+	seen     LayoutRecord // and the newest that we saw it have
+	again    bool         // the halt that was found is of a recover that did not end
 	rooms    []allocator.Room
 	version  int64
 	present  int      // how many instances there may be
@@ -247,6 +248,26 @@ func (r *recovery) halt(ctx context.Context) error {
 	if s, _ := r.l.current(); string(s.raw) != string(r.epoch.Value) {
 		return errOtherRecover
 	}
+	return r.readLayout(ctx)
+}
+
+// readLayout reads the layout that the store has. Where etcd went back after we
+// first looked, that is an older one than the ledger serves under: what is lost
+// begins after the store's, and the new one comes after both.
+func (r *recovery) readLayout(ctx context.Context) error {
+	answer, err := r.gets(ctx, get(r.l.keys.layout()))
+	if err != nil {
+		return err
+	}
+	kv, ok := answer.one(0)
+	if !ok {
+		return allocator.Errorf(allocator.Refused, "there is no key %s", r.l.keys.layout())
+	}
+	r.seen = r.layout
+	if r.layout, err = decodeLayout(kv); err != nil {
+		return err
+	}
+	r.layout.revision = kv.ModRevision
 	return nil
 }
 

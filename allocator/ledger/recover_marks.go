@@ -18,8 +18,8 @@ type recoverTag struct {
 // learn takes over what was remembered: tags, rooms and layout versions, even
 // those that the store has forgotten.
 func (r *recovery) learn() {
-	r.rooms = slices.Clone(r.layout.Ever)
-	r.version = r.layout.Layout.Version
+	r.rooms = slices.Concat(r.layout.Ever, r.seen.Ever)
+	r.version = max(r.layout.Layout.Version, r.seen.Layout.Version)
 	for _, m := range r.memories {
 		r.rooms = append(append(r.rooms, m.Room), m.Rooms...)
 		r.version = max(r.version, m.Version)
