@@ -147,10 +147,14 @@ func report(t *testing.T, seed uint64, r result) {
 
 // again is the command that runs a seed as it was run here.
 func again(seed uint64) string {
+	command := fmt.Sprintf("go test ./sim -run TestSimulation -v -seed %d", seed)
 	if steady {
-		return fmt.Sprintf("go run ./sim/simulate -seed %d", seed)
+		command = fmt.Sprintf("go run ./sim/simulate -seed %d", seed)
 	}
-	return fmt.Sprintf("go test ./sim -run TestSimulation -seed %d -v", seed)
+	if *with != "" {
+		command += fmt.Sprintf(" -with %q", *with)
+	}
+	return command
 }
 
 // weak fails where the seeds did not meet what they are there to meet. A few seeds
