@@ -93,3 +93,11 @@ func (l *Ledger) VerifyPages(ctx context.Context, page int64, progress func(Veri
 
 // Uncheck has the next lease look before it is made.
 func (l *Ledger) Uncheck() { l.uncheck() }
+
+// RecallAcross holds a mark against what is remembered that was read before
+// something came up, and whose answer came after it.
+func (i *Instance) RecallAcross(meanwhile func(), tag allocator.Tag, next int64) (behind int64, ok bool) {
+	before := i.ledger.before()
+	meanwhile()
+	return i.recall(before, tag, next)
+}

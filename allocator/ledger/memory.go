@@ -101,7 +101,9 @@ func (i *Instance) recall(before moment, tag allocator.Tag, next int64) (behind 
 	t := &l.mu.timeline
 	own, remembered := i.memory.marks[tag]
 	switch {
-	case before.order != t.order:
+	case before.order != t.order || before.generation != t.generation:
+		// Sent before `march recover` asked, say: it tells of marks that we did not
+		// answer with, and of a store that is no more.
 		return 0, false
 	case !remembered || next >= own.next:
 		i.memory.marks[tag] = ownMark{next: next, order: t.order}

@@ -58,3 +58,20 @@ func TestRestoreDuringRecover(t *testing.T) {
 		t.Errorf("%d were overtaken", overtaken)
 	}
 }
+
+// A mark that was read before recover asked, and whose answer came after, is not
+// remembered: recover does not know of it, and need not, since whoever leased
+// below it has answered, or was asked before it could take the lease for its own.
+// Remembered, it would look like IDs that recover left out.
+func TestAnswerFromBeforeRecoverAsked(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a := c.start("a")
+	a.lease(10)
+	was := a.report().Marks["t"]
+	if behind, ok := a.RecallAcross(func() { _, _ = a.Report(true) }, "t", was+1000); ok || behind != 0 || a.report().Marks["t"] != was {
+		t.Errorf("behind %d, %v, remembers %v; want %d", behind, ok, a.report().Marks["t"], was)
+	}
+	if behind, ok := a.RecallAcross(func() {}, "t", was+1000); !ok || behind != 0 || a.report().Marks["t"] != was+1000 {
+		t.Errorf("with nothing in between: behind %d, %v, remembers %v", behind, ok, a.report().Marks["t"])
+	}
+}
