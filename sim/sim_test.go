@@ -62,7 +62,7 @@ func seeds() int {
 	case testing.Short() || raceEnabled:
 		return 40
 	}
-	return 150
+	return 60
 }
 
 // TestSimulation runs all seeds, or the one that is asked for: in processes of
@@ -161,6 +161,9 @@ func again(seed uint64) string {
 // need not have met what is rare: a thousand must.
 func weak(t *testing.T, total map[string]int) {
 	t.Helper()
+	if *with != "" || seeds() < 40 {
+		return // somebody looks for something
+	}
 	want := []string{
 		failedButApplied, "IDs", "IDs of strict tags checked for lateness", "issued again", "migrations done", "migrations aborted",
 		"call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",

@@ -101,7 +101,7 @@ func (i *Instance) recall(before moment, tag allocator.Tag, next int64) (behind 
 	t := &l.mu.timeline
 	own, remembered := i.memory.marks[tag]
 	switch {
-	case before.order != t.order || before.generation != t.generation:
+	case before.order != t.order || before.generation != t.generation && !mutant("stale-floor"):
 		// Sent before `march recover` asked, say: it tells of marks that we did not
 		// answer with, and of a store that is no more.
 		return 0, false

@@ -12,11 +12,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/march-id/march/sim/steady"
 )
 
-// gate runs test programs that were built with the tag mutant.
+// gate runs test programs that were built with the tag mutant. The simulation is
+// built steady, too: what it finds, and what it does not find without a mistake,
+// is the same each time.
 type gate struct {
 	dir     string // of the programs
 	seeds   int
@@ -37,7 +40,10 @@ const simulation = "./sim"
 
 // build builds the programs that todo needs.
 func (g gate) build(ctx context.Context, todo []mistake) error {
-	packages := []string{simulation}
+	if err := steady.Build(ctx, simulation, g.program(simulation), "mutant"); err != nil {
+		return err
+	}
+	var packages []string
 	for _, m := range todo {
 		if m.pkg != "" {
 			packages = append(packages, m.pkg)
@@ -55,25 +61,17 @@ func (g gate) build(ctx context.Context, todo []mistake) error {
 
 func (g gate) program(pkg string) string { return filepath.Join(g.dir, path.Base(pkg)+".test") }
 
-// all makes each mistake, some at once.
-func (g gate) all(ctx context.Context, todo []mistake, atOnce int) ([]fate, error) {
+// all makes each mistake, one after the other: the simulation has all processors
+// busy by itself.
+func (g gate) all(ctx context.Context, todo []mistake) ([]fate, error) {
 	fates := make([]fate, len(todo))
-	errs := make([]error, len(todo))
-	next := make(chan int)
-	var running sync.WaitGroup
-	for range atOnce {
-		running.Go(func() {
-			for i := range next {
-				fates[i], errs[i] = g.make(ctx, todo[i])
-			}
-		})
+	for i, m := range todo {
+		var err error
+		if fates[i], err = g.make(ctx, m); err != nil {
+			return nil, err
+		}
 	}
-	for i := range todo {
-		next <- i
-	}
-	close(next)
-	running.Wait()
-	return fates, errors.Join(errs...)
+	return fates, nil
 }
 
 // make makes a mistake.
@@ -81,7 +79,7 @@ func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	if m.pkg != "" {
 		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
 	}
-	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-first", "0", "-batch", strconv.Itoa(g.seeds), "-with", m.with)
+	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-seeds", strconv.Itoa(g.seeds), "-with", m.with)
 }
 
 // control runs without a mistake what caught each: it must pass.
@@ -112,6 +110,9 @@ func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, 
 	defer cancel()
 	cmd := exec.CommandContext(bounded, g.program(pkg), args...) //nolint:gosec // just built
 	cmd.Dir, cmd.Env = pkg, append(os.Environ(), "MARCH_MUTANT="+name)
+	if pkg == simulation {
+		cmd.Env = append(steady.Env(), "MARCH_MUTANT="+name)
+	}
 	start := time.Now()
 	said, err := cmd.CombinedOutput()
 	f := fate{took: time.Since(start), said: said, by: "-", how: "NOTHING: it lives"}

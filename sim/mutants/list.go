@@ -24,7 +24,7 @@ var mistakes = []mistake{
 	{name: "no-tag", what: "a lease does not compare the tag's settings, so a skip does not hold at once"},
 	{name: "no-floor", what: "the first lease under a layout does not ask for the floor"},
 	{name: "floor-before-layout", what: "a floor counts that was read before the layout that it is used under"},
-	{name: "stale-floor", what: "the floor is read without the condition on the layout, so it may be of a stale snapshot", with: "stale read"},
+	{name: "stale-floor", what: "the floor is read without the condition on the layout, and counts though the snapshot was stale", with: "stale read"},
 	{name: "floor-of-present-rooms", what: "a room's mark does not count any longer when the room has left the layout"},
 	{name: "retry-forgets-mark", what: "after a refusal the base is made without the mark's next"},
 	{name: "retry-is-success", what: "a lease that is refused is taken for done where the mark is what it would have been"},

@@ -17,7 +17,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -70,7 +69,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 	start := time.Now()
-	fates, err := g.all(ctx, todo, runtime.NumCPU())
+	fates, err := g.all(ctx, todo)
 	if err != nil {
 		return err
 	}
