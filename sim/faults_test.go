@@ -128,7 +128,9 @@ func (w *world) fate(d dice, txn ledger.Txn) ledgertest.Fate {
 	}
 	fate := ledgertest.Fate{Name: pick(d, w.fates), N: 1 + d.IntN(8)}
 	if i := slices.IndexFunc(w.fates, func(n ledgertest.FateName) bool { return n.String() == *with }); i >= 0 && d.chance(2) {
-		fate = ledgertest.Fate{Name: w.fates[i], N: 1 + d.IntN(80)} // and from further behind
+		if fate.Name = w.fates[i]; fate.Name == ledgertest.StaleRead {
+			fate.N = 1 + d.IntN(80) // and from further behind
+		}
 	}
 	if fate.Name == ledgertest.StaleRead && ledgertest.Writes(txn) {
 		return ledgertest.Fate{}
