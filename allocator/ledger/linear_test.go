@@ -90,6 +90,10 @@ func leasing(first *allocator.Layout) porcupine.Model {
 				return []any{s.change(call.layout)}
 			}
 			after, segs := s.lease(call.room, call.count)
+			for _, then := range after { // leased, not trusted, and leased again: a gap
+				more, moreSegs := then.lease(call.room, call.count)
+				after, segs = append(after, more...), append(segs, moreSegs...)
+			}
 			for i, then := range after {
 				if result.unknown || segs[i] == result.seg {
 					next = append(next, then)
@@ -103,8 +107,9 @@ func leasing(first *allocator.Layout) porcupine.Model {
 	}).ToModel()
 }
 
-// linearFates are those after which one call did at most one lease, or was told
-// so. (A transaction done twice is two leases in one call: TestNoIDTwice has it.)
+// linearFates are those after which one call did at most two leases, and was told
+// of the last: where something came up meanwhile, it does not trust the answer to
+// the first. (A transaction done twice is two more: TestNoIDTwice has it.)
 var linearFates = []ledgertest.FateName{
 	ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.Late, ledgertest.StaleRead,
 	ledgertest.WrongCluster, ledgertest.OldRevision, ledgertest.NoLeader, ledgertest.NoSpaceButApplied,
