@@ -123,6 +123,9 @@ func (a *asked) done(w *world) {
 func (l *link) answered(a *asked, answer ledger.Answer, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err == nil {
+		l.mu.lives.learn(a.txn, answer)
+	}
 	if a.leases {
 		switch {
 		case err != nil:
@@ -171,11 +174,4 @@ func (w *world) checkLease(a answered) {
 			return
 		}
 	}
-}
-
-// pinned returns the ID of the etcd cluster that the cluster lives in.
-func (w *world) pinned() uint64 {
-	return stored[struct {
-		ClusterID uint64 `json:"etcd_cluster_id,string"`
-	}](w, "identity").ClusterID
 }

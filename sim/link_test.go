@@ -34,12 +34,13 @@ type link struct {
 		leases  []lease          // in the order of their answers
 		shown   map[string]shown // by epoch
 		outside []outside        // the recovers that left the process out
+		lives   lives
 	}
 }
 
 func (w *world) link(name string, lane int) *link {
 	l := &link{w: w, name: name, lane: lane, dead: make(chan struct{})}
-	l.mu.sent, l.mu.shown = make(map[string]times), make(map[string]shown)
+	l.mu.sent, l.mu.shown, l.mu.lives.under = make(map[string]times), make(map[string]shown), make(map[string]bool)
 	return l
 }
 

@@ -152,6 +152,7 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 			kept = double
 		}
 		cfg.Journal = filepath.Join(w.journals, kept)
+		link.remembers(w.journalsIn(cfg.Journal))
 	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link), listener, w.hold, w.logger(id)
 	cfg.IdleAfter = pick(w.dice("idle "+id), []time.Duration{3 * time.Second, time.Hour})

@@ -77,9 +77,9 @@ func (r *recovering) decide(cfg *ledger.RecoverConfig, report *ledger.RecoverRep
 	case len(r.missing) == 0:
 		cfg.Margin = pick(r.d, []int64{0, 1, 1}) // all that was leased is known
 		r.needed = true
-	case w.elsewhere() && w.journals == "": // nobody registers again in another etcd cluster
+	case r.elsewhere() && w.journals == "":
 		cfg.Margin = w.margin()
-	case w.elsewhere():
+	case r.elsewhere():
 		for _, p := range r.missing {
 			cfg.Memories = append(cfg.Memories, w.journalsIn(p.journal)...)
 		}
@@ -103,14 +103,12 @@ func (r *recovering) decide(cfg *ledger.RecoverConfig, report *ledger.RecoverRep
 	return nil
 }
 
-// elsewhere reports whether another etcd cluster answers than the one that those
-// who run know.
-func (w *world) elsewhere() bool {
-	pinned := w.pinned()
-	w.mu.Lock()
-	lives := w.mu.past.lives
-	w.mu.Unlock()
-	return w.moved() || pinned != lives
+// elsewhere reports whether all who run, and did not answer, live in another etcd
+// cluster than the one that answers: nobody registers again there, however long
+// one waits.
+func (r *recovering) elsewhere() bool {
+	here := r.w.answers()
+	return !slices.ContainsFunc(r.missing, func(p *process) bool { return p.link.livesIn() == here })
 }
 
 // leaveOut notes, after a recover that left out who runs, which IDs those may
@@ -211,10 +209,9 @@ func (w *world) reported(a answered) (version int64) {
 // heard notes whom a recover had answers from, under the epoch that it began.
 func (r *recovering) heard() {
 	epoch, _ := r.w.mem.Value("/march/default/epoch")
-	lives := r.w.pinned()
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
-	r.w.mu.past.heard[string(epoch)], r.w.mu.past.lives = r.answered, lives
+	r.w.mu.past.heard[string(epoch)] = r.answered
 }
 
 // checkRaise checks an instance that raises a mark over what it leased below: it

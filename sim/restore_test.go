@@ -23,7 +23,6 @@ type past struct {
 	saved     time.Time // until when it has all that was written
 	restores  int
 	lostTimes []stretch
-	lives     uint64                     // the etcd cluster that the cluster was begun in, or recovered in last
 	heard     map[string]map[string]bool // who answered a recover: addresses, by the epoch that it began
 	forgot    time.Time                  // what was written after that is forgotten; zero where nothing is
 	lost      time.Time                  // when a process last ended whose memory nobody has
@@ -191,12 +190,6 @@ func (w *world) forgetful() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.mu.past.forgot.IsZero()
-}
-
-// moved reports whether another etcd cluster answers than the cluster lives in.
-func (w *world) moved() bool {
-	answer, err := w.mem.Open().Txn(context.Background(), ledger.Txn{})
-	return err == nil && answer.ClusterID != w.pinned()
 }
 
 // recover does what the runbook says: it looks who answers, gives the journals of

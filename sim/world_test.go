@@ -87,7 +87,6 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.first = w.dice("world")
 	w.mu.counts = make(map[string]int)
 	w.mu.past.highest, w.mu.past.deleted = make(map[allocator.Tag]int64), make(map[string]bool)
-	w.mu.past.lives = ledgertest.ClusterID
 	w.mu.past.heard = make(map[string]map[string]bool)
 	w.mu.latest = make(map[string]time.Time)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
