@@ -82,10 +82,11 @@
 // scheduler, which is the same each time on one processor, but for what Go itself
 // leaves to chance. So a process of this test uses one, TestSimulation starts as
 // many as there are, and `make simulate` builds them with a runtime that decides
-// nothing by chance, see package steady. TestReplay holds it to that: there each
-// seed goes the same way, to the last line of its transcript, on a busy machine,
-// too. A plain `go test` runs the same seeds, and a few of their lines, and what
-// comes after, may differ from time to time.
+// nothing by chance, see package steady. TestReplay holds it to that: there a seed
+// goes the same way again, to the last line of its transcript, on a busy machine,
+// too. A rest is left: one run in some hundred goes another of two ways from some
+// line on (seed 6 does); then it is to be run once more. A plain `go test` runs the
+// same seeds, and a few of their lines, and what comes after, may differ more often.
 //
 // # What is missing
 //
