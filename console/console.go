@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"crypto/rand"
 	"net"
 	"net/http"
 	"os"
@@ -96,7 +95,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
 		samples: newLooked[sample](), tags: newLooked[*tagIndex](),
-		name: host + "-" + ulid.MustNew(ulid.Now(), rand.Reader).String(), stopping: make(chan struct{}),
+		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.rooms.tracer = cfg.Tracer

@@ -15,7 +15,7 @@ import (
 // change's own transaction. from and to are the values of key object before
 // and after, nil for none.
 func (l *Ledger) audit(actor, action, object string, from, to []byte) Op {
-	return put(l.keys.audit(l.newULID()), encode(&auditValue{
+	return put(l.keys.audit(ulid.Make().String()), encode(&auditValue{
 		Time: now(), Actor: actor, Action: action, Object: object[len(l.keys):],
 		From: json.RawMessage(from), To: json.RawMessage(to),
 	}))

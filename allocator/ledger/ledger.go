@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/oklog/ulid/v2"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
@@ -52,8 +51,6 @@ type Ledger struct {
 	keys  keys
 	log   hclog.Logger
 
-	ulids *ulid.LockedMonotonicReader // of one millisecond they grow
-
 	regressions atomic.Int64
 
 	// What would be logged at each turn for as long as it lasts.
@@ -93,7 +90,6 @@ func New(store Store, cfg Config) (*Ledger, error) {
 	if l.log == nil {
 		l.log = hclog.NewNullLogger()
 	}
-	l.ulids = &ulid.LockedMonotonicReader{MonotonicReader: ulid.Monotonic(rand.Reader, 0)}
 	l.mu.state = &state{}
 	l.mu.changed = make(chan struct{})
 	l.mu.confirmed = make(confirmations)
@@ -291,10 +287,6 @@ func randomHex() string {
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	return hex.EncodeToString(b[:])
 }
-
-// newULID returns a new key for what is listed by time. Its random bits are those
-// of crypto/rand, as all here are: whoever makes those repeat makes all repeat.
-func (l *Ledger) newULID() string { return ulid.MustNew(ulid.Now(), l.ulids).String() }
 
 // newUUID returns a random UUID (RFC 9562, version 4).
 func newUUID() string {

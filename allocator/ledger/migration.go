@@ -102,7 +102,7 @@ func (l *Ledger) StartMigration(ctx context.Context, from LayoutRecord, m Migrat
 	if err != nil {
 		return Migration{}, err
 	}
-	m.ID, m.State, m.Actor, m.Created, m.nonce = l.newULID(), Running, actor, now(), randomHex()
+	m.ID, m.State, m.Actor, m.Created, m.nonce = ulid.Make().String(), Running, actor, now(), randomHex()
 	m.Updated = m.Created
 	m.Note("started by " + actor)
 	key, value := l.keys.migration(m.ID), m.encode()
