@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -32,7 +33,7 @@ func TestHammer(t *testing.T) {
 			work.Go(func() {
 				<-cold
 				for range 300 {
-					id, err := i.next(string(tag))
+					id, err := retried(func() (int64, error) { return i.next(string(tag)) })
 					if err != nil {
 						t.Errorf("next: %v", err)
 						return
@@ -43,7 +44,9 @@ func TestHammer(t *testing.T) {
 			work.Go(func() {
 				<-cold
 				for k := range 20 {
-					r, err := i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: string(tag), Count: int64(1 + k*37)})
+					r, err := retried(func() (*marchv1.NextBatchResponse, error) {
+						return i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: string(tag), Count: int64(1 + k*37)})
+					})
 					if err != nil {
 						t.Errorf("batch: %v", err)
 						return
@@ -56,4 +59,16 @@ func TestHammer(t *testing.T) {
 	close(cold)
 	work.Wait()
 	c.verify(all...)
+}
+
+// retried makes a call again that may be: where all processors are busy for long,
+// with the race detector say, etcd takes longer than a try may.
+func retried[T any](call func() (T, error)) (answer T, err error) {
+	for range 10 {
+		if answer, err = call(); allocator.KindOf(err) != allocator.Unavailable {
+			return answer, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return answer, err
 }
