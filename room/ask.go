@@ -23,50 +23,33 @@ func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, r *marchv1.Rep
 	for first := true; err == nil; first = false {
 		var part *marchv1.ReportMarksResponse
 		if part, err = stream.Recv(); err == nil {
-			err = takeReport(&m, part, first)
+			takeReport(&m, part, first)
 		}
 	}
 	if errors.Is(err, io.EOF) {
-		err = nil
+		err = m.Validate()
 	}
 	return m, err
 }
 
 // takeReport adds a part of an instance's memory to m.
-func takeReport(m *ledger.Memory, part *marchv1.ReportMarksResponse, first bool) error {
-	var errs []error
-	room := func(name string) allocator.Room {
-		r, err := allocator.ParseRoom(name)
-		errs = append(errs, err)
-		return r
-	}
-	instance := func(name string) allocator.Instance {
-		i, err := allocator.ParseInstance(name)
-		errs = append(errs, err)
-		return i
-	}
+func takeReport(m *ledger.Memory, part *marchv1.ReportMarksResponse, first bool) {
 	if first {
-		m.UUID, m.Room, m.Name = part.GetClusterUuid(), room(part.GetRoom()), instance(part.GetInstance())
+		m.UUID, m.Room, m.Name = part.GetClusterUuid(), allocator.Room(part.GetRoom()), allocator.Instance(part.GetInstance())
 		m.Incarnations, m.Epochs, m.Version = part.GetIncarnations(), part.GetEpochs(), part.GetLayoutVersion()
 		m.Revision = part.GetRevision()
 		for _, name := range part.GetRooms() {
-			m.Rooms = append(m.Rooms, room(name))
+			m.Rooms = append(m.Rooms, allocator.Room(name))
 		}
 		for _, s := range part.GetSeen() {
 			m.Seen = append(m.Seen, ledger.SeenInstance{
-				Room: room(s.GetRoom()), Name: instance(s.GetName()), Incarnation: s.GetIncarnation(), Address: s.GetAddress(),
+				Room: allocator.Room(s.GetRoom()), Name: allocator.Instance(s.GetName()), Incarnation: s.GetIncarnation(), Address: s.GetAddress(),
 			})
 		}
 	}
 	for _, mark := range part.GetMarks() {
-		tag, err := allocator.ParseTag(mark.GetTag())
-		if mark.GetNext() < 0 {
-			err = allocator.Errorf(allocator.Invalid, "next: %d", mark.GetNext())
-		}
-		errs = append(errs, err)
-		m.Marks[tag] = mark.GetNext()
+		m.Marks[allocator.Tag(mark.GetTag())] = mark.GetNext()
 	}
-	return errors.Join(errs...)
 }
 
 // askToVouch asks another instance to vouch for this one's marks, where it is

@@ -66,36 +66,51 @@ func ReadJournal(path string) (Memory, error) {
 
 // memoryOf checks what a journal holds.
 func memoryOf(s journal.State) (Memory, error) {
-	var errs []error
-	room := func(name string) allocator.Room {
-		r, err := allocator.ParseRoom(name)
-		errs = append(errs, err)
-		return r
-	}
-	instance := func(name string) allocator.Instance {
-		n, err := allocator.ParseInstance(name)
-		errs = append(errs, err)
-		return n
-	}
 	m := Memory{
-		UUID: s.UUID, Room: room(s.Room), Name: instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
+		UUID: s.UUID, Room: allocator.Room(s.Room), Name: allocator.Instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
 		Epochs: slices.Clone(s.Epochs), Revision: s.Revision, Version: s.Version, Marks: make(map[allocator.Tag]int64, len(s.Marks)),
 	}
 	for _, name := range s.Rooms {
-		m.Rooms = append(m.Rooms, room(name))
+		m.Rooms = append(m.Rooms, allocator.Room(name))
 	}
 	for _, seen := range s.Seen {
-		m.Seen = append(m.Seen, SeenInstance{Room: room(seen.Room), Name: instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address})
+		m.Seen = append(m.Seen, SeenInstance{Room: allocator.Room(seen.Room), Name: allocator.Instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address})
 	}
 	for name, next := range s.Marks {
-		tag, err := allocator.ParseTag(name)
+		m.Marks[allocator.Tag(name)] = next
+	}
+	return m, m.Validate()
+}
+
+// Validate checks the names and numbers of a memory that came from outside: from
+// a journal, or from another instance. Its errors are Invalid.
+func (m Memory) Validate() error {
+	var errs []error
+	room := func(r allocator.Room) {
+		_, err := allocator.ParseRoom(string(r))
+		errs = append(errs, err)
+	}
+	instance := func(i allocator.Instance) {
+		_, err := allocator.ParseInstance(string(i))
+		errs = append(errs, err)
+	}
+	room(m.Room)
+	instance(m.Name)
+	for _, r := range m.Rooms {
+		room(r)
+	}
+	for _, seen := range m.Seen {
+		room(seen.Room)
+		instance(seen.Name)
+	}
+	for tag, next := range m.Marks {
+		_, err := allocator.ParseTag(string(tag))
 		if err == nil && next < 0 {
-			err = allocator.Errorf(allocator.Invalid, "tag %s: next %d", tag, next)
+			err = allocator.Errorf(allocator.Invalid, "tag %s: next %d; allowed: 0 or more", tag, next)
 		}
 		errs = append(errs, err)
-		m.Marks[tag] = next
 	}
-	return m, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // journalReady returns why the journal cannot be written: known before a lease,
