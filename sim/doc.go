@@ -74,19 +74,20 @@
 // The clock of a bubble stands still until all goroutines sleep, so two things
 // that happen at different times happen in that order. Hence everything that the
 // simulation does is preceded by a sleep of so many nanoseconds as the seed says,
-// of which the last digits are the sleeper's own; and what it draws for a transaction is drawn from the seed, the
-// process, what the transaction reads and writes, and how often the process sent
-// the like, not from the order in which goroutines came to ask. Random bits (of
-// nonces, epochs, names) are the seed's, too (testing/cryptotest).
+// of which the last digits are the sleeper's own; and what it draws for a
+// transaction is drawn from the seed, the process, what the transaction reads and
+// writes, and how often the process sent the like, not from the order in which
+// goroutines came to ask. Random bits (of nonces, epochs, names) are the seed's, too
+// (testing/cryptotest).
+//
 // Goroutines that wake at one instant are left: they run in the order of Go's
 // scheduler, which is the same each time on one processor, but for what Go itself
 // leaves to chance. So a process of this test uses one, TestSimulation starts as
 // many as there are, and `make simulate` builds them with a runtime that decides
 // nothing by chance, see package steady. TestReplay holds it to that: there a seed
 // goes the same way again, to the last line of its transcript, on a busy machine,
-// too. A rest is left: one run in some hundred goes another of two ways from some
-// line on (seed 6 does); then it is to be run once more. A plain `go test` runs the
-// same seeds, and a few of their lines, and what comes after, may differ more often.
+// too. A plain `go test` runs the same seeds, and a few of their lines, and what
+// comes after, may differ.
 //
 // # What is missing
 //

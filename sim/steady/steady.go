@@ -3,15 +3,17 @@
 //
 // Go chooses at random where a program should not rely on an order: which ready
 // case a select takes, where the iteration of a map begins, which of the timers of
-// one instant of a synctest bubble fires first. It also takes the processor from a
-// goroutine that has it for long, or waits for the kernel, by the clock on the
-// wall. No setting turns those off. Here a handful of lines of the runtime are
-// replaced while a program is built (go build -overlay): nothing is written to
-// Go's own directory, and the program's code is what it is otherwise.
+// one instant of a synctest bubble fires first. And it goes by the clock on the
+// wall, a bubble's clock or not: it takes the processor from a goroutine that has
+// it for long, or waits for the kernel, and gives a mutex to who waited for it for
+// a millisecond rather than to who comes by. No setting turns those off. Here a
+// handful of lines of Go are replaced while a program is built (go build
+// -overlay): nothing is written to Go's own directory, and the program's code is
+// what it is otherwise.
 //
 // What is left is order, and of one processor it is the same each time. So such a
-// program must call runtime.GOMAXPROCS(1), and be run with Env: a collection of
-// garbage would come at other moments each time.
+// program must be run with Env, which gives it one, and has no garbage collected:
+// a collection would come at other moments each time.
 package steady
 
 import (
@@ -40,7 +42,23 @@ func patches() []patch {
 		{"runtime/select.go", "cheaprandn(uint32(norder + 1))", "uint32(0)"},
 		// Where the iteration of a map begins, and how its keys are hashed.
 		{"runtime/rand.go", "func maps_rand() uint64 {\n", "func maps_rand() uint64 {\n\tif true {\n\t\treturn 1\n\t}\n"},
+		// What the compiler draws for a map on a stack, and math/rand for whoever did
+		// not seed it: by thread, and which thread that is, is chance. In a bubble it is
+		// a sequence that begins anew with each (Steele and others, SplitMix64).
+		{"runtime/rand.go", "func rand() uint64 {\n", "func rand() uint64 {\n" +
+			"\tif gp := getg(); gp.bubble != nil {\n" +
+			"\t\tgp.bubble.drawn += 0x9e3779b97f4a7c15\n" +
+			"\t\tz := gp.bubble.drawn\n" +
+			"\t\tz = (z ^ z>>30) * 0xbf58476d1ce4e5b9\n" +
+			"\t\tz = (z ^ z>>27) * 0x94d049bb133111eb\n" +
+			"\t\treturn z ^ z>>31\n\t}\n"},
+		{"runtime/synctest.go", "type synctestBubble struct {\n", "type synctestBubble struct {\n\tdrawn uint64\n"},
 		{"runtime/rand.go", "globalRand.state.Init(*seed)", "*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)"},
+		// Whom a mutex is given to.
+		{"internal/sync/mutex.go", "starvationThresholdNs = 1e6", "starvationThresholdNs = 1 << 62"},
+		// How many goroutines, of whatever kind, ran before one of the queue of all
+		// processors has its turn.
+		{"runtime/proc.go", "if pp.schedtick%61 == 0 &&", "if gomaxprocs > 1 && pp.schedtick%61 == 0 &&"},
 		// The monitor that takes a processor away, where there is but one.
 		{"runtime/proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif gomaxprocs == 1 {\n\t\treturn 0\n\t}\n"},
 		// The order in which the children of a context end: they are in a map by their
@@ -105,6 +123,9 @@ func Build(ctx context.Context, pkg, out string, tags ...string) error {
 	return nil
 }
 
-// Env returns the environment that a steady program is to run in: no collection
-// of garbage but those it asks for, and nobody interrupts.
-func Env() []string { return append(os.Environ(), "GOGC=off", "GODEBUG=asyncpreemptoff=1") }
+// Env returns the environment that a steady program is to run in: one processor
+// from its beginning, no collection of garbage but those it asks for, and nobody
+// interrupts.
+func Env() []string {
+	return append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
+}

@@ -14,7 +14,7 @@ const chance = `package chance
 
 import (
 	"fmt"
-	"runtime"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,14 +22,6 @@ import (
 )
 
 func Test(t *testing.T) {
-	runtime.GOMAXPROCS(1)
-	m := make(map[string]int)
-	for i := range 100 {
-		m[fmt.Sprint(i)] = i
-	}
-	for k := range m {
-		fmt.Print(k, " ")
-	}
 	a, b := make(chan int), make(chan int)
 	close(a)
 	close(b)
@@ -42,6 +34,18 @@ func Test(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
+		m, small := make(map[string]int), make(map[int]int)
+		for i := range 100 {
+			m[fmt.Sprint(i)] = i
+			small[i%8] = i
+		}
+		for k := range m {
+			fmt.Print(k, " ")
+		}
+		for k := range small {
+			fmt.Print(k, " ")
+		}
+		fmt.Print(rand.Uint64(), " ")
 		var all sync.WaitGroup
 		for i := range 100 {
 			all.Go(func() {
