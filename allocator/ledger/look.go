@@ -333,7 +333,7 @@ func (l *Ledger) lessableState(ctx context.Context) (*state, error) {
 			return s, nil
 		case lead:
 			_, flight.err = l.look(ctx, l.haltsAs() != "", l.try)
-			flight.left = ctx.Err() != nil
+			flight.left = over(ctx)
 			l.mu.Lock()
 			l.mu.flight = nil
 			if flight.err == nil {
