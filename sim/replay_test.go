@@ -11,7 +11,7 @@ import (
 // TestReplay runs seeds again, after others: each goes the same way as it did, to
 // the line.
 func TestReplay(t *testing.T) {
-	const seeds = 16 // no garbage is collected meanwhile
+	const seeds = 16
 	way := func(seed int) (lines []string) {
 		simulate(t, uint64(seed), nil, func(line string) { lines = append(lines, line) }) //nolint:gosec // not negative
 		return lines

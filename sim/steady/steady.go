@@ -36,8 +36,13 @@ type patch struct{ file, from, to string }
 // patches are for Go 1.26. Each says what it takes away.
 func patches() []patch {
 	return []patch{
-		// The order of timers of one instant.
-		{"runtime/time.go", "t.rand = cheaprand()", "t.rand = 0"},
+		// The order of timers of one instant: that in which they were made. Not that in
+		// which they were added, as a select adds those of its channels by their
+		// addresses.
+		{"runtime/synctest.go", "type synctestBubble struct {\n", "type synctestBubble struct {\n\tmade uint32\n\tdrawn uint64\n"},
+		{"runtime/time.go", "gp.bubble != nil {\n\t\t\tt.isFake = true\n", "bubble := gp.bubble; bubble != nil {\n\t\t\tbubble.made++\n\t\t\tt.isFake, t.rand = true, bubble.made\n"},
+		{"runtime/time.go", "bubble != nil {\n\t\tt.isFake = true\n", "bubble != nil {\n\t\tbubble.made++\n\t\tt.isFake, t.rand = true, bubble.made\n"},
+		{"runtime/time.go", "t.rand = cheaprand()", ""},
 		// The order in which a select looks at its cases.
 		{"runtime/select.go", "cheaprandn(uint32(norder + 1))", "uint32(0)"},
 		// Where the iteration of a map begins, and how its keys are hashed.
@@ -52,7 +57,6 @@ func patches() []patch {
 			"\t\tz = (z ^ z>>30) * 0xbf58476d1ce4e5b9\n" +
 			"\t\tz = (z ^ z>>27) * 0x94d049bb133111eb\n" +
 			"\t\treturn z ^ z>>31\n\t}\n"},
-		{"runtime/synctest.go", "type synctestBubble struct {\n", "type synctestBubble struct {\n\tdrawn uint64\n"},
 		{"runtime/rand.go", "globalRand.state.Init(*seed)", "*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)"},
 		// Whom a mutex is given to.
 		{"internal/sync/mutex.go", "starvationThresholdNs = 1e6", "starvationThresholdNs = 1 << 62"},
