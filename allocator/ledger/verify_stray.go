@@ -42,12 +42,42 @@ func (v *verification) strays(ctx context.Context) error {
 			return err
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
-			if _, was := slices.BinarySearch(v.checker.ever, allocator.Room(name)); !was {
-				v.add("there are %s of room %s, which never was, the first is %s", kind, name, found[name])
+			if _, was := slices.BinarySearch(v.checker.ever, allocator.Room(name)); was {
+				continue
+			}
+			first, err := v.strange(ctx, kind, allocator.Room(name), found[name])
+			if err != nil {
+				return err
+			}
+			if first != "" {
+				v.add("there are %s of room %s, which never was, the first is %s", kind, name, first)
 			}
 		}
 	}
 	return nil
+}
+
+// strange returns the first key, from one on, of a room that never was which no
+// instance can have written that a recover left out; empty where there is none.
+func (v *verification) strange(ctx context.Context, kind string, room allocator.Room, from string) (string, error) {
+	if kind != "marks" || len(v.checker.lost) == 0 {
+		return from, nil
+	}
+	for {
+		answer, err := v.l.gets(ctx, page(from, prefixEnd(v.l.keys.marksOf(room)), v.page))
+		if err != nil {
+			return "", err
+		}
+		for _, kv := range answer.Got[0] {
+			if mark, err := decodeMark(kv); err != nil || !v.checker.behind(mark) {
+				return kv.Key, nil //nolint:nilerr // one that cannot be read is strange
+			}
+			from = kv.Key + "\x00"
+		}
+		if int64(len(answer.Got[0])) < v.page {
+			return "", nil
+		}
+	}
 }
 
 // between calls use with each name that follows prefix, up to the next slash,
