@@ -103,9 +103,7 @@
 //   - gRPC: the services' methods are called directly. The listeners given to the
 //     servers never accept.
 //   - What the README says cannot be seen: a restore of an etcd that was just born,
-//     or restored, and a rollback of raft's own data. An instance that was left out
-//     of a recover and serves a layout above that recover's (of one that was
-//     forgotten) is stopped, as the README says it should be. A mark is deleted by hand only while leasing is
-//     halted and nobody recovers yet; IDs of its room are then not held against eras,
-//     which went with it.
+//     or restored, and a rollback of raft's own data. A mark is deleted by hand
+//     only while leasing is halted and nobody recovers yet; IDs of its room are then
+//     not held against eras, which went with it.
 package sim

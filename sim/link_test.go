@@ -193,18 +193,6 @@ func (l *link) reports(txn ledger.Txn) {
 	l.mu.reports = append(l.mu.reports, reported{time.Now(), v.Version})
 }
 
-// reportedBefore returns the version that was reported last before a time.
-func (l *link) reportedBefore(at time.Time) (version int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.mu.reports {
-		if r.at.Before(at) {
-			version = r.version
-		}
-	}
-	return version
-}
-
 func ending(answer ledger.Answer, err error) string {
 	switch {
 	case err != nil:

@@ -119,17 +119,8 @@ func (r *recovering) leaveOut() {
 	for _, tag := range w.tags {
 		marks[tag] = w.highest(tag)
 	}
-	version := stored[struct {
-		Version int64 `json:"version,string"`
-	}](w, "layout").Version
 	for _, p := range r.missing {
 		w.log("--- %s is left out", p.id)
-		if p.link.reportedBefore(time.Now()) > version {
-			// It serves a layout of another recover, which was forgotten, and waits
-			// for one above that: as the runbook says, it is stopped.
-			w.count("instances stopped as they were left out", 1)
-			p.stop()
-		}
 		if r.left {
 			w.count("instances left out of a recover", 1)
 		}

@@ -105,7 +105,8 @@
 //     accepts no answer to what it sent before, and leases nothing until there is
 //     an epoch that it never saw. The marks of all rooms go above all that anybody
 //     knows. Then one transaction begins a new random epoch, with a layout version
-//     above all that were known.
+//     above all that were known, and, as far as the clock of who recovers goes
+//     right, above all that were forgotten (newVersion).
 //  7. Under a new epoch each instance compares what it holds with the marks, and
 //     drops what lies above them (memory.go); it registers again where etcd has
 //     forgotten it. Nothing of the epoch before counts any longer but its marks,

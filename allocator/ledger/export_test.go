@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"time"
 
 	"github.com/march-id/march/allocator"
 )
@@ -90,6 +91,9 @@ func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name all
 func (l *Ledger) VerifyPages(ctx context.Context, page int64, progress func(VerifyProgress)) (VerifyReport, error) {
 	return l.verify(ctx, page, progress)
 }
+
+// NewVersion is newVersion.
+func NewVersion(known int64, at time.Time) int64 { return newVersion(known, at) }
 
 // Uncheck has the next lease look before it is made.
 func (l *Ledger) Uncheck() { l.uncheck() }

@@ -226,7 +226,8 @@ func (l *Ledger) Layouts(ctx context.Context, before int64, n int) ([]LayoutReco
 	return records, nil
 }
 
-// now is the time that records carry: for people to read, never for safety.
+// now is the time that records carry, for people to read, and by which versions of
+// recovers go on (newVersion): never for safety.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 // firstIfAny returns the first key of the first Get, where the answer has one.

@@ -84,7 +84,7 @@ type MissingInstance struct {
 
 const (
 	// recoverVersions is how far above all that are known the layout version of a
-	// recover lies: an instance that did not answer may know of later ones.
+	// recover lies at least: see newVersion.
 	recoverVersions = 100
 	// recoverBatch is how many marks are raised at once: three operations each, of
 	// the 128 that etcd takes.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/crash"
@@ -29,8 +30,28 @@ func (r *recovery) learn() {
 	}
 	slices.Sort(r.rooms)
 	r.rooms = slices.Compact(r.rooms)
-	r.version += recoverVersions
+	r.version = newVersion(r.version, now())
 	r.report.Version = r.version
+}
+
+// newVersion returns the layout version of a recover: above the newest that is
+// known, and above those that nobody who answered knows. An instance that was left
+// out may serve one of those: it would take a version below its own, or the same
+// one again, for one that it serves already, and its registration would say so,
+// which is what migrations wait for. As many are lost as were made since the
+// backup, an earlier recover's among them: no step above what is known is surely
+// enough, but no layout is made within the millisecond of the one before, so the
+// time at which each recover is made keeps them in order.
+//
+// Uniqueness does not depend on it: leases compare the epoch. So a clock that goes
+// wrong is no worse than the step alone, and one far in the future needs no bound:
+// until its time comes, recovers have the step alone, and as a Duration ends 292
+// years after 2000, a version of a clock is below 2^44, with room for as many steps
+// and moves as anybody makes.
+func newVersion(known int64, at time.Time) int64 {
+	step := known + recoverVersions
+	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the later, the fewer digits people read
+	return mutated("recover-versions", max(step, at.Sub(began).Milliseconds()), step)
 }
 
 // tag returns what is known of a tag.

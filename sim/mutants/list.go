@@ -52,6 +52,7 @@ var mistakes = []mistake{
 	{name: "recover-by-store", what: "recover raises marks by what the store knows alone", with: "backup and restore"},
 	{name: "recover-each-room", what: "recover raises each room by what its own instances remember", with: "backup and restore"},
 	{name: "recover-unanswered", what: "recover goes on without who did not answer", with: "backup and restore"},
+	{name: "recover-versions", what: "a recover's layout version is above those that are known only: a forgotten one comes again", with: "restore with answers under way"},
 	{name: "epoch-counts", what: "the epoch counts up from what the store knows: it comes again after a second restore", with: "backup and restore"},
 	{name: "no-beat", what: "the beat is not compared", with: "restore after a power failure"},
 	{name: "journal-late", what: "the journal is written after IDs are issued, with the next lease", with: "restore after a power failure"},

@@ -59,12 +59,9 @@ func CheckCluster(tb TB, store ledger.Store, cluster string, issued Issued) {
 
 // Verify is the pure part of CheckCluster: it returns what is wrong.
 func Verify(d *ledger.Dump, issued Issued) []string {
-	v := &verifier{dump: d, layouts: make(map[int64]allocator.Layout), lost: make(map[int64]bool), problems: d.Problems()}
+	v := &verifier{dump: d, layouts: make(map[int64]allocator.Layout), problems: d.Problems()}
 	for _, r := range d.History {
 		v.layouts[r.Layout.Version] = r.Layout
-		for version := r.Lost; r.Lost != 0 && version < r.Layout.Version; version++ {
-			v.lost[version] = true
-		}
 	}
 	for tag, rooms := range issued {
 		v.issued(tag, rooms)
@@ -75,12 +72,18 @@ func Verify(d *ledger.Dump, issued Issued) []string {
 type verifier struct {
 	dump     *ledger.Dump
 	layouts  map[int64]allocator.Layout
-	lost     map[int64]bool // versions that were lost when etcd went back in time
 	problems []string
 }
 
 func (v *verifier) add(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
+}
+
+// lost reports whether a version was lost when etcd went back in time.
+func (v *verifier) lost(version int64) bool {
+	return slices.ContainsFunc(v.dump.History, func(r ledger.LayoutRecord) bool {
+		return r.Lost != 0 && r.Lost <= version && version < r.Layout.Version
+	})
 }
 
 // eras returns all eras of a tag in a room, by version, the current one last.
@@ -100,13 +103,13 @@ func (v *verifier) eras(tag allocator.Tag, room allocator.Room) []ledger.Era {
 func (v *verifier) covered(tag allocator.Tag, room allocator.Room, s allocator.Segment, eras []ledger.Era) {
 	for part := s; part.Count > 0; {
 		i := slices.IndexFunc(eras, func(e ledger.Era) bool {
-			return e.First <= part.First && part.First < e.End && (e.Version == part.Version || v.lost[e.Version])
+			return e.First <= part.First && part.First < e.End && (e.Version == part.Version || v.lost(e.Version))
 		})
 		if i < 0 {
 			v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)
 			return
 		}
-		if l := v.layouts[s.Version]; !v.lost[eras[i].Version] && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range) {
+		if l := v.layouts[s.Version]; !v.lost(eras[i].Version) && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range) {
 			v.add("tag %s room %s: segment %v is not of layout %v", tag, room, s, l)
 		}
 		n := sort.Search(int(part.Count), func(k int) bool { return part.At(int64(k)) >= eras[i].End })
