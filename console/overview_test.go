@@ -1,10 +1,13 @@
 package console_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -198,4 +201,33 @@ func TestDecode(t *testing.T) {
 	}
 	_, err = c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: -1})
 	invalid("id: -1").check(t, "decode -1", err)
+}
+
+// TestDecodeFromBeforeARecover: the versions between a layout and that of a
+// recover never were.
+func TestDecodeFromBeforeARecover(t *testing.T) {
+	t.Parallel()
+	c := startHalves(t)
+	c.create(&marchv1.Tag{Name: "order"})
+	if _, err := c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
+		t.Fatal(err)
+	}
+	l := c.ledger()
+	report, err := l.Recover(bg, ledger.RecoverConfig{
+		Actor: "ann", Apply: true, Without: []ledger.InstanceID{"a/host-1"},
+		Ask: func(context.Context, ledger.SeenInstance, bool) (ledger.Memory, error) {
+			return ledger.Memory{}, errors.New("nobody asks it")
+		},
+	})
+	if err != nil {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	recovered, err := l.LayoutAt(bg, report.Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
+	if o := d.GetOrigin(); err != nil || d.GetVersion() != report.Version || o.GetLayout().GetVersion() != 1 || !o.GetUntil().AsTime().Equal(recovered.Time) {
+		t.Errorf("%v, %v, want until %v", d, err, recovered.Time)
+	}
 }

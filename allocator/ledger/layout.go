@@ -201,6 +201,25 @@ func (l *Ledger) LayoutAt(ctx context.Context, version int64) (LayoutRecord, err
 	return decodeLayout(kv)
 }
 
+// LayoutAfter returns the layout that replaced the one with a version: not always
+// the next version, for those that were lost when etcd went back in time never
+// were. Its error is NotFound where none did.
+func (l *Ledger) LayoutAfter(ctx context.Context, version int64) (LayoutRecord, error) {
+	if err := l.attach(ctx); err != nil {
+		return LayoutRecord{}, err
+	}
+	within := Interval{Key: l.keys.layoutAt(version) + "\x00", End: prefixEnd(l.keys.layouts())}
+	answer, err := l.gets(ctx, Op{Get: &Get{Interval: within, Limit: 1}})
+	if err != nil {
+		return LayoutRecord{}, err
+	}
+	kv, ok := answer.firstIfAny()
+	if !ok {
+		return LayoutRecord{}, allocator.Errorf(allocator.NotFound, "no layout follows version %d; `march layout history` lists all", version)
+	}
+	return decodeLayout(kv)
+}
+
 // Layouts returns up to n layouts with versions below before, 0 for no bound,
 // the newest first.
 func (l *Ledger) Layouts(ctx context.Context, before int64, n int) ([]LayoutRecord, error) {

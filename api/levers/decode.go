@@ -39,7 +39,7 @@ func Decode(ctx context.Context, l *ledger.Ledger, r *marchv1.DecodeRequest) (*m
 		Block: under.Layout.Block(id), Residue: under.Layout.Residue(id), Since: timestamppb.New(under.Time),
 	}
 	if under.Layout.Version < now.Version {
-		next, err := l.LayoutAt(ctx, under.Layout.Version+1)
+		next, err := l.LayoutAfter(ctx, under.Layout.Version)
 		if err != nil {
 			return nil, err
 		}
