@@ -43,6 +43,9 @@ type Config struct {
 	// RequireJournal has this instance lease nothing without its journal until its
 	// marks are confirmed, whatever the cluster's settings say. Default false.
 	RequireJournal bool
+	// Ask asks another instance to vouch for this one's marks: see
+	// ledger.Registration. Default: where it registered, over gRPC.
+	Ask func(context.Context, ledger.SeenInstance) (ledger.Memory, error)
 	// CreateTags creates a tag with default settings when it is first asked for,
 	// instead of answering not_found. For development: with it a misspelt tag
 	// is a new sequence. Default false.
@@ -171,6 +174,9 @@ func New(cfg Config) (*Server, error) {
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
+	if s.cfg.Ask == nil {
+		s.cfg.Ask = s.askToVouch
+	}
 	if cfg.HTTP != nil {
 		if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
 			return nil, err
@@ -192,7 +198,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
 		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
-		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Ask: s.askToVouch,
+		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Ask: s.cfg.Ask,
 	})
 	if err != nil {
 		s.closeListeners()
