@@ -331,8 +331,7 @@ func TestRollbackIsSeenByAPeer(t *testing.T) {
 				if err != nil || m.Marks["t"] <= 1000 || m.Revision < backup {
 					t.Fatalf("%+v, %v", m, err)
 				}
-				c.mem.Restore(backup, bump, ledgertest.ClusterID)
-				c.corrupt("beat", nil)
+				c.mem.RollBack(backup, bump)
 				ask := asking(p)
 				if !itself {
 					ask = func(r *ledger.Registration) {

@@ -22,13 +22,31 @@ const firstIndex = 3
 func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	was := m.mu.data
-	m.mu.data = was.until(revision)
-	m.mu.data.rev, m.mu.data.compacted = revision+bump, min(was.compacted, revision) // what was compacted later is there again
+	m.goBack(revision)
 	if bump > 0 {
+		m.mu.data.rev += bump
 		m.mu.data.compacted = m.mu.data.rev // --mark-compacted, which belongs to it
 	}
-	m.mu.index, m.mu.id, m.mu.late = firstIndex, id, nil
+	m.mu.index, m.mu.id = firstIndex, id
+}
+
+// RollBack takes the store back to what it was at a revision, as the data
+// directories of most members do that are copied back: its ID and its raft log are
+// what they were, and say nothing of it. more is how many revisions were written
+// since, to keys of others.
+func (m *Memory) RollBack(revision, more int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.goBack(revision)
+	m.mu.data.rev += more
+}
+
+// goBack is what Restore and RollBack share. The caller holds mu.
+func (m *Memory) goBack(revision int64) {
+	was := m.mu.data
+	m.mu.data = was.until(revision)
+	m.mu.data.rev, m.mu.data.compacted = revision, min(was.compacted, revision) // what was compacted later is there again
+	m.mu.late = nil
 	for _, key := range m.mu.data.keys { // a restored etcd lease has its whole time again
 		if v, ok := m.mu.data.at(key, revision); ok && v.lease != 0 {
 			m.grant(v.lease)
