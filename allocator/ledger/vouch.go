@@ -31,6 +31,10 @@ import (
 // registered under its name did not write, and who began blank and was not
 // confirmed since: the journal says so until the first lease. Not blank is who
 // ran, or begins, while no journal is required.
+//
+// So whose journal is there but leased nothing since etcd's data was copied is not
+// blank, and sees nothing: it may lease what others did whose journals are gone.
+// The README says so.
 
 // blank is why this process leases nothing where journals are required.
 // Immutable.
