@@ -144,7 +144,7 @@ func faults() (names []string) {
 	for _, t := range troubles() {
 		names = append(names, t.name)
 	}
-	return names
+	return append(names, journalsRequired)
 }
 
 // knownFault refuses a fault that is none.

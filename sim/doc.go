@@ -24,9 +24,12 @@
 // answers come late though requests arrive, power fails for all at once, heartbeats
 // expire, history is compacted; and while etcd is restored from backups (after a
 // power failure; while somebody is cut off; with answers of the old etcd under way
-// still), leasing is fenced, marks are deleted by hand, journals are lost. Somebody
-// recovers as the runbook says, at once sometimes: with the journals of those that
-// do not run, and without an instance only where its memory is lost for good, with
+// still), leasing is fenced, marks are deleted by hand, journals are lost. Some
+// clusters require journals: there an operator confirms instances for which nobody
+// vouches, while etcd has forgotten nothing; and in half of them power fails for all,
+// and raft's own data is rolled back meanwhile, which journals show, or nothing.
+// Somebody recovers as the runbook says, at once sometimes: with the journals of
+// those that do not run, and without an instance only where its memory is lost for good, with
 // a margin over all that was ever leased, and of 1 where all is known; or naming
 // nobody to go on without, and relying on being refused; or leaving somebody out
 // who runs, with a small margin. Then all heals, and what must be true at last is
@@ -39,7 +42,8 @@
 //  2. Each ID lies in a range that its room had by then, and is of a lease that its
 //     process asked for and that counts: no error, not refused, answered by the
 //     pinned etcd cluster, at a revision above those shown before. The others are
-//     leased and lost.
+//     leased and lost. Where raft's data was rolled back none counts of a tag that
+//     lost a lease, before somebody has recovered.
 //  3. The store's own complaints (ledgertest): marks never fall, no lease stands
 //     below its floor or without its conditions, nothing that is kept for ever
 //     is deleted.
@@ -103,7 +107,9 @@
 //   - gRPC: the services' methods are called directly. The listeners given to the
 //     servers never accept.
 //   - What the README says cannot be seen: a restore of an etcd that was just born,
-//     or restored, and a rollback of raft's own data. A mark is deleted by hand
-//     only while leasing is halted and nobody recovers yet; IDs of its room are then
-//     not held against eras, which went with it.
+//     or restored, and a rollback of raft's own data, but for one where the cluster
+//     requires journals, had leased IDs at the backup, and keeps such journals only
+//     as show it to whoever has them. A mark is deleted by hand only while leasing is
+//     halted and nobody recovers yet; IDs of its room are then not held against eras,
+//     which went with it.
 package sim

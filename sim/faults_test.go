@@ -97,6 +97,7 @@ func (w *world) log1(format, id string, d time.Duration) time.Duration {
 func (w *world) chooseFaults() {
 	d := w.first
 	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
+	w.required = w.dice(journalsRequired).chance(5) || *with == journalsRequired
 	if d.chance(10) && *with == "" {
 		w.journals = ""
 		return
@@ -107,7 +108,7 @@ func (w *world) chooseFaults() {
 		}
 	}
 	w.slow = pick(d, []int{0, 0, 5, 50})
-	if d.chance(2) {
+	if d.chance(2) && *with != journalsRequired {
 		w.journals = ""
 	}
 	for _, t := range troubles() {

@@ -168,6 +168,7 @@ func (l *link) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 		return answer, err
 	})
 	l.answered(asked, answer, err)
+	l.w.checkRolledBack(l, asked)
 	return answer, err
 }
 

@@ -155,6 +155,7 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 		link.remembers(w.journalsIn(cfg.Journal))
 	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link), listener, w.hold, w.logger(id)
+	cfg.Ask = w.vouching(link, cfg.Ledger)
 	cfg.IdleAfter = pick(w.dice("idle "+id), []time.Duration{3 * time.Second, time.Hour})
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
 	server, err := room.New(cfg)
@@ -180,6 +181,9 @@ func (w *world) call(p *process, tag allocator.Tag, d dice, lane int) {
 	select {
 	case <-p.serving:
 	case <-p.gone:
+		return
+	}
+	if wait := w.quiet(p); wait > 0 && !w.sleep(p.gone, wait, lane) {
 		return
 	}
 	pace := 400 * time.Millisecond

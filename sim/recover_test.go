@@ -25,7 +25,7 @@ type recovering struct {
 
 // ask asks an instance for its memory: see ledger.RecoverConfig.
 func (r *recovering) ask(ctx context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
-	m, err := r.memory(ctx, s.Address, bar)
+	m, err := r.w.memory(ctx, r.link, s.Address, &marchv1.ReportMarksRequest{ClusterUuid: r.uuid, Bar: bar})
 	r.w.log("%-12s asks %s: %v", r.link.name, s.Address, kind(err))
 	if r.needed && r.answered[s.Address] && err != nil {
 		r.cancel()
@@ -34,24 +34,24 @@ func (r *recovering) ask(ctx context.Context, s ledger.SeenInstance, bar bool) (
 	return m, err
 }
 
-// memory asks the instance at an address. An instance that is cut off from etcd
-// may be cut off from who recovers as well, or not.
-func (r *recovering) memory(ctx context.Context, address string, bar bool) (ledger.Memory, error) {
+// memory asks the instance at an address, over a link. An instance that is cut off
+// from etcd may be cut off from who asks as well, or not.
+func (w *world) memory(ctx context.Context, l *link, address string, request *marchv1.ReportMarksRequest) (ledger.Memory, error) {
 	unreachable := allocator.Errorf(allocator.Unavailable, "sim: nobody answers at %s", address)
-	for _, p := range r.w.alive() {
+	for _, p := range w.alive() {
 		if p.address != address {
 			continue
 		}
-		d := p.link.toss("asked by " + r.link.name)
+		d := p.link.toss("asked by " + l.name)
 		if p.link.held(false) > 0 && d.chance(2) {
 			return ledger.Memory{}, unreachable
 		}
-		return call(ctx, r.link, d, func() (ledger.Memory, error) {
-			var answer reports
+		return call(ctx, l, d, func() (ledger.Memory, error) {
+			answer := reports{ctx: ctx}
 			if !p.runs() {
 				return ledger.Memory{}, unreachable
 			}
-			if err := p.room.ReportMarks(&marchv1.ReportMarksRequest{ClusterUuid: r.uuid, Bar: bar}, &answer); err != nil {
+			if err := p.room.ReportMarks(request, &answer); err != nil {
 				return ledger.Memory{}, err
 			}
 			return answer.memory(), nil

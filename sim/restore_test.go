@@ -21,14 +21,16 @@ import (
 type past struct {
 	backup    int64     // the revision of the last backup, 0 for none
 	saved     time.Time // until when it has all that was written
+	leased    bool      // there was a mark by then
 	restores  int
 	lostTimes []stretch
 	heard     map[string]map[string]bool // who answered a recover: addresses, by the epoch that it began
 	forgot    time.Time                  // what was written after that is forgotten; zero where nothing is
 	lost      time.Time                  // when a process last ended whose memory nobody has
 	highest   map[allocator.Tag]int64
-	deleted   map[string]bool // keys of marks that were deleted by hand: their eras are lost with them
-	mending   bool            // a recover is under way: nobody deletes what it has read
+	rolled    map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
+	deleted   map[string]bool                   // keys of marks that were deleted by hand: their eras are lost with them
+	mending   bool                              // a recover is under way: nobody deletes what it has read
 }
 
 // stretch is a time of which etcd forgot what was written.
@@ -86,7 +88,7 @@ func (w *world) backUp(dice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := &w.mu.past
-	p.backup, p.saved = w.mem.Revision(), time.Now()
+	p.backup, p.saved, p.leased = w.mem.Revision(), time.Now(), len(w.keys("marks/")) > 0
 	if !p.forgot.IsZero() {
 		p.saved = p.forgot // what is lost is lost to the backup, too
 	}
@@ -311,11 +313,12 @@ func (p *process) runs() bool {
 type reports struct {
 	grpc.ServerStream
 
+	ctx   context.Context //nolint:containedctx // a stream has one
 	parts []*marchv1.ReportMarksResponse
 }
 
 // Context implements grpc.ServerStream.
-func (*reports) Context() context.Context { return context.Background() }
+func (r *reports) Context() context.Context { return r.ctx }
 
 // Send implements grpc.ServerStreamingServer.
 func (r *reports) Send(part *marchv1.ReportMarksResponse) error {
@@ -327,7 +330,7 @@ func (r *reports) memory() ledger.Memory {
 	first := r.parts[0]
 	m := ledger.Memory{
 		UUID: first.GetClusterUuid(), Room: allocator.Room(first.GetRoom()), Name: allocator.Instance(first.GetInstance()),
-		Incarnations: first.GetIncarnations(), Epochs: first.GetEpochs(), Version: first.GetLayoutVersion(),
+		Incarnations: first.GetIncarnations(), Epochs: first.GetEpochs(), Version: first.GetLayoutVersion(), Revision: first.GetRevision(),
 		Marks: make(map[allocator.Tag]int64),
 	}
 	for _, room := range first.GetRooms() {

@@ -169,13 +169,14 @@ func weak(t *testing.T, total map[string]int) {
 	}
 	want := []string{
 		failedButApplied, "IDs", "issued again", "migrations done", "migrations aborted",
-		"call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",
+		journalsRequired, "call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",
 	}
 	if *with != ledgertest.StaleRead.String() { // where all have it, no strict tag can be relied on
 		want = append(want, "IDs of strict tags checked for lateness")
 	}
 	if seeds() >= 1000 {
-		want = append(want, "restores", "marks deleted by hand", "journals lost", "recovers without who runs", "requests to another etcd", "IDs of a stretch that was lost")
+		want = append(want, "restores", "marks deleted by hand", "journals lost", "recovers without who runs", "requests to another etcd", "IDs of a stretch that was lost",
+			"asked to vouch: done", "confirm: done", "rollbacks of raft's data", "journals that show a rollback")
 	}
 	for _, fate := range ledgertest.Fates() {
 		if fate != ledgertest.Done {

@@ -40,6 +40,7 @@ type world struct {
 	length   time.Duration         // until all heals
 	hold     time.Duration
 	journals string // the directory of the instances' journals; empty for none
+	required bool   // the cluster requires them
 	strict   bool   // the hold of strict tags can be relied on
 
 	lanes    atomic.Int64
@@ -64,6 +65,7 @@ type world struct {
 		ever      []change // and all that there were
 		calls     []answered
 		issued    map[allocator.Tag]map[int64]int // by which of calls
+		quiet     map[string]time.Time            // until when nobody calls an instance, by name
 		latest    map[string]time.Time            // when an instance, by tag and name, last issued an ID
 	}
 }
@@ -87,8 +89,8 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.first = w.dice("world")
 	w.mu.counts = make(map[string]int)
 	w.mu.past.highest, w.mu.past.deleted = make(map[allocator.Tag]int64), make(map[string]bool)
-	w.mu.past.heard = make(map[string]map[string]bool)
-	w.mu.latest = make(map[string]time.Time)
+	w.mu.past.heard, w.mu.past.rolled = make(map[string]map[string]bool), make(map[string]map[allocator.Tag]bool)
+	w.mu.latest, w.mu.quiet = make(map[string]time.Time), make(map[string]time.Time)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
 	w.mem = ledgertest.NewMemory(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
@@ -194,6 +196,12 @@ func (w *world) run() {
 	}
 	recovering := w.lane()
 	w.actors.Go(func() { w.recoveries(recovering) })
+	if w.required {
+		rolling := w.lane()
+		busy.Go(func() { w.rollbacks(rolling) })
+		confirming := w.lane()
+		w.actors.Go(func() { w.confirmations(confirming) })
+	}
 	w.sleep(nil, w.length, 0)
 	w.log("--- all heals")
 	w.healed.Store(true)
@@ -222,6 +230,9 @@ func (w *world) begin() {
 	if err != nil {
 		w.Errorf("init: %v", err)
 		return
+	}
+	if w.required {
+		w.require(ctx)
 	}
 	w.log("--- seed %d: %s; hold %v; fates %v once in %d; %v", w.seed, text(first.Layout), w.hold, w.fates, w.rate, w.troubles)
 	w.actors.Go(w.observe)
