@@ -19,7 +19,7 @@ import (
 // Whatever the ledger does, with transactions that are lost, late, resent, done
 // without an answer, under any layouts, while watches break and revisions are
 // compacted: its history breaks no rule, and every segment that was accepted is a
-// step of it.
+// rise of a mark in it.
 func TestLedgerKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
@@ -107,14 +107,14 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 		}
 		for _, s := range segments {
 			found := 0
-			for _, step := range h.Steps {
-				least, most := step.Least()
-				if step.Room == s.room && step.Tag == s.tag && step.Next == s.Last()+1 && step.Lease && least <= s.First && s.Count <= most && step.Layout.Version == s.Version {
+			for _, rise := range h.Rises {
+				least, most := rise.Least()
+				if rise.Room == s.room && rise.Tag == s.tag && rise.Next == s.Last()+1 && rise.Lease && least <= s.First && s.Count <= most && rise.Layout.Version == s.Version {
 					found++
 				}
 			}
 			if found != 1 {
-				rt.Errorf("room %s tag %s: %v is %d steps of %+v", s.room, s.tag, s.Segment, found, h.Steps)
+				rt.Errorf("room %s tag %s: %v is %d rises of %+v", s.room, s.tag, s.Segment, found, h.Rises)
 			}
 		}
 	})
@@ -150,8 +150,8 @@ func TestGap(t *testing.T) {
 			continue // the ledger has halted leasing by now
 		}
 		r.lease(a, 7)
-		if h = r.read(); len(h.Steps) != 2 {
-			t.Errorf("steps before and after the gap: %+v", h.Steps)
+		if h = r.read(); len(h.Rises) != 2 {
+			t.Errorf("rises before and after the gap: %+v", h.Rises)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func TestFollowAgain(t *testing.T) {
 	r.follow()
 	h := r.read()
 	r.stop()
-	if len(h.Lives) != 1 || len(h.Lives[0].Gaps) != 0 || len(h.Steps) != 3 || len(h.Problems) > 0 {
+	if len(h.Lives) != 1 || len(h.Lives[0].Gaps) != 0 || len(h.Rises) != 3 || len(h.Problems) > 0 {
 		t.Errorf("%+v", h)
 	}
 	// Anything else that cannot be read is an error.

@@ -72,7 +72,7 @@ func record(tb tb, dir string) *recorded {
 	r := &recorded{tb: tb, store: ledgertest.NewMemory(tb), dir: dir}
 	r.admin = r.open()
 	r.follow()
-	_ = r.wait() // what comes before the first look is no step
+	_ = r.wait() // what comes before the first look is no rise
 	return r
 }
 

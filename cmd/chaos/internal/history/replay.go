@@ -12,7 +12,7 @@ import (
 // History is what a file of it says.
 type History struct {
 	Lives    []Life
-	Steps    []Step   // of marks, in order
+	Rises    []Rise   // of marks, in order
 	Layouts  []Layout // in order
 	Epochs   []Epoch
 	Reports  []Report
@@ -40,8 +40,8 @@ type Life struct {
 // To.
 type Gap struct{ After, To int64 }
 
-// Step is a rise of a mark.
-type Step struct {
+// Rise is a rise of a mark.
+type Rise struct {
 	Life     int // counted from 0
 	Time     time.Time
 	Revision int64
@@ -59,7 +59,7 @@ type Step struct {
 // Least returns the least ID that a lease may have given, and how many it gave
 // at most: what is said of an era's first lease exactly, of later ones as far as
 // no skip is in between.
-func (s Step) Least() (least, most int64) {
+func (s Rise) Least() (least, most int64) {
 	from := s.Was
 	if s.NewEra {
 		from = max(from, s.Mark.Era.First)

@@ -77,9 +77,9 @@ func TestRestore(t *testing.T) {
 			}
 			leases := make(map[int]int)
 			halts := 0
-			for _, step := range h.Steps {
-				if step.Lease {
-					leases[step.Life]++
+			for _, rise := range h.Rises {
+				if rise.Lease {
+					leases[rise.Life]++
 				}
 			}
 			for _, epoch := range h.Epochs {

@@ -180,27 +180,27 @@ func (t *transaction) mark(c change) {
 	if now.Next < was.Next {
 		t.problem("mark fell", "tag %s room %s: next %d, it was %d", c.Tag, c.Room, now.Next, was.Next)
 	}
-	step := Step{
+	rise := Rise{
 		Life: len(t.h.Lives) - 1, Time: t.at, Revision: c.Revision, Room: c.Room, Tag: c.Tag,
 		Was: was.Next, Next: now.Next, Mark: now, Layout: t.s.layout.Layout,
 	}
 	if now.Era != was.Era {
-		step.Lease, step.NewEra = true, now.Era.Version != was.Era.Version
+		rise.Lease, rise.NewEra = true, now.Era.Version != was.Era.Version
 		// A lease compares its tag's revision, so these are the settings it was made by.
 		settings := t.s.tags[c.Tag]
-		step.Floor = max(settings.Start, settings.Skips[c.Room])
+		rise.Floor = max(settings.Start, settings.Skips[c.Room])
 		if was.Era.Stamp != now.Era.Stamp {
-			step.Floor = max(step.Floor, t.s.floors[c.Tag])
+			rise.Floor = max(rise.Floor, t.s.floors[c.Tag])
 		}
-		t.lease(step, was)
+		t.lease(rise, was)
 	}
-	t.h.Steps = append(t.h.Steps, step)
+	t.h.Rises = append(t.h.Rises, rise)
 }
 
-func (t *transaction) lease(step Step, was ledger.Mark) {
-	era, layout := step.Mark.Era, t.s.layout.Layout
+func (t *transaction) lease(rise Rise, was ledger.Mark) {
+	era, layout := rise.Mark.Era, t.s.layout.Layout
 	say := func(rule, format string, args ...any) {
-		t.problem(rule, "tag %s room %s: "+format, append([]any{step.Tag, step.Room}, args...)...)
+		t.problem(rule, "tag %s room %s: "+format, append([]any{rise.Tag, rise.Room}, args...)...)
 	}
 	if era == (ledger.Era{}) {
 		say("era", "it is gone, it was %+v", was.Era)
@@ -208,57 +208,57 @@ func (t *transaction) lease(step Step, was ledger.Mark) {
 	}
 	switch stamp := t.s.stamp(); {
 	case t.halted():
-		say("lease while halted", "up to %d, in epoch %s", step.Next, era.Stamp.Epoch)
+		say("lease while halted", "up to %d, in epoch %s", rise.Next, era.Stamp.Epoch)
 	case era.Stamp.Epoch != stamp.Epoch:
 		say("stamp", "epoch %s, but %s is in force", era.Stamp.Epoch, stamp.Epoch)
 	case era.Stamp.Revision != stamp.Revision || era.Version != layout.Version:
 		say("stamp", "layout version %d at revision %d, but version %d at %d is in force", era.Version, era.Stamp.Revision, layout.Version, stamp.Revision)
 	}
-	if era.End != step.Next {
-		say("era", "it ends at %d, and next is %d", era.End, step.Next)
+	if era.End != rise.Next {
+		say("era", "it ends at %d, and next is %d", era.End, rise.Next)
 	}
 	if era.End <= was.Next {
 		say("overlap", "up to %d is leased, where next was %d", era.End, was.Next)
 	}
-	if step.NewEra {
-		if era.First < max(was.Next, step.Floor) {
-			say("floor", "an era begins at %d; next was %d, the floor %d", era.First, was.Next, step.Floor)
+	if rise.NewEra {
+		if era.First < max(was.Next, rise.Floor) {
+			say("floor", "an era begins at %d; next was %d, the floor %d", era.First, was.Next, rise.Floor)
 		}
-		if !t.keeps(step, was.Era) {
+		if !t.keeps(rise, was.Era) {
 			say("era", "%+v ends, and is not written", was.Era)
 		}
 	} else if era.First != was.Era.First {
 		say("era", "it goes on and begins at %d, it began at %d", era.First, was.Era.First)
 	}
-	if era.End <= step.Floor {
-		say("floor", "up to %d is leased, the floor is %d", era.End, step.Floor)
+	if era.End <= rise.Floor {
+		say("floor", "up to %d is leased, the floor is %d", era.End, rise.Floor)
 	}
-	r, ok := layout.Ranges[step.Room]
-	if !ok || era.First < 0 || era.End < 1 || !r.Contains((era.End-1)%layout.Boundary) || step.NewEra && !r.Contains(era.First%layout.Boundary) {
+	r, ok := layout.Ranges[rise.Room]
+	if !ok || era.First < 0 || era.End < 1 || !r.Contains((era.End-1)%layout.Boundary) || rise.NewEra && !r.Contains(era.First%layout.Boundary) {
 		say("range", "from %d up to %d is leased; the room has %v mod %d in version %d", era.First, era.End, r, layout.Boundary, layout.Version)
 	}
-	settings, ok := t.s.tags[step.Tag]
+	settings, ok := t.s.tags[rise.Tag]
 	switch {
 	case !ok:
 		say("tag", "there is no such tag")
 	case era.End > settings.Limit:
 		say("tag", "up to %d is leased, the limit is %d", era.End, settings.Limit)
-	case era.End <= max(settings.Start, settings.Skips[step.Room]):
-		say("tag", "up to %d is leased, the tag starts at %d and the room was skipped to %d", era.End, settings.Start, settings.Skips[step.Room])
+	case era.End <= max(settings.Start, settings.Skips[rise.Room]):
+		say("tag", "up to %d is leased, the tag starts at %d and the room was skipped to %d", era.End, settings.Start, settings.Skips[rise.Room])
 	}
-	if len(t.s.registered[step.Room]) == 0 {
+	if len(t.s.registered[rise.Room]) == 0 {
 		say("registration", "no instance of the room is registered")
 	}
 }
 
 // keeps reports whether the transaction writes the era that ended, if there was
 // one.
-func (t *transaction) keeps(step Step, ended ledger.Era) bool {
+func (t *transaction) keeps(rise Rise, ended ledger.Era) bool {
 	if ended.Version == 0 {
 		return true
 	}
 	for _, c := range t.changes {
-		if c.Era != nil && *c.Era == ended && c.Room == step.Room && c.Tag == step.Tag {
+		if c.Era != nil && *c.Era == ended && c.Room == rise.Room && c.Tag == rise.Tag {
 			return true
 		}
 	}

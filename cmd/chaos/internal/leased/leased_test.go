@@ -188,8 +188,8 @@ func TestMatchAgainstLedger(t *testing.T) {
 			rt.Fatalf("problems %v %v, %d unseen, orphans %v", s.Problems, h.Problems, s.Unseen, s.Orphans)
 		}
 		leases, segments := 0, 0
-		for _, step := range h.Steps {
-			if step.Lease {
+		for _, rise := range h.Rises {
+			if rise.Lease {
 				leases++
 			}
 		}
@@ -205,7 +205,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 			}
 		}
 		if s.Leased != segments || leases != s.Leased+len(s.Applied)+len(s.GivenUp) || len(s.Applied) > wrong {
-			rt.Fatalf("%d leased of %d segments, %d steps, %d applied of %d", s.Leased, segments, leases, len(s.Applied), wrong)
+			rt.Fatalf("%d leased of %d segments, %d rises, %d applied of %d", s.Leased, segments, leases, len(s.Applied), wrong)
 		}
 		applied += len(s.Applied)
 	})

@@ -2,10 +2,10 @@
 // own logs: what an instance says that it has, before anybody gets an ID of it.
 // It holds that against etcd's history, and against itself.
 //
-//   - A segment that an instance has must be a step of a mark in the history, of
-//     its own: two instances cannot have one step.
+//   - A segment that an instance has must be a rise of a mark in the history, of
+//     its own: two instances cannot have one rise.
 //   - No two segments share an ID, over all instances, rooms and lives of etcd.
-//   - A step that no instance has is a gap. Where an instance says that the
+//   - A rise that no instance has is a gap. Where an instance says that the
 //     transaction failed, it is one that failed and was done all the same; the
 //     others are of instances that died in between.
 package leased

@@ -18,7 +18,7 @@ type Segments struct {
 
 	Applied []Line         // lost, by what the instance says, but the history has it
 	GivenUp []Line         // the same of those that were refused: sent twice, or not trusted
-	Orphans []history.Step // that nobody has and nobody says anything of: an instance died
+	Orphans []history.Rise // that nobody has and nobody says anything of: an instance died
 	Unseen  int            // leased where the history has a gap, or ends
 	Past    int            // those of them that the last life should have, and ends before
 	IDs     int64          // of all that were leased
@@ -42,7 +42,7 @@ func (s *Segments) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
 }
 
-// place is where a step is: in which room and tag, and at which revision.
+// place is where a rise is: in which room and tag, and at which revision.
 type place struct {
 	room     allocator.Room
 	tag      allocator.Tag
@@ -52,12 +52,12 @@ type place struct {
 // Match holds what instances said against the history.
 func Match(lines []Line, h *history.History) *Segments {
 	s := &Segments{owners: make(map[Owner][]*Line), rooms: make(map[Owner][]*Line)}
-	steps := make(map[place][]int) // more than one where revisions repeat after a restore
-	for i, step := range h.Steps {
-		s.Skipped += passed(step)
-		if step.Lease {
-			at := place{step.Room, step.Tag, step.Revision}
-			steps[at] = append(steps[at], i)
+	rises := make(map[place][]int) // more than one where revisions repeat after a restore
+	for i, rise := range h.Rises {
+		s.Skipped += passed(rise)
+		if rise.Lease {
+			at := place{rise.Room, rise.Tag, rise.Revision}
+			rises[at] = append(rises[at], i)
 		}
 	}
 	taken := make(map[int]*Line)
@@ -72,7 +72,7 @@ func Match(lines []Line, h *history.History) *Segments {
 			room.Instance = ""
 			s.owners[l.Owner] = append(s.owners[l.Owner], l)
 			s.rooms[room] = append(s.rooms[room], l)
-			s.match(l, h, steps, taken)
+			s.match(l, h, rises, taken)
 		case Lost:
 			s.Lost++
 			lost = append(lost, l)
@@ -83,9 +83,9 @@ func Match(lines []Line, h *history.History) *Segments {
 	}
 	s.unclaimed(lost, h, taken, func(l *Line) { s.Applied = append(s.Applied, *l) })
 	s.unclaimed(refused, h, taken, func(l *Line) { s.GivenUp = append(s.GivenUp, *l) })
-	for i, step := range h.Steps {
-		if step.Lease && taken[i] == nil {
-			s.Orphans = append(s.Orphans, step)
+	for i, rise := range h.Rises {
+		if rise.Lease && taken[i] == nil {
+			s.Orphans = append(s.Orphans, rise)
 		}
 	}
 	for _, list := range s.owners {
@@ -102,38 +102,38 @@ func Match(lines []Line, h *history.History) *Segments {
 	return s
 }
 
-// passed returns how many IDs of the room's range a step passed, leased or not:
+// passed returns how many IDs of the room's range a rise passed, leased or not:
 // from the mark on, or where there was none, from the first that was leased.
-func passed(step history.Step) int64 {
-	from := step.Was
+func passed(rise history.Rise) int64 {
+	from := rise.Was
 	if from == 0 {
-		from = step.Mark.Era.First
+		from = rise.Mark.Era.First
 	}
-	r, ok := step.Layout.Ranges[step.Room]
+	r, ok := rise.Layout.Ranges[rise.Room]
 	if !ok {
 		return 0
 	}
-	return step.Layout.CountIDs(r, from, step.Next)
+	return rise.Layout.CountIDs(r, from, rise.Next)
 }
 
 func sortByFirst(lines []*Line) {
 	slices.SortStableFunc(lines, func(a, b *Line) int { return cmp.Compare(a.Segment.First, b.Segment.First) })
 }
 
-// fits reports whether a step may have leased a segment.
-func fits(step history.Step, l *Line) bool {
-	least, _ := step.Least()
+// fits reports whether a rise may have leased a segment.
+func fits(rise history.Rise, l *Line) bool {
+	least, _ := rise.Least()
 	seg := l.Segment
-	return step.Room == l.Room && step.Tag == l.Tag && step.Next == seg.Last()+1 && least <= seg.First && step.Floor <= seg.First &&
-		(!step.NewEra || step.Mark.Era.First == seg.First) &&
-		step.Layout.Version == seg.Version && step.Layout.Boundary == seg.Boundary && step.Layout.Ranges[step.Room] == seg.Range
+	return rise.Room == l.Room && rise.Tag == l.Tag && rise.Next == seg.Last()+1 && least <= seg.First && rise.Floor <= seg.First &&
+		(!rise.NewEra || rise.Mark.Era.First == seg.First) &&
+		rise.Layout.Version == seg.Version && rise.Layout.Boundary == seg.Boundary && rise.Layout.Ranges[rise.Room] == seg.Range
 }
 
-// match finds the step of a segment that an instance leased.
-func (s *Segments) match(l *Line, h *history.History, steps map[place][]int, taken map[int]*Line) {
-	candidates := steps[place{l.Room, l.Tag, l.Revision}]
+// match finds the rise of a segment that an instance leased.
+func (s *Segments) match(l *Line, h *history.History, rises map[place][]int, taken map[int]*Line) {
+	candidates := rises[place{l.Room, l.Tag, l.Revision}]
 	for _, i := range candidates {
-		if !fits(h.Steps[i], l) || h.Steps[i].Mark.Era.Stamp.Epoch != l.Epoch {
+		if !fits(h.Rises[i], l) || h.Rises[i].Mark.Era.Stamp.Epoch != l.Epoch {
 			continue
 		}
 		if other := taken[i]; other != nil {
@@ -151,7 +151,7 @@ func (s *Segments) match(l *Line, h *history.History, steps map[place][]int, tak
 		return
 	}
 	if len(candidates) > 0 {
-		s.problem("%v says that it leased %v at revision %d, where the history has the mark go from %d to %d", l.Owner, l.Segment, l.Revision, h.Steps[candidates[0]].Was, h.Steps[candidates[0]].Next)
+		s.problem("%v says that it leased %v at revision %d, where the history has the mark go from %d to %d", l.Owner, l.Segment, l.Revision, h.Rises[candidates[0]].Was, h.Rises[candidates[0]].Next)
 		return
 	}
 	s.problem("%v says that it leased %v at revision %d, which the history does not have", l.Owner, l.Segment, l.Revision)
@@ -187,8 +187,8 @@ func unseen(h *history.History, l *Line) (missed, past bool) {
 	return past, past
 }
 
-// unclaimed looks at steps that no instance has: who says that it failed to
-// lease them? Each line is of one step at most.
+// unclaimed looks at rises that no instance has: who says that it failed to
+// lease them? Each line is of one rise at most.
 func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*Line, use func(*Line)) {
 	type end struct {
 		room allocator.Room
@@ -200,12 +200,12 @@ func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*L
 		at := end{l.Room, l.Tag, l.Segment.Last() + 1}
 		said[at] = append(said[at], l)
 	}
-	for i, step := range h.Steps {
-		if !step.Lease || taken[i] != nil {
+	for i, rise := range h.Rises {
+		if !rise.Lease || taken[i] != nil {
 			continue
 		}
-		at := end{step.Room, step.Tag, step.Next}
-		n := slices.IndexFunc(said[at], func(l *Line) bool { return fits(step, l) && step.Mark.Era.Stamp.Epoch == l.Epoch })
+		at := end{rise.Room, rise.Tag, rise.Next}
+		n := slices.IndexFunc(said[at], func(l *Line) bool { return fits(rise, l) && rise.Mark.Era.Stamp.Epoch == l.Epoch })
 		if n < 0 {
 			continue
 		}
