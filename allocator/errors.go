@@ -100,13 +100,13 @@ func (e *Error) Is(target error) bool {
 // AwayError says that nothing is held and since when the source has not
 // answered. Its Kind is Unavailable.
 type AwayError struct {
-	Tag   Tag
+	Tag   Tag       // of which nothing is held
 	Since time.Time // the start of the first attempt that failed
-	Err   error     // the last failure
+	Err   error     // the last failure: of any tag, as one is tried for all
 }
 
 func (e *AwayError) Error() string {
-	return fmt.Sprintf("tag %s has no IDs left in memory and no new segment could be leased since %s: %v; retry later",
+	return fmt.Sprintf("tag %s has no IDs left in memory, and no segment of any tag could be leased since %s; the last try: %v; retry later",
 		e.Tag, e.Since.UTC().Format(time.RFC3339), e.Err)
 }
 
