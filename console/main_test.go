@@ -167,7 +167,7 @@ func run(tb testing.TB, server func(context.Context) error) {
 			if err != nil {
 				tb.Errorf("run: %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			tb.Error("a server did not stop")
 		}
 	})
@@ -183,10 +183,14 @@ func listen(tb testing.TB) net.Listener {
 	return l
 }
 
+// patience is how long a test waits for what must happen: it says that it never
+// will, and nothing about how long it takes.
+const patience = time.Minute
+
 // await polls until done or fails the test.
 func await(tb testing.TB, what string, done func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); {
+	for deadline := time.Now().Add(patience); !done(); {
 		if time.Now().After(deadline) {
 			tb.Fatalf("not in time: %s", what)
 		}

@@ -308,7 +308,7 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 // follow polls a migration until it is as wanted.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
 		if err == nil {

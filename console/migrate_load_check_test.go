@@ -35,7 +35,13 @@ const (
 type schedule struct {
 	phase phase
 	began time.Time
+	rate  int64        // calls a second
 	slots atomic.Int64 // that were taken
+}
+
+// due says when a slot is.
+func (s *schedule) due(slot int64) time.Time {
+	return s.began.Add(time.Duration(slot) * time.Second / time.Duration(s.rate))
 }
 
 // callersEach is how many callers ask an instance for one tag: enough for one
@@ -47,12 +53,15 @@ const callersEach = 2
 // It keeps all that was issued.
 type load struct {
 	*world
-	rate    time.Duration // calls a second
+	tags    int
+	most    int64 // calls a second
+	canary  canary
 	began   time.Time
 	elapsed time.Duration
 	now     atomic.Pointer[schedule]
 	ended   atomic.Int64 // as in issue
 	reached atomic.Int64
+	warmed  atomic.Int64 // callers that got something
 	done    chan struct{}
 	once    sync.Once
 	work    sync.WaitGroup
@@ -62,7 +71,6 @@ type load struct {
 		sync.Mutex
 		refused []string // calls that failed because their room had no range
 		failed  []failure
-		slow    [][2]time.Time // when etcd took long to answer
 		took    [phases]*hdrhistogram.Histogram
 		fromDue [phases]*hdrhistogram.Histogram // in a call that waits for its turn, too
 	}
@@ -70,15 +78,10 @@ type load struct {
 
 // failure is a call that failed, other than for want of a range.
 type failure struct {
-	time time.Time
-	away bool // etcd was, it says
-	text string
+	since, told time.Time // from when on etcd was away, the room said
+	away        bool      // it said so
+	text        string
 }
-
-// slowEtcd is how long etcd may take to answer. Where it takes longer, a room
-// that just got its range back may run out of patience, and no fault of March
-// is shown by that.
-const slowEtcd = 500 * time.Millisecond
 
 // caller asks one instance for one tag's IDs, again and again. What it counts
 // is read when it has ended.
@@ -98,20 +101,69 @@ type issue struct {
 	first, count, ended, reached, reported int64
 }
 
-func newLoad(w *world, rate int) *load {
-	l := &load{world: w, rate: time.Duration(rate), began: time.Now(), done: make(chan struct{})}
+// newLoad returns a load of some tags with most calls a second; with fewer
+// where the machine is too slow for so many, if it may adapt.
+func newLoad(w *world, tags int, most int64, adapts bool) *load {
+	l := &load{world: w, tags: tags, most: most, began: time.Now(), done: make(chan struct{})}
 	for p := range l.mu.took {
 		l.mu.took[p] = hdrhistogram.New(1000, int64(time.Minute), 3)
 		l.mu.fromDue[p] = hdrhistogram.New(1000, int64(time.Minute), 3)
 	}
-	l.enter(settling)
+	l.now.Store(&schedule{phase: settling, began: time.Now(), rate: most})
 	l.ended.Store(1)
 	l.reached.Store(1)
+	l.canary.answered(time.Now())
+	store := w.open(w)
+	l.work.Go(func() { l.canary.run(store, l.done) })
+	if adapts {
+		l.work.Go(l.adapt)
+	}
 	return l
 }
 
 // enter begins a phase.
-func (l *load) enter(p phase) { l.now.Store(&schedule{phase: p, began: time.Now()}) }
+func (l *load) enter(p phase) {
+	for {
+		was := l.now.Load()
+		if l.now.CompareAndSwap(was, &schedule{phase: p, began: time.Now(), rate: was.rate}) {
+			return
+		}
+	}
+}
+
+// A load that adapts is halved when its calls come later than tooLate, and
+// grows by a tenth a second while they do not. So it leaves the machine to etcd
+// and the rooms, however slow that is: more than they can do would only queue
+// up, and show how long the queue is.
+const (
+	tooLate   = 100 * time.Millisecond
+	adaptEach = 100 * time.Millisecond
+	leastRate = 100 // calls a second
+)
+
+func (l *load) adapt() {
+	changed := time.Now()
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-time.After(adaptEach):
+		}
+		was := l.now.Load()
+		now, rate := time.Now(), was.rate
+		switch late := now.Sub(was.due(was.slots.Load())); { // of the last slot that was taken
+		case late > tooLate:
+			rate = max(rate/2, leastRate)
+		case now.Sub(changed) > time.Second:
+			rate = min(rate+rate/10, l.most)
+		}
+		if rate != was.rate {
+			// What was missed is not made up for.
+			l.now.CompareAndSwap(was, &schedule{phase: was.phase, began: now, rate: rate})
+			changed = now
+		}
+	}
+}
 
 // call starts an instance, and callers of it for each tag.
 func (l *load) call(in allocator.Room, name allocator.Instance) {
@@ -119,8 +171,8 @@ func (l *load) call(in allocator.Room, name allocator.Instance) {
 	ids := l.server(in, name)
 	reported := &atomic.Int64{}
 	l.work.Go(func() { l.reports(in, name, reported) })
-	for k := range callersEach * loadTags {
-		c := &caller{room: in, tag: tagOf(k % loadTags), ids: ids, reported: reported}
+	for k := range callersEach * l.tags {
+		c := &caller{room: in, tag: tagOf(k % l.tags), ids: ids, reported: reported}
 		l.callers = append(l.callers, c)
 		l.work.Go(func() { l.run(c, k) })
 	}
@@ -129,7 +181,7 @@ func (l *load) call(in allocator.Room, name allocator.Instance) {
 // warm waits until every caller has got something.
 func (l *load) warm() {
 	l.Helper()
-	await(l, "all tags are warm", func() bool { return l.now.Load().slots.Load() > int64(l.rate) })
+	await(l, "all callers are warm", func() bool { return l.warmed.Load() == int64(len(l.callers)) })
 }
 
 // stop ends the load.
@@ -144,13 +196,7 @@ func (l *load) stop() {
 // reports looks at which layout an instance has reported.
 func (l *load) reports(in allocator.Room, name allocator.Instance, reported *atomic.Int64) {
 	for {
-		asked := time.Now()
 		list, err := l.admin.Instances(bg, in)
-		if now := time.Now(); now.Sub(asked) > slowEtcd {
-			l.mu.Lock()
-			l.mu.slow = append(l.mu.slow, [2]time.Time{asked, now})
-			l.mu.Unlock()
-		}
 		if err == nil {
 			for _, i := range list {
 				if i.Name == name {
@@ -171,7 +217,7 @@ func (l *load) run(c *caller, k int) {
 	defer cancel()
 	for turn := 0; ; turn++ {
 		now := l.now.Load()
-		due := now.began.Add(time.Duration(now.slots.Add(1)) * time.Second / l.rate)
+		due := now.due(now.slots.Add(1))
 		select {
 		case <-l.done:
 			return
@@ -199,7 +245,9 @@ func (l *load) run(c *caller, k int) {
 			}
 			continue
 		}
-		c.calls++
+		if c.calls++; c.calls == 1 {
+			l.warmed.Add(1)
+		}
 		if !batch {
 			c.next++
 		}
@@ -221,18 +269,16 @@ func (l *load) failed(c *caller, err error) {
 		l.mu.refused = append(l.mu.refused, s.Message())
 		return
 	}
-	l.mu.failed = append(l.mu.failed, failure{
-		time.Now(), s.Code() == codes.Unavailable, fmt.Sprintf("room %s tag %s: %v", c.room, c.tag, err),
-	})
+	f := failure{told: time.Now(), text: fmt.Sprintf("room %s tag %s: %v", c.room, c.tag, err)}
+	f.since, f.away = awaySince(err, f.told)
+	l.mu.failed = append(l.mu.failed, f)
 }
 
 // failures returns the calls that failed, but for those that say that etcd was
-// away where it was slow to answer the test, too; these are counted.
+// away where the canary found it slow, too; these are counted.
 func (l *load) failures() (failed []string, away int) {
 	for _, f := range l.mu.failed {
-		if f.away && slices.ContainsFunc(l.mu.slow, func(slow [2]time.Time) bool {
-			return slow[0].Before(f.time) && slow[1].After(f.time.Add(-3*time.Second))
-		}) {
+		if f.away && l.canary.slow(f.since, f.told, l.began.Add(l.elapsed)) {
 			away++
 			continue
 		}

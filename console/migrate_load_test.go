@@ -28,11 +28,18 @@ import (
 var migrations = flag.Int("migrations", 0, "measure so many migrations in a row; 0: make some, and assert no figures")
 
 const (
-	loadTags = 50
+	// So many tags are called; fewer in a short run, where etcd, the rooms and
+	// their callers share a processor with the race detector and other tests.
+	loadTags  = 50
+	shortTags = 20
 	// So many calls a second are made of all rooms together, most of them Next;
-	// fewer where nothing is measured, as other tests run beside.
+	// fewer where nothing is measured, as other tests run beside, and fewer again
+	// where the machine is too slow for them.
 	measuredRate = 21_500
 	besideRate   = 5_000
+	shortRate    = 1_000
+	// So many are made, however slow the machine.
+	fewest = 5
 	// What a measurement must come to.
 	leastNext = 20_000 // a second
 	mostRatio = 1.5    // of the p99 while migrations are under way to that of the time without
@@ -43,13 +50,13 @@ const (
 // measured on the same machine in the same state.
 func TestMigrationsUnderLoad(t *testing.T) {
 	want, group, within, measure := 25, 3, 25*time.Second, *migrations > 0
-	rate := besideRate
+	rate, tags := int64(besideRate), loadTags
 	if measure {
 		rate = measuredRate
 		want, within = *migrations, 20*time.Minute
 		defer debug.SetGCPercent(debug.SetGCPercent(400)) // the load, the rooms and etcd share one heap
 	} else if testing.Short() {
-		want = 5
+		want, rate, tags = fewest, shortRate, shortTags
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -57,14 +64,14 @@ func TestMigrationsUnderLoad(t *testing.T) {
 
 	etcd := ledgertest.StartEtcd(t)
 	w := newWorld(t, etcd.Store, "default", halves())
-	for k := range loadTags {
+	for k := range tags {
 		if _, err := w.admin.CreateTag(bg, tagOf(k), ledger.DefaultTag(), "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n := w.node()
 	w.node()
-	load := newLoad(w, rate)
+	load := newLoad(w, tags, rate, !measure)
 	defer load.stop()
 	rooms := []allocator.Room{"a", "b"}
 	for k, r := range []allocator.Room{"a", "a", "b"} {
@@ -74,7 +81,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 
 	began := time.Now()
 	moves, kinds, made := 0, make(map[string]int), 0
-	for made < want && time.Since(began) < within && !t.Failed() {
+	for made < want && (made < fewest || time.Since(began) < within) && !t.Failed() {
 		start := time.Now()
 		load.enter(migrating)
 		for range min(group, want-made) {
@@ -110,12 +117,9 @@ func TestMigrationsUnderLoad(t *testing.T) {
 		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, len(failed), away, calls.refused)
 	next := float64(calls.next) / load.elapsed.Seconds()
 	ratio := float64(load.mu.took[migrating].ValueAtQuantile(99)) / float64(load.mu.took[quiet].ValueAtQuantile(99))
-	t.Logf("%d tags, %.0f Next/s, p99 ratio %.2f", loadTags, next, ratio)
+	t.Logf("%d tags, %.0f Next/s of %d, p99 ratio %.2f; %d transactions of etcd took the test %v at most", tags, next, load.most, ratio, leaseTrips, load.canary.longest().Round(time.Millisecond))
 	t.Logf("calls without migrations %s, with %s", spread(load.mu.took[quiet]), spread(load.mu.took[migrating]))
 	t.Logf("from when they were due without migrations %s, with %s", spread(load.mu.fromDue[quiet]), spread(load.mu.fromDue[migrating]))
-	if made < min(want, 5) {
-		t.Errorf("only %d migrations in %v", made, took)
-	}
 	if measure && (away > 0 || made < want || next < leastNext || ratio > mostRatio) {
 		t.Errorf("%d migrations at %.0f Next/s with a p99 of %.2f times that without; want %d, %d at least, %v at most", made, next, ratio, want, leastNext, mostRatio)
 	}
