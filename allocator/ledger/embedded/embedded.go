@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/internal/zaplog"
@@ -33,7 +35,13 @@ type Config struct {
 }
 
 // Server is a running member.
-type Server struct{ etcd *embed.Etcd }
+type Server struct {
+	etcd *embed.Etcd
+	mu   struct {
+		sync.Mutex
+		clients []*grpc.Server // what serves clients; known once etcd is ready
+	}
+}
 
 // Start starts a member and waits until it serves, or ctx ends.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
@@ -59,11 +67,18 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		log = hclog.NewNullLogger()
 	}
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zaplog.New(log, hclog.Error))
+	s := &Server{}
+	c.ServiceRegister = func(g *grpc.Server) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mu.clients = append(s.mu.clients, g)
+	}
+	c.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.WaitForHandlers(true)}
 	e, err := embed.StartEtcd(c)
 	if err != nil {
 		return nil, fmt.Errorf("start the embedded etcd in %s: %w", cfg.Dir, err)
 	}
-	s := &Server{etcd: e}
+	s.etcd = e
 	select {
 	case <-e.Server.ReadyNotify():
 		return s, nil
@@ -87,6 +102,14 @@ func (s *Server) Compact(ctx context.Context, revision int64) error {
 
 // Close stops the member and waits for it.
 func (s *Server) Close() {
+	// First whoever answers clients: a status that is asked of a member whose
+	// database is closed is a panic in etcd.
+	s.mu.Lock()
+	clients := s.mu.clients
+	s.mu.Unlock()
+	for _, c := range clients {
+		c.Stop()
+	}
 	s.etcd.Server.HardStop() // a graceful stop of a single member only waits
 	s.etcd.Close()
 }
