@@ -61,6 +61,17 @@ func TestHammer(t *testing.T) {
 	c.verify(all...)
 }
 
+// coldNext returns an ID of a tag that is cold together with hundreds of others,
+// or ends the test.
+func (i *instance) coldNext(tag string) int64 {
+	i.Helper()
+	id, err := retried(func() (int64, error) { return i.next(tag) })
+	if err != nil {
+		i.Fatalf("next %s: %v", tag, err)
+	}
+	return id
+}
+
 // retried makes a call again that may be: where all processors are busy for long,
 // with the race detector say, etcd takes longer than a try may.
 func retried[T any](call func() (T, error)) (answer T, err error) {

@@ -40,15 +40,15 @@ func TestHealth(t *testing.T) {
 	a := c.launch("a", "a1", func(cfg *room.Config) {
 		cfg.WarmTags, cfg.Drain = []allocator.Tag{"order"}, 20*time.Second
 	})
-	a.await("registered", 5*time.Second, func() bool { return c.registered("a", "a1") != nil })
-	a.await("http", 5*time.Second, func() bool { code, _ := a.get("/livez"); return code == http.StatusOK })
+	a.await("registered", func() bool { return c.registered("a", "a1") != nil })
+	a.await("http", func() bool { code, _ := a.get("/livez"); return code == http.StatusOK })
 	if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable || !contains(body, "starting") {
 		t.Errorf("before: readyz %d %q", code, body)
 	}
 	a.check(healthpb.HealthCheckResponse_NOT_SERVING)
 	close(warm)
-	a.await("ready", 5*time.Second, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
-	a.await("serving", time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
+	a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+	a.await("serving", func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
 	a.check(healthpb.HealthCheckResponse_SERVING)
 	if code, _ := a.get("/nothing"); code != http.StatusNotFound {
 		t.Errorf("/nothing: %d", code)
@@ -68,7 +68,7 @@ func TestHealth(t *testing.T) {
 	if r, err := watch.Recv(); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("watch: %v, %v", r, err)
 	}
-	a.await("not ready", 5*time.Second, func() bool {
+	a.await("not ready", func() bool {
 		code, body := a.get("/readyz")
 		return code == http.StatusServiceUnavailable && contains(body, "stopping")
 	})
@@ -77,7 +77,7 @@ func TestHealth(t *testing.T) {
 	}
 	close(release)
 	_ = a.conn.Close()
-	if err := a.wait(5 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Error(err)
 	}
 	if code, _ := a.get("/livez"); code != 0 {

@@ -80,7 +80,7 @@ func TestReadyzWithoutEtcd(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	c.etcd.Stop()
-	a.await("it says that etcd is away", 20*time.Second, func() bool {
+	a.await("it says that etcd is away", func() bool {
 		return contains(a.request("GET /readyz?verbose"), "200 ", "[+]ids ok: only those that are held: etcd has not answered since ")
 	})
 	if got := a.request("GET /readyz"); got != "200 ok\n" {
@@ -91,7 +91,7 @@ func TestReadyzWithoutEtcd(t *testing.T) {
 	if got := a.request("POST /v1/tags/order/next"); !contains(got, `503 {"code":"UNAVAILABLE","reason":"unavailable"`, `"metadata":{"since":"20`) {
 		t.Errorf("out of IDs: %s", got)
 	}
-	a.await("not ready", 20*time.Second, func() bool {
+	a.await("not ready", func() bool {
 		return contains(a.request("GET /readyz"), "503 [+]serving ok\n[+]layout ok", "[-]ids failed: none are held, and etcd has not answered since ", "readyz check failed")
 	})
 }

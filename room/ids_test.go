@@ -272,7 +272,7 @@ func TestUnknownTagCostsEtcdLittle(t *testing.T) {
 	}
 	c.tag(nil, "unknown")
 	start = time.Now()
-	a.await("the tag that was created issues", 2*time.Second, func() bool { _, err := a.next("unknown"); return err == nil })
+	a.await("the tag that was created issues", func() bool { _, err := a.next("unknown"); return err == nil })
 	took(t, "to find out", start, 1500*time.Millisecond)
 }
 

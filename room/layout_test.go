@@ -81,7 +81,7 @@ func TestLayoutChanges(t *testing.T) {
 			t.Fatalf("changed to version %d, want %d", got, version)
 		}
 		for n, i := range instances {
-			i.await(fmt.Sprintf("room %s %s reports version %d", i.room, i.instance, version), 10*time.Second, func() bool {
+			i.await(fmt.Sprintf("room %s %s reports version %d", i.room, i.instance, version), func() bool {
 				return c.registered(i.room, i.instance).Version >= int64(version)
 			})
 			reported[n].Store(int64(version))
@@ -108,6 +108,7 @@ func ofSome(layouts []allocator.Layout, in allocator.Room, id int64) bool {
 // TestIdleChainsMove changes the layout while nobody calls: what is held moves
 // all the same, and the instance reports it.
 func TestIdleChainsMove(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, halves())
 	var tags []allocator.Tag
 	for k := range 600 { // more than are renewed at once
@@ -118,7 +119,7 @@ func TestIdleChainsMove(t *testing.T) {
 		a.mustNext(string(tag))
 	}
 	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}, "b": {Lower: 0, Upper: 50}}))
-	a.await("a1 reports", 10*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+	a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	for _, tag := range tags {
 		if id := a.mustNext(string(tag)); id%100 < 50 {
 			t.Fatalf("tag %s: got %d of the old range", tag, id)
@@ -153,7 +154,7 @@ func TestColdTagsMove(t *testing.T) {
 		{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 100}},
 	} {
 		version := c.change(layout(100, to))
-		a.await("a1 reports", 10*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+		a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	if n := a.store.writes.Load() - writes; n >= int64(len(tags)) {
 		t.Errorf("%d transactions that write while nobody called", n)
@@ -189,7 +190,7 @@ func TestColdTagsMoveBounded(t *testing.T) {
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ColdAfter, cfg.CreateTags = 0, true })
 	var work sync.WaitGroup
 	for k := range tags {
-		work.Go(func() { a.mustNext(fmt.Sprintf("tag-%d", k)) })
+		work.Go(func() { a.coldNext(fmt.Sprintf("tag-%d", k)) })
 	}
 	work.Wait()
 	var now, most, seen atomic.Int64
@@ -208,10 +209,10 @@ func TestColdTagsMoveBounded(t *testing.T) {
 		<-release
 	})
 	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}))
-	a.await("as many reads as may be", 10*time.Second, func() bool { return now.Load() == bound })
+	a.await("as many reads as may be", func() bool { return now.Load() == bound })
 	time.Sleep(500 * time.Millisecond) // 50 more are due
 	close(release)
-	a.await("a1 reports", 20*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+	a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	a.store.onTxn(nil)
 	if n := most.Load(); n != bound || seen.Load() < tags {
 		t.Errorf("%d of %d reads at once, want %d of %d or more", n, seen.Load(), bound, tags)
@@ -229,15 +230,15 @@ func TestNoRange(t *testing.T) {
 	b := c.start("b", "b1", nil)
 	none := func(i *instance, version string) {
 		t.Helper()
-		i.await("no_range", 5*time.Second, func() bool {
+		i.await("no_range", func() bool {
 			_, err := i.next("order")
 			return want{codes.FailedPrecondition, "no_range", []string{"room " + string(i.room), "layout version " + version}}.check(err) == ""
 		})
-		i.await("not ready", 5*time.Second, func() bool {
+		i.await("not ready", func() bool {
 			code, body := i.get("/readyz")
 			return code == http.StatusServiceUnavailable && contains(body, "no range in layout version "+version)
 		})
-		i.await("not serving", 15*time.Second, func() bool { return i.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
+		i.await("not serving", func() bool { return i.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 		if code, _ := i.get("/livez"); code != http.StatusOK {
 			t.Errorf("livez: %d", code)
 		}
@@ -246,15 +247,15 @@ func TestNoRange(t *testing.T) {
 	b.mustNext("order")
 
 	c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}}))
-	b.await("b1 reports version 2", 5*time.Second, func() bool { return c.registered("b", "b1").Version == 2 })
+	b.await("b1 reports version 2", func() bool { return c.registered("b", "b1").Version == 2 })
 	none(b, "2")
-	a.await("a issues", 5*time.Second, func() bool { id, err := a.next("order"); return err == nil && id%100 >= 50 })
-	a.await("a is ready", 5*time.Second, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
-	a.await("a is serving", 5*time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
+	a.await("a issues", func() bool { id, err := a.next("order"); return err == nil && id%100 >= 50 })
+	a.await("a is ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+	a.await("a is serving", func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
 
 	c.change(halves())
-	b.await("b issues again", 5*time.Second, func() bool { id, err := b.next("order"); return err == nil && id%100 >= 50 })
-	a.await("a has moved", 5*time.Second, func() bool { id, err := a.next("order"); return err == nil && id%100 < 50 })
+	b.await("b issues again", func() bool { id, err := b.next("order"); return err == nil && id%100 >= 50 })
+	a.await("a has moved", func() bool { id, err := a.next("order"); return err == nil && id%100 < 50 })
 	c.verify()
 }
 
@@ -272,7 +273,7 @@ func TestReportsVersionOfStart(t *testing.T) {
 				}
 			}
 		})
-		a.await("a1 reports version 2", 5*time.Second, func() bool {
+		a.await("a1 reports version 2", func() bool {
 			from, err := c.admin.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
@@ -281,7 +282,7 @@ func TestReportsVersionOfStart(t *testing.T) {
 			return r != nil && r.Version == from.Layout.Version
 		})
 		a.stop()
-		if err := a.wait(5 * time.Second); err != nil {
+		if err := a.wait(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -20,7 +20,7 @@ func TestLevers(t *testing.T) {
 	if _, err := client.SkipTag(bg, &marchv1.SkipTagRequest{Name: "order", To: 5_000_000}); err != nil {
 		t.Fatal(err)
 	}
-	a.await("the skip", 5*time.Second, func() bool { return a.mustNext("order") >= 5_000_000 })
+	a.await("the skip", func() bool { return a.mustNext("order") >= 5_000_000 })
 	if id := b.mustNext("order"); id >= 5_000_000 {
 		t.Errorf("room b skipped too, to %d", id)
 	}
@@ -31,7 +31,7 @@ func TestLevers(t *testing.T) {
 	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: 50_000, Duration: durationpb.New(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	a.await("the prescale", 5*time.Second, func() bool { ch := a.chain("cold"); return ch.GetHeld() >= 50_000 })
+	a.await("the prescale", func() bool { ch := a.chain("cold"); return ch.GetHeld() >= 50_000 })
 	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: -1, Duration: durationpb.New(time.Hour)}); err == nil {
 		t.Error("a prescale of -1 was taken")
 	}

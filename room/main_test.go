@@ -2,6 +2,7 @@ package room_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -28,7 +29,14 @@ import (
 	"github.com/march-id/march/room"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Tests that are parallel wait more than they work: so many are, however few
+	// processors there are. A flag overrides it.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // bg is for what must not end with the test's own context.
 var bg = context.Background()
@@ -201,18 +209,18 @@ func (c *cluster) launch(in allocator.Room, name allocator.Instance, change func
 func (c *cluster) start(in allocator.Room, name allocator.Instance, change func(*room.Config)) *instance {
 	c.Helper()
 	i := c.launch(in, name, change)
-	i.await("ready", 10*time.Second, func() bool { code, _ := i.get("/readyz"); return code == http.StatusOK })
+	i.await("ready", func() bool { code, _ := i.get("/readyz"); return code == http.StatusOK })
 	return i
 }
 
 // wait returns Run's error.
-func (i *instance) wait(within time.Duration) error {
+func (i *instance) wait() error {
 	i.Helper()
 	select {
 	case <-i.stopped:
 		return i.err
-	case <-time.After(within):
-		i.Fatalf("instance %s of room %s did not stop within %v", i.instance, i.room, within)
+	case <-time.After(patience):
+		i.Fatalf("instance %s of room %s did not stop within %v", i.instance, i.room, patience)
 		return nil
 	}
 }
@@ -231,7 +239,7 @@ func (i *instance) get(path string) (code int, body string) {
 
 // next returns an ID.
 func (i *instance) next(tag string) (int64, error) {
-	ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
 	r, err := i.Next(ctx, &marchv1.NextRequest{Tag: tag})
 	return r.GetId(), err
@@ -256,17 +264,22 @@ func (i *instance) chain(tag string) *marchv1.Chain {
 	return r.GetChain()
 }
 
-func (i *instance) await(what string, within time.Duration, done func() bool) {
+func (i *instance) await(what string, done func() bool) {
 	i.Helper()
-	await(i, what, within, done)
+	await(i, what, done)
 }
 
+// patience is how long a test waits for what takes milliseconds on an idle
+// machine: it says that something never happens, and nothing about how long it
+// takes. That is took's to say.
+const patience = time.Minute
+
 // await polls until done or fails the test.
-func await(tb testing.TB, what string, within time.Duration, done func() bool) {
+func await(tb testing.TB, what string, done func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(within); !done(); {
+	for deadline := time.Now().Add(patience); !done(); {
 		if time.Now().After(deadline) {
-			tb.Fatalf("not within %v: %s", within, what)
+			tb.Fatalf("not within %v: %s", patience, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -51,7 +50,7 @@ func TestMetrics(t *testing.T) {
 	if _, err := a.next("missing"); err == nil {
 		t.Fatal("an ID of a tag that does not exist")
 	}
-	await(t, "refills to end", 5*time.Second, func() bool { return a.metrics()[`march_refills_total{result="ok",room="a"}`] == "2" })
+	await(t, "refills to end", func() bool { return a.metrics()[`march_refills_total{result="ok",room="a"}`] == "2" })
 	got := a.metrics()
 	for series, want := range map[string]string{
 		`march_chains{room="a"}`:                                                           "2",
@@ -167,7 +166,7 @@ func TestMetricsTags(t *testing.T) {
 	if err := c.admin.DeleteTag(bg, "t0", "test"); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the tag's chain to go", 5*time.Second, func() bool { return a.chain("t0") == nil })
+	await(t, "the tag's chain to go", func() bool { return a.chain("t0") == nil })
 	check()
 	now, _ := issued(a)
 	if len(before) != limit || len(now) != limit || now[`{room="a",tag="t0"}`] != 0 {

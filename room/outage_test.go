@@ -50,11 +50,11 @@ func TestEtcdAway(t *testing.T) {
 	}
 	checkSince(t, err, "order", stopped)
 	took(t, "the refusal", start, 5*time.Second)
-	a.await("not ready", 5*time.Second, func() bool {
+	a.await("not ready", func() bool {
 		code, body := a.get("/readyz")
 		return code == http.StatusServiceUnavailable && contains(body, "etcd has not answered since", "unix:")
 	})
-	a.await("not serving", 15*time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
+	a.await("not serving", func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 	if code, _ := a.get("/livez"); code != http.StatusOK {
 		t.Errorf("livez: %d", code)
 	}
@@ -72,12 +72,12 @@ func TestEtcdAway(t *testing.T) {
 	c.etcd.Start(t)
 	start = time.Now()
 	for _, tag := range []string{"order", "cold"} {
-		a.await(tag+" issues", 5*time.Second, func() bool { _, err := a.next(tag); return err == nil })
+		a.await(tag+" issues", func() bool { _, err := a.next(tag); return err == nil })
 		took(t, "to issue "+tag+" again", start, 2*time.Second)
 	}
 	cancel()
 	asking.Wait()
-	a.await("ready", 2*time.Second, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+	a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
 	mine.addID(a.mustNext("order"))
 	c.verify(mine)
 }
@@ -108,7 +108,7 @@ func TestStopsWithoutEtcd(t *testing.T) {
 	c.etcd.Stop()
 	start := time.Now()
 	a.stop()
-	if err := a.wait(10 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Errorf("run: %v", err)
 	}
 	took(t, "the stop", start, 5*time.Second)
@@ -131,7 +131,7 @@ func TestStartsWithoutEtcd(t *testing.T) {
 	c.etcd.Stop()
 	start := time.Now()
 	a := c.launch("a", "a1", nil)
-	err := a.wait(10 * time.Second)
+	err := a.wait()
 	if allocator.KindOf(err) != allocator.Unavailable || !contains(err.Error(), c.etcd.Endpoint) {
 		t.Errorf("got %v", err)
 	}

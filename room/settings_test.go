@@ -14,27 +14,27 @@ import (
 // TestTagChangesLive changes a tag's settings while an instance holds IDs of
 // it.
 func TestTagChangesLive(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "order", "skipped", "lagging", "limited")
 	a := c.start("a", "a1", nil)
 	b := c.start("b", "b1", nil)
-	const within = 3 * time.Second
 
 	t.Run("update", func(t *testing.T) {
 		a.mustNext("order")
 		c.update("order", func(s *ledger.TagSettings) { s.Chain.MinStep = 5000 })
-		a.await("the larger step is held", within, func() bool { return a.chain("order").GetHeld() >= 5000 })
+		a.await("the larger step is held", func() bool { return a.chain("order").GetHeld() >= 5000 })
 		c.update("order", func(s *ledger.TagSettings) { s.Chain.MinStep = 10 })
-		a.await("the smaller step is aimed at", within, func() bool { return a.chain("order").GetStep() == 10 })
+		a.await("the smaller step is aimed at", func() bool { return a.chain("order").GetStep() == 10 })
 	})
 
 	t.Run("prescale", func(t *testing.T) {
 		c.update("order", func(s *ledger.TagSettings) {
 			s.Chain.Prescale, s.Chain.PrescaleUntil = 50_000, time.Now().Add(time.Hour)
 		})
-		a.await("the prescale is held", within, func() bool { return a.chain("order").GetHeld() >= 50_000 })
+		a.await("the prescale is held", func() bool { return a.chain("order").GetHeld() >= 50_000 })
 		c.update("order", func(s *ledger.TagSettings) { s.Chain.Prescale, s.Chain.PrescaleUntil = 0, time.Time{} })
-		a.await("the prescale is over", within, func() bool { return a.chain("order").GetStep() == 10 })
+		a.await("the prescale is over", func() bool { return a.chain("order").GetStep() == 10 })
 	})
 
 	t.Run("skip", func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestTagChangesLive(t *testing.T) {
 		if _, err := c.admin.SkipTag(bg, "skipped", []allocator.Room{"a"}, 1_000_000, false, "test"); err != nil {
 			t.Fatal(err)
 		}
-		a.await("room a skips", within, func() bool { return a.mustNext("skipped") >= 1_000_000 })
+		a.await("room a skips", func() bool { return a.mustNext("skipped") >= 1_000_000 })
 		if id := b.mustNext("skipped"); id >= 1_000_000 {
 			t.Errorf("room b was not told to skip, and issues %d", id)
 		}
@@ -62,7 +62,7 @@ func TestTagChangesLive(t *testing.T) {
 		if _, err := c.admin.SkipTag(bg, "lagging", []allocator.Room{"b"}, 10_000_000, false, "test"); err != nil {
 			t.Fatal(err)
 		}
-		b.await("room b skips", within, func() bool { return b.mustNext("lagging") >= 10_000_000 })
+		b.await("room b skips", func() bool { return b.mustNext("lagging") >= 10_000_000 })
 		c.update("lagging", func(s *ledger.TagSettings) { s.MaxSkew = 5000 })
 		// It holds at the next lease, not for what is held.
 		for range 10 {
@@ -90,7 +90,7 @@ func TestTagChangesLive(t *testing.T) {
 			t.Errorf("the last ID is %d, want 4949", last)
 		}
 		c.update("limited", func(s *ledger.TagSettings) { s.Limit = allocator.MaxID })
-		a.await("the limit is lifted", within, func() bool { id, err := a.next("limited"); return err == nil && id >= 5000 })
+		a.await("the limit is lifted", func() bool { id, err := a.next("limited"); return err == nil && id >= 5000 })
 	})
 	c.verify()
 }
@@ -98,6 +98,7 @@ func TestTagChangesLive(t *testing.T) {
 // TestTagDeletedAndMadeAgain deletes a tag that instances hold IDs of, and
 // makes it again: its IDs go on above the old ones.
 func TestTagDeletedAndMadeAgain(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
@@ -107,7 +108,7 @@ func TestTagDeletedAndMadeAgain(t *testing.T) {
 		if err := c.admin.DeleteTag(bg, "order", "test"); err != nil {
 			t.Fatal(err)
 		}
-		a.await("not found", 3*time.Second, func() bool {
+		a.await("not found", func() bool {
 			id, err := a.next("order")
 			if err == nil {
 				mine.addID(id)
@@ -115,7 +116,7 @@ func TestTagDeletedAndMadeAgain(t *testing.T) {
 			return want{codes.NotFound, "not_found", []string{"order", "march tag create order"}}.check(err) == ""
 		})
 		c.tag(nil, "order")
-		a.await("found again", 3*time.Second, func() bool {
+		a.await("found again", func() bool {
 			id, err := a.next("order")
 			if err == nil {
 				mine.addID(id)
@@ -140,5 +141,5 @@ func TestMissedChange(t *testing.T) {
 	if _, err := other.UpdateTag(bg, "order", func(s *ledger.TagSettings) error { s.Chain.MinStep = 77_000; return nil }, "test"); err != nil {
 		t.Fatal(err)
 	}
-	a.await("the step is taken up", 5*time.Second, func() bool { return a.chain("order").GetStep() == 77_000 })
+	a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })
 }

@@ -26,6 +26,7 @@ func batchRequest(tag string, n int64) *marchv1.NextBatchRequest {
 // TestGracefulStop stops an instance with calls under way: they are answered,
 // new ones are not, and nothing is left of it.
 func TestGracefulStop(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "order", "slow")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 10 * time.Second })
@@ -58,9 +59,9 @@ func TestGracefulStop(t *testing.T) {
 		go func() { _, err := a.next("slow"); slow <- err }()
 	}
 	<-waiting
-	a.await("all calls are under way", 5*time.Second, func() bool { return a.chain("slow").GetWaits() == int64(cap(slow)) })
+	a.await("all calls are under way", func() bool { return a.chain("slow").GetWaits() == int64(cap(slow)) })
 	a.stop()
-	a.await("new calls are refused", 5*time.Second, func() bool {
+	a.await("new calls are refused", func() bool {
 		ctx, cancel := context.WithTimeout(bg, time.Second)
 		defer cancel()
 		conn := dial(t, a.grpc)
@@ -78,7 +79,7 @@ func TestGracefulStop(t *testing.T) {
 		}
 	}
 	start := time.Now()
-	if err := a.wait(5 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Error(err)
 	}
 	took(t, "the stop after the last call", start, time.Second)
@@ -94,6 +95,7 @@ func TestGracefulStop(t *testing.T) {
 // TestStopEndsStreams stops an instance with streams open: an idle one ends at
 // once, one with a pipeline gets answers up to its end, in order.
 func TestStopEndsStreams(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 10 * time.Second })
@@ -142,7 +144,7 @@ func TestStopEndsStreams(t *testing.T) {
 		}
 	})
 	start := time.Now()
-	if err := a.wait(15 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Error(err)
 	}
 	took(t, "the stop with idle streams", start, 2*time.Second)
@@ -162,6 +164,7 @@ func TestStopEndsStreams(t *testing.T) {
 
 // TestDrainEnds stops an instance while a call hangs: the drain ends it.
 func TestDrainEnds(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "slow")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 300 * time.Millisecond })
@@ -185,7 +188,7 @@ func TestDrainEnds(t *testing.T) {
 	}
 	took(t, "the drain", start, 2*time.Second)
 	close(hung)
-	if err := a.wait(5 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Error(err)
 	}
 	if c.registered("a", "a1") != nil {
@@ -221,7 +224,7 @@ func TestReplaced(t *testing.T) {
 			firsts.addID(id)
 		}
 	})
-	lost := first.wait(10 * time.Second)
+	lost := first.wait()
 	stopped = time.Now()
 	if allocator.KindOf(lost) != allocator.Refused || !contains(lost.Error(), "another process registered", second.grpc) {
 		t.Errorf("the first ended with %v", lost)
@@ -245,7 +248,7 @@ func TestForgotten(t *testing.T) {
 	if _, err := c.etcd.Store(t).Txn(bg, ledger.Txn{Then: []ledger.Op{{Delete: "/march/default/rooms/a/a1"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.wait(10 * time.Second); allocator.KindOf(err) != allocator.Refused {
+	if err := a.wait(); allocator.KindOf(err) != allocator.Refused {
 		t.Errorf("it ended with %v", err)
 	}
 }

@@ -74,7 +74,7 @@ func TestStrictRetract(t *testing.T) {
 	}
 
 	a.store.cut.Store(false)
-	a.await("the strict tag issues again", 10*time.Second, func() bool {
+	a.await("the strict tag issues again", func() bool {
 		id, err := a.next("strict")
 		if err != nil {
 			return false
@@ -85,7 +85,7 @@ func TestStrictRetract(t *testing.T) {
 		issuedOf["strict"].addID(id)
 		return true
 	})
-	a.await("the layout is served", 10*time.Second, func() bool { return c.registered("a", "a1").Version == 2 })
+	a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == 2 })
 	for range 5 {
 		id := a.mustNext("plain")
 		if issuedOf["plain"].addID(id); id%1000 >= 5 {
@@ -107,7 +107,7 @@ func TestStrictReady(t *testing.T) {
 		t.Errorf("%d IDs last %v; want no longer than hold", r.GetHeld(), r.GetReserve().AsDuration())
 	}
 	a.store.cut.Store(true)
-	a.await("it issues nothing", 20*time.Second, func() bool {
+	a.await("it issues nothing", func() bool {
 		_, err := a.next("strict")
 		return err != nil
 	})
@@ -116,12 +116,12 @@ func TestStrictReady(t *testing.T) {
 	} else if r.GetReserve().AsDuration() != 0 {
 		t.Errorf("what may not be issued lasts %v", r.GetReserve().AsDuration())
 	}
-	a.await("it is not ready", 20*time.Second, func() bool {
+	a.await("it is not ready", func() bool {
 		return contains(a.request("GET /readyz"), "503 ", "[-]ids failed: those that are held may not be issued, as strict_retract is set and hold (1s) has passed, and etcd has not answered since ")
 	})
-	a.await("its health", 20*time.Second, func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
+	a.await("its health", func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 	a.store.cut.Store(false)
-	a.await("it is ready", 20*time.Second, func() bool { return a.request("GET /readyz") == "200 ok\n" })
+	a.await("it is ready", func() bool { return a.request("GET /readyz") == "200 ok\n" })
 }
 
 // TestStrictUnderLoad changes the layout all the while: no caller of a strict
@@ -149,7 +149,7 @@ func TestStrictUnderLoad(t *testing.T) {
 	}
 	for k := range 10 {
 		version := c.change(layout(1000, map[allocator.Room]allocator.Range{"a": {Lower: int64(k), Upper: int64(500 - k)}, "b": {Lower: 500, Upper: 1000}}))
-		a.await("the layout is served", 10*time.Second, func() bool { return c.registered("a", "a1").Version == version })
+		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	for _, set := range []bool{false, true} {
 		c.update("strict", func(s *ledger.TagSettings) { s.StrictRetract = set })

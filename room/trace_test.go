@@ -96,7 +96,7 @@ func TestTraces(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.stop()
-	if err := a.wait(10 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Fatal(err)
 	}
 	if err := provider.ForceFlush(bg); err != nil {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -68,7 +67,7 @@ func TestHalted(t *testing.T) {
 	if _, err := c.admin.Halt(bg, "ann", "tonight's restore"); err != nil {
 		t.Fatal(err)
 	}
-	a.await("halted", 10*time.Second, func() bool {
+	a.await("halted", func() bool {
 		m := a.metrics()
 		return m[`march_leasing_stopped{room="a"}`] == "1" && m[`march_regressions_total{room="a"}`] == "1"
 	})
@@ -88,7 +87,7 @@ func TestHalted(t *testing.T) {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	c.recover(c.report, nil)
-	a.await("ready", 10*time.Second, func() bool { _, err := a.next("order"); return err == nil })
+	a.await("ready", func() bool { _, err := a.next("order"); return err == nil })
 	mine.addID(a.mustNext("order"))
 	c.etcd.Stop() // has everything be looked at again
 	c.etcd.Start(t)
@@ -126,8 +125,8 @@ func TestLeftBehind(t *testing.T) {
 	}, func(cfg *ledger.RecoverConfig) {
 		cfg.Without, cfg.Margin = []ledger.InstanceID{"a/a1"}, 1
 	})
-	a.await("told", 10*time.Second, func() bool { return a.metrics()[`march_left_behind_total{room="a"}`] == "1" })
-	a.await("issuing", 10*time.Second, func() bool {
+	a.await("told", func() bool { return a.metrics()[`march_left_behind_total{room="a"}`] == "1" })
+	a.await("issuing", func() bool {
 		id, err := a.next("order")
 		if err == nil && id <= last {
 			t.Errorf("issued %d after %d", id, last)

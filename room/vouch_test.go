@@ -3,7 +3,6 @@ package room_test
 import (
 	"net/http"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -36,18 +35,18 @@ func TestRequiredJournal(t *testing.T) {
 		t.Errorf("b1 is registered as %+v", i)
 	}
 	a.stop()
-	if err := a.wait(10 * time.Second); err != nil {
+	if err := a.wait(); err != nil {
 		t.Error(err)
 	}
 	b.stop()
-	if err := b.wait(10 * time.Second); err != nil {
+	if err := b.wait(); err != nil {
 		t.Error(err)
 	}
 
 	late := c.launch("a", "a2", nil)
-	late.await("registered", 10*time.Second, func() bool { return c.registered("a", "a2") != nil })
+	late.await("registered", func() bool { return c.registered("a", "a2") != nil })
 	var err error
-	late.await("answering", 10*time.Second, func() bool {
+	late.await("answering", func() bool {
 		_, err = late.next("order")
 		code, _ := reason(err)
 		return code != codes.Unavailable
@@ -81,7 +80,7 @@ func TestRequiredJournal(t *testing.T) {
 	if err := c.admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
 		t.Fatal(err)
 	}
-	late.await("issuing", 20*time.Second, func() bool {
+	late.await("issuing", func() bool {
 		id, err := late.next("order")
 		if err == nil {
 			mine.addID(id)

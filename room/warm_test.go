@@ -50,19 +50,27 @@ func TestColdBurst(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
-	before := a.store.txns.Load()
+	var cost atomic.Int64 // transactions on the tag
+	a.store.onTxn(func(txn ledger.Txn) {
+		for _, op := range txn.Then {
+			if op.Get != nil && op.Get.Key == "/march/default/tags/order" || op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
+				cost.Add(1)
+				return
+			}
+		}
+	})
 	const callers = 1000
 	ids, mine := make([]int64, callers), &issued{TB: t, room: "a", tag: "order"}
 	var work sync.WaitGroup
 	for k := range callers {
-		work.Go(func() { ids[k] = a.mustNext("order") })
+		work.Go(func() { ids[k] = a.coldNext("order") })
 	}
 	work.Wait()
 	for _, id := range ids {
 		mine.last = -1
 		mine.addID(id)
 	}
-	if got := a.store.txns.Load() - before; got > 8 { // a read, a lease or two, a heartbeat
+	if got := cost.Load(); got < 2 || got > 6 { // a read, a lease or two; again where one took too long
 		t.Errorf("%d callers cost etcd %d transactions", callers, got)
 	}
 	c.verify(mine)
@@ -83,7 +91,7 @@ func TestColdTags(t *testing.T) {
 	})
 	var work sync.WaitGroup
 	for k := range 500 {
-		work.Go(func() { a.mustNext(fmt.Sprintf("tag-%d", k)) })
+		work.Go(func() { a.coldNext(fmt.Sprintf("tag-%d", k)) })
 	}
 	work.Wait()
 	if got := most.Load(); got > 64+16+5 { // reads, leases, and the server's own
@@ -105,12 +113,12 @@ func TestManyTags(t *testing.T) {
 	for w := range 32 {
 		work.Go(func() {
 			for k := w; k < tags; k += 32 {
-				a.mustNext(fmt.Sprintf("tag-%d", k))
+				a.coldNext(fmt.Sprintf("tag-%d", k))
 			}
 		})
 	}
 	work.Wait()
-	a.await("goroutines to go", 20*time.Second, func() bool { return runtime.NumGoroutine() <= before+20 })
+	a.await("goroutines to go", func() bool { return runtime.NumGoroutine() <= before+20 })
 
 	// Every tag is listed once, a page at a time.
 	seen, token := 0, ""
@@ -157,7 +165,7 @@ func TestIdleChains(t *testing.T) {
 			}
 		}
 	})
-	a.await("idle chains to be dropped", 15*time.Second, func() bool {
+	a.await("idle chains to be dropped", func() bool {
 		r, err := marchv1.NewRoomServiceClient(a.conn).ListChains(bg, &marchv1.ListChainsRequest{})
 		return err == nil && len(r.GetChains()) == 1
 	})
