@@ -86,6 +86,7 @@ func TestHTTP(t *testing.T) {
 
 // TestHTTPMigration plans, starts, steers and watches migrations over HTTP.
 func TestHTTPMigration(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	c.wants("GET /v1/migrations:latest", 404, "no migration yet")
 	plan := c.wants(`POST /v1/migrations:plan {"move":["a:25-50=b"]}`, 200, `"kind":"retract"`)
@@ -138,6 +139,7 @@ func TestHTTPMigration(t *testing.T) {
 
 // TestHealthWithoutEtcd: a console's health is its etcd's, over HTTP and gRPC.
 func TestHealthWithoutEtcd(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	health := func(want healthpb.HealthCheckResponse_ServingStatus) func() bool {
 		return func() bool {

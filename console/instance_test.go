@@ -34,6 +34,7 @@ func (c *consoleOf) register(in allocator.Room, name allocator.Instance, address
 
 // TestInstances lists live and dead instances, and asks them for their chains.
 func TestInstances(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order"})
 	began := time.Now().Add(-time.Second)

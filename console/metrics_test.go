@@ -29,6 +29,7 @@ func (n *node) value(name, state string) float64 {
 
 // A console tells what becomes of the migration that it drives.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	wants := func(what string, driving, running, paused, moves, made, waiting, done float64) {

@@ -13,6 +13,7 @@ import (
 // TestMigrateHandover kills the console that drives at each point of a
 // migration. Another finishes it, within the time that a claim lives.
 func TestMigrateHandover(t *testing.T) {
+	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
 	type point struct {
 		what string
@@ -86,6 +87,7 @@ func TestMigrateHandover(t *testing.T) {
 // TestMigrateInDoubt has answers to a console's transactions lost, and the
 // transactions themselves, or sent late or twice.
 func TestMigrateInDoubt(t *testing.T) {
+	t.Parallel()
 	type strike struct {
 		fate ledgertest.Fate
 		at   string

@@ -26,6 +26,7 @@ func (w *world) join(in allocator.Room, name allocator.Instance, hold time.Durat
 // TestMigrateOwnHold has a silent instance waited for as long as it may go on by
 // its own word, where the migration's hold is shorter; the log then names it.
 func TestMigrateOwnHold(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	const hold = 1500 * time.Millisecond
@@ -51,6 +52,7 @@ func TestMigrateOwnHold(t *testing.T) {
 // TestMigrateClientsOfTheGone: clients of an instance that stopped before the
 // migration have segments of it all the same.
 func TestMigrateClientsOfTheGone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	if err := w.join("a", "gone", 10*time.Minute).Leave(bg); err != nil {
@@ -66,6 +68,7 @@ func TestMigrateClientsOfTheGone(t *testing.T) {
 // TestMigrateClientsOfTheLeaving: so they have of one that stops once the migration
 // has begun, before the move that its room loses by.
 func TestMigrateClientsOfTheLeaving(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	leaving := w.join("a", "leaving", 5*time.Hour)
@@ -89,6 +92,7 @@ func TestMigrateClientsOfTheLeaving(t *testing.T) {
 // TestMigrateClientsUntil tells until when clients may use what instances leased
 // to them before these reported.
 func TestMigrateClientsUntil(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	p, q := w.join("a", "p", time.Hour), w.join("a", "q", 2*time.Hour)
@@ -119,6 +123,7 @@ func TestMigrateClientsUntil(t *testing.T) {
 // TestForgetSilent has consoles forget an instance that has been silent for a
 // day, and only such a one.
 func TestForgetSilent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	store := w.open(t)
 	w.join("a", "long", time.Second)

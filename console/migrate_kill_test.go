@@ -56,13 +56,17 @@ var killTimes = []killTime{before, inFlight, answered, after}
 // each request that a driver makes, at each moment of it. Another process
 // finishes the migration.
 func TestMigrateKilled(t *testing.T) {
-	points := make(map[string]killPoint)
+	t.Parallel()
+	points, times := make(map[string]killPoint), killTimes
+	if testing.Short() {
+		times = []killTime{inFlight, answered} // TestMigrateHandover has the others, in this process
+	}
 	for name, p := range map[string]killPoint{
 		"grant": {Kind: "grant", Nth: 1}, "claim": {Kind: "claim", Nth: 1}, "keepalive": {Kind: "keepalive", Nth: 1},
 		"move 1": {Kind: "move", Nth: 1}, "noting": {Kind: "note", Nth: 1}, "waiting": {Kind: "waiting", Nth: 5},
 		"move 2": {Kind: "move", Nth: 2}, "finish": {Kind: "finish", Nth: 1},
 	} {
-		for _, when := range killTimes {
+		for _, when := range times {
 			p.When = when
 			points[name+" "+string(when)] = p
 		}

@@ -13,6 +13,7 @@ import (
 // TestMigrateReports: each instance of a room that lost something is shown where
 // it stands with the move, and as waited for only where the driver waits for it.
 func TestMigrateReports(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	w.puppet("a", "given-up", false)

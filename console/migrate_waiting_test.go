@@ -22,6 +22,7 @@ func waits(m *marchv1.Migration) bool { return len(m.GetWaiting()) > 0 && m.GetR
 // TestMigrateWaiting has an instance not report: a retract is not followed by
 // its expand until it does, is given up, or was silent for long enough.
 func TestMigrateWaiting(t *testing.T) {
+	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
 	type how struct {
 		alive bool
@@ -93,6 +94,7 @@ func TestMigrateWaiting(t *testing.T) {
 // TestMigrateWaitsForTheRest goes on without one instance: the other is still
 // waited for, and it alone is shown.
 func TestMigrateWaitsForTheRest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()
 	w.puppet("a", "p", false)
@@ -115,6 +117,7 @@ func TestMigrateWaitsForTheRest(t *testing.T) {
 
 // TestMigrateWatchSurvives has etcd away for a while: the watch goes on after it.
 func TestMigrateWatchSurvives(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("waits for time-outs")
 	}
@@ -150,6 +153,7 @@ func TestMigrateWatchSurvives(t *testing.T) {
 
 // TestMigrateStops pauses, resumes and aborts a migration at each point.
 func TestMigrateStops(t *testing.T) {
+	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
 	type stop struct {
 		moves  int32 // are made before
@@ -243,6 +247,7 @@ func TestMigrateStops(t *testing.T) {
 // silent while the migration is aborted: its room gets back what it may still
 // issue, so nobody waits for it.
 func TestMigrateAbortsWithout(t *testing.T) {
+	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
 	together(t, map[string]*marchv1.Layout{
 		"retract":  quarter(),
@@ -274,6 +279,7 @@ func TestMigrateAbortsWithout(t *testing.T) {
 
 // TestMigrateRefuses has everything that must be refused, and changes nothing.
 func TestMigrateRefuses(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	w := &world{TB: t, name: "default", open: c.etcd.Store, admin: c.ledger()}
 	n := w.node()
@@ -361,6 +367,7 @@ func TestMigrateRefuses(t *testing.T) {
 
 // TestMigrateWatch streams a migration to its end, and ends with its console.
 func TestMigrateWatch(t *testing.T) {
+	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
 	w := newWorld(t, etcd.Store, "watch", halves())
 	n, other := w.node(), w.node()
