@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -76,7 +77,7 @@ func (i *instance) coldNext(tag string) int64 {
 // with the race detector say, etcd takes longer than a try may.
 func retried[T any](call func() (T, error)) (answer T, err error) {
 	for range 10 {
-		if answer, err = call(); allocator.KindOf(err) != allocator.Unavailable {
+		if answer, err = call(); allocator.KindOf(api.FromStatus(err)) != allocator.Unavailable {
 			return answer, err
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -182,10 +182,12 @@ func TestColdTagsMove(t *testing.T) {
 }
 
 // TestColdTagsMoveBounded changes the layout while etcd hangs where tags are read:
-// it is asked for a bounded number of them at a time.
+// it is asked for a bounded number of them at a time, and by refills that are due,
+// which read tags as well.
 func TestColdTagsMoveBounded(t *testing.T) {
 	t.Parallel()
 	const tags, bound = 500, 64
+	refills := int64(allocator.DefaultRefillerConfig(nil, nil).Concurrency)
 	c := newCluster(t, halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ColdAfter, cfg.CreateTags = 0, true })
 	var work sync.WaitGroup
@@ -209,13 +211,13 @@ func TestColdTagsMoveBounded(t *testing.T) {
 		<-release
 	})
 	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}))
-	a.await("as many reads as may be", func() bool { return now.Load() == bound })
+	a.await("as many reads as may be", func() bool { return now.Load() >= bound })
 	time.Sleep(500 * time.Millisecond) // 50 more are due
 	close(release)
 	a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	a.store.onTxn(nil)
-	if n := most.Load(); n != bound || seen.Load() < tags {
-		t.Errorf("%d of %d reads at once, want %d of %d or more", n, seen.Load(), bound, tags)
+	if n := most.Load(); n > bound+refills || seen.Load() < tags {
+		t.Errorf("%d of %d reads at once, want %d to %d of %d or more", n, seen.Load(), bound, bound+refills, tags)
 	}
 	c.verify()
 }

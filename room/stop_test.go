@@ -98,7 +98,7 @@ func TestStopEndsStreams(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
-	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 10 * time.Second })
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 30 * time.Second })
 	mine := &issued{TB: t, room: "a", tag: "order"}
 	idle, err := a.Stream(bg)
 	if err != nil {
