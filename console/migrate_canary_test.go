@@ -171,3 +171,26 @@ func TestAwaySince(t *testing.T) {
 		}
 	}
 }
+
+// A room's word that etcd is away excuses a failure for as long as that can be
+// so, and no longer.
+func TestFailuresThatEtcdExcuses(t *testing.T) {
+	zero := time.Now()
+	at := func(s float64) time.Time { return zero.Add(time.Duration(s * float64(time.Second))) }
+	l := &load{began: zero, elapsed: 20 * time.Second}
+	for s := 0.0; s < 20; s += 0.03 {
+		if s < 1 || s > 4 { // etcd is away in between
+			l.canary.answers = append(l.canary.answers, at(s))
+		}
+	}
+	l.mu.failed = []failure{
+		{since: at(1), told: at(3), away: true, text: "while it is away"},
+		{since: at(1), told: at(8), away: true, text: "soon after"},
+		{since: at(1), told: at(15), away: true, text: "long after"},
+		{since: at(1), told: at(3), text: "for another reason"},
+	}
+	failed, away := l.failures()
+	if want := []string{"long after", "for another reason"}; !slices.Equal(failed, want) || away != 2 {
+		t.Errorf("failed %q, %d excused; want %q, 2", failed, away, want)
+	}
+}

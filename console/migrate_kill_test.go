@@ -59,7 +59,7 @@ func TestMigrateKilled(t *testing.T) {
 	t.Parallel()
 	points, times := make(map[string]killPoint), killTimes
 	if testing.Short() {
-		times = []killTime{inFlight, answered} // TestMigrateHandover has the others, in this process
+		times = []killTime{inFlight, answered} // a whole run has the others
 	}
 	for name, p := range map[string]killPoint{
 		"grant": {Kind: "grant", Nth: 1}, "claim": {Kind: "claim", Nth: 1}, "keepalive": {Kind: "keepalive", Nth: 1},

@@ -274,11 +274,21 @@ func (l *load) failed(c *caller, err error) {
 	l.mu.failed = append(l.mu.failed, f)
 }
 
+// longestAgo is how long ago etcd may have become well again at most where a room
+// says that it is away: a lease that began before, the pause after that, and the
+// next one; or a tag that was read for as long. A room's word since when etcd is
+// away is not enough: one that is wrong about it might have been so for ever.
+var longestAgo = max(2*leaseWithin+allocator.DefaultRefillerConfig(nil, nil).BackoffMax, loadWithin)
+
 // failures returns the calls that failed, but for those that say that etcd was
 // away where the canary found it slow, too; these are counted.
 func (l *load) failures() (failed []string, away int) {
 	for _, f := range l.mu.failed {
-		if f.away && l.canary.slow(f.since, f.told, l.began.Add(l.elapsed)) {
+		since := f.since
+		if earliest := f.told.Add(-longestAgo); since.Before(earliest) {
+			since = earliest
+		}
+		if f.away && l.canary.slow(since, f.told, l.began.Add(l.elapsed)) {
 			away++
 			continue
 		}
