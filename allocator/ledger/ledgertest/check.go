@@ -35,7 +35,7 @@ func CheckCluster(tb TB, store ledger.Store, cluster string, issued Issued) {
 		tb.Fatalf("check of cluster %s: %v", cluster, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	// What operators have (march verify) sees it too.
 	report, err := l.Verify(ctx, nil)
