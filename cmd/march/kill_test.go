@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -88,11 +89,10 @@ func (s *issued) hammer(ctx context.Context, t *testing.T, address string, bound
 	}
 	defer func() { _ = conn.Close() }()
 	ids := marchv1.NewIDServiceClient(conn)
-	highest = make(map[allocator.Tag]int64)
-	var mu sync.Mutex
+	highest = maps.Clone(above)
+	var mu sync.Mutex // of highest
 	var callers sync.WaitGroup
 	for tag, floor := range above {
-		highest[tag] = floor
 		for range 2 {
 			callers.Go(func() {
 				last := floor

@@ -40,5 +40,10 @@ func (w withState) Run() int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	_ = os.Setenv("XDG_STATE_HOME", dir)
+	// Tests that are parallel wait for their processes more than they work: so many
+	// are, however few processors there are. A flag overrides it.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	return w.m.Run()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -21,7 +22,10 @@ func TestRollbackWithRequiredJournals(t *testing.T) {
 	t.Parallel()
 	m := newMatrix(t, true)
 	console := m.address(2)
-	begin(t, m.dir, nil, "console", "--etcd", m.etcd.Endpoint, "--grpc", console, "--http", "").ready(t)
+	start := func() *process {
+		return begin(t, m.dir, nil, "console", "--etcd", m.etcd.Endpoint, "--grpc", console, "--http", "").ready(t)
+	}
+	first := start()
 	if stdout, stderr, code := march(t, "cluster", "update", "--journal", "required", "--console", console); code != exitOK || stdout != "journal  required\n" {
 		t.Errorf("update: exit code %d\n%s%s", code, stdout, stderr)
 	}
@@ -32,8 +36,12 @@ func TestRollbackWithRequiredJournals(t *testing.T) {
 	backup := m.etcd.CopyData(t)
 	m.next(t, 10_000)
 	m.kill()
+	if code, err := first.stop(patience(t), syscall.SIGTERM); err != nil || code != exitOK {
+		t.Errorf("the console: exit code %d, %v", code, err)
+	}
 	m.etcd.PutBack(t, backup, false)
 	m.start(t)
+	start() // later: one that lived on, or is quick, sees revisions fall
 	for i, name := range []string{"a a-0", "b b-0"} {
 		_, stderr, code := march(t, "id", "next", "order", "--room", m.address(i))
 		if code != exitFailed || !strings.Contains(stderr, "started without its journal") || !strings.Contains(stderr, "`march instance confirm "+name+"`") {
