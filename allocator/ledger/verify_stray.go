@@ -69,7 +69,8 @@ func (v *verification) strange(ctx context.Context, kind string, room allocator.
 			return "", err
 		}
 		for _, kv := range answer.Got[0] {
-			if mark, err := decodeMark(kv); err != nil || !v.checker.behind(mark) {
+			_, err := v.l.keys.parse(kv.Key)
+			if mark, bad := decodeMark(kv); err != nil || bad != nil || !v.checker.behind(mark) {
 				return kv.Key, nil //nolint:nilerr // one that cannot be read is strange
 			}
 			from = kv.Key + "\x00"

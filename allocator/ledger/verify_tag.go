@@ -248,8 +248,9 @@ func (c *checker) wasLost(version int64) bool {
 
 // behind reports whether a mark may be of a room that never was. An instance that
 // a recover left out raises its marks over what it holds (Instance.left), and the
-// store may have forgotten its room: they count from when a layout has that again.
-// Nothing was leased of such a mark, so it has no era.
+// store may have forgotten its room: they count from when a layout has that again,
+// and until then no floor knows them (the README says what to do). Under the mark
+// that the store has nothing was leased, so it has no era.
 func (c *checker) behind(mark Mark) bool { return len(c.lost) > 0 && mark.Era.Version == 0 }
 
 // Problems returns what does not hold in d that must.

@@ -58,7 +58,8 @@ func patches() []patch {
 			"\t\tz = (z ^ z>>27) * 0x94d049bb133111eb\n" +
 			"\t\treturn z ^ z>>31\n\t}\n"},
 		{"runtime/rand.go", "globalRand.state.Init(*seed)", "*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)"},
-		// Whom a mutex is given to.
+		// Whom a mutex is given to. So who always comes back for one without a pause
+		// keeps it: a simulation that hangs, and should not, may be of that.
 		{"internal/sync/mutex.go", "starvationThresholdNs = 1e6", "starvationThresholdNs = 1 << 62"},
 		// How many goroutines, of whatever kind, ran before one of the queue of all
 		// processors has its turn.
