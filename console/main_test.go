@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 	// Tests that are parallel wait more than they work: so many are, however few
 	// processors there are. A flag overrides it.
-	if err := flag.Set("test.parallel", "6"); err != nil {
+	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -140,7 +140,6 @@ func TestMigrateLargest(t *testing.T) {
 // TestMigrateLongest reverses the most rooms there may be, a single residue
 // each, with one gap to park in: the longest plan that is known.
 func TestMigrateLongest(t *testing.T) {
-	t.Parallel()
 	for _, width := range []int{2, 63} {
 		t.Run(fmt.Sprint(width), func(t *testing.T) {
 			from := allocator.Layout{Version: 1, Boundary: allocator.MaxRooms + 1, Ranges: make(map[allocator.Room]allocator.Range)}

@@ -13,7 +13,6 @@ import (
 // Layouts and audit entries of the largest cluster come in pages that clients
 // take, however many are asked for, and all come.
 func TestPagesAreBounded(t *testing.T) {
-	t.Parallel()
 	c := startHalves(t)
 	l := c.ledger()
 	from, err := l.Refresh(bg)
