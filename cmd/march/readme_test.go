@@ -50,10 +50,11 @@ func TestReadme(t *testing.T) {
 		title, _, _ := strings.Cut(section, "\n")
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			r := &readme{dir: t.TempDir(), makefile: string(makefile)}
-			if r.base, err = freeBase(); err != nil {
+			base, err := freeBase()
+			if err != nil {
 				t.Fatal(err)
 			}
+			r := &readme{dir: t.TempDir(), makefile: string(makefile), base: base}
 			if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 				r.etcd = ledgertest.StartEtcd(t).Endpoint
 			}
