@@ -1,8 +1,8 @@
-// Command model checks march.pml, a model of how March leases IDs, with spin:
-// configurations in which no ID may be issued twice, exhausted, and mutants and
-// limits, broken on purpose, in each of which one must be. It prints a table,
-// and exits with 1 when any run did not end as it must, or met fewer states
-// than are recorded for it. See README.md.
+// Command model checks march.pml, a model of how March leases IDs, with spin. It
+// searches all states of some configurations, in which no ID may be issued twice. It
+// also runs mutants and limits, which are broken on purpose: in each of them an ID must
+// be issued twice. It prints a table, and exits with 1 if any run did not end as it
+// must, or met fewer states than are recorded for it. See README.md.
 package main
 
 import (

@@ -2,8 +2,9 @@
  * The protocol by which March leases IDs, for the model checker spin. README.md
  * beside it goes through it line by line; `make model` runs it.
  *
- * One tag, two rooms, a few instances, a few IDs. A room's range is kept as the
- * set of its IDs (bit k: ID k), which is all that a lease needs of a layout.
+ * One tag, two rooms, a few instances, a few IDs. A set of IDs is kept as bits
+ * (bit k: ID k). A room's range is the set of its IDs, which is all that a lease
+ * needs of a layout.
  *
  * What is one step: a transaction of etcd (it is serializable: atomic), and
  * what one process does by itself between two of them. All else interleaves.
@@ -14,8 +15,18 @@
  * that it assumes. Each must make an assertion fail.
  */
 
+#ifdef ONE_ROOM		/* all instances serve room a, under one layout */
+#define SMALL
+#define ROOM_MATES
+#define CHANGES 0
+#endif
+#ifdef SMALL		/* one boundary: a room has all IDs or none; room a first */
+#define A_FIRST
+#define BOUNDARY 1
+#define STEP 1
+#endif
 #ifndef INSTANCES
-#define INSTANCES 2	/* instance i serves room i % 2 */
+#define INSTANCES 2	/* instance i serves room i % 2, or room a with ROOM_MATES */
 #endif
 #ifndef IDS
 #define IDS 6		/* the tag's limit, exclusive: 15 at most */
@@ -30,101 +41,179 @@
 #define CHANGES 1	/* of the layout, in all lives of the store together */
 #endif
 #ifndef RAISES
-#define RAISES 0	/* of a mark by a helper: skip, import */
+#define RAISES 0	/* of a mark by an operator: skip, import */
 #endif
 #ifndef SNAPSHOTS
 #define SNAPSHOTS 0	/* times that a member falls behind and answers from there */
 #endif
 #ifndef LATE
-#define LATE 0		/* requests that arrive after their sender gave up */
+#define LATE 0		/* requests that arrive after their sender gave up, also after a restore */
+#endif
+#ifndef BACKUPS
+#define BACKUPS 1	/* places for a backup; one is taken once */
 #endif
 #ifndef RESTORES
-#define RESTORES 0	/* of the one backup */
+#define RESTORES 0	/* of any backup */
 #endif
-#ifndef FENCES
-#define FENCES 0	/* halts on purpose, or by mistake */
+#ifndef ROLLBACKS
+#define ROLLBACKS 0	/* of raft's own data, which no beat shows */
 #endif
 #ifndef RUNS
-#define RUNS (RESTORES + FENCES + 1)	/* of recover */
+#define RUNS (RESTORES + ROLLBACKS)	/* of recover, of which each may break off */
+#endif
+#ifndef MARGIN
+#define MARGIN 0	/* steps that a recover adds where it went on without an instance */
 #endif
 #ifndef FORGETS
 #define FORGETS 0	/* registrations removed by an operator */
 #endif
+#ifndef LEAVES
+#define LEAVES 0	/* instances that leave in good order */
+#endif
+/*
+ * Other switches:
+ * ROOM_MATES   all instances serve room a
+ * A_FIRST      the first layout gives all IDs to room a
+ * EARLY        the backup is of the start, and no recover runs before it is restored
+ * NO_KILLS     no instance is killed
+ * NO_RESENT    no request arrives twice
+ * HALTED_BACKUP the second backup is taken while leasing is halted
+ * REFUSED      an instance may answer recover without its barrier
+ * LOST_ANSWERS an answer to the barrier may be lost
+ * LOST_JOURNAL an instance may be killed once and start again without its journal
+ * ORPHANS      with 2 instances: the margin may be too small. Chains are held, and the duplicates
+ *              that the design names are excused (see `lease`), and no others.
+ *              Without it recover goes on without instances only where the margin covers
+ *              the steps that a restore took from them.
+ */
 
 #define A 0
 #define B 1
+#ifdef ROOM_MATES
+#define ROOM(i) A
+#else
 #define ROOM(i) ((i) % 2)
+#endif
 #define BIT(n) (1 << (n))
 #define MAX(x, y) ((x) > (y) -> (x) : (y))
+#define MIN(x, y) ((x) < (y) -> (x) : (y))
 
-/* A stamp is (epoch, mod revision of the layout); 0 is none. */
+/* A stamp is (epoch, mod revision of the layout); 0 is none. Stamps also compare
+ * as the versions of their layouts do: a change adds one to both, and the
+ * version that a recover writes is above every version before it. */
 #define STAMP(epoch, revision) ((epoch) * 16 + (revision))
 #define EPOCH(stamp) ((stamp) / 16)
 #define REVISION(stamp) ((stamp) % 16)
 
 /* What etcd holds, and a restore takes back. */
 typedef Store {
-	byte epoch;		/* the last one that was written; counts while halted is 0 */
-	byte halted;		/* 0, or the nonce of who halted */
+	byte epoch;		/* in force, or stopped by a halt; counts over all lives */
+	byte halted;		/* 0, or the nonce of the halt */
 	byte revision;		/* mod revision of the layout */
 	short range[2];		/* of each room, as a set of IDs; 0 for none */
 	byte ever;		/* rooms that ever had a range, as bits */
 	byte next[2];		/* the marks; 0: there is none */
 	byte stamp[2];		/* the marks' */
-	byte registered		/* instances, as bits */
+	byte began[2];		/* the base at which the room began in the mark's epoch */
+	byte registered;	/* instances, as bits */
+	byte writes;		/* etcd's revision, where instances leave, */
+	byte beat		/* and the one that its beat carries */
 }
 
 Store etcd;
 #define NOW STAMP(etcd.epoch, etcd.revision)
 #define MEMBER(r) ((etcd.ever / BIT(r)) % 2)
-#define FLOOR_OF(m) MAX((MEMBER(A) -> etcd.next[A] : 0), (MEMBER(B) -> etcd.next[B] : 0))
+
+/* What an epoch says. It never changes, and no two epochs are the same. */
+#define EPOCHS (RUNS + 2)
+typedef Epoch {
+	byte total;		/* margin total; a mark has that of its stamp's epoch */
+	byte last;		/* the margin that the last recover added */
+	byte listed;		/* instances whose answers recover took, as bits */
+	byte stopped;		/* the epoch that the halt stopped */
+}
+Epoch ep[EPOCHS];
+byte epochs;			/* ever made, in all lives: a random one is one more */
+
+/* d of the design: what the floor adds to a mark that lacks steps of the total.
+ * The narrowest range has one ID in each block. */
+#ifdef MUTANT_MARGIN_IN_IDS
+#define SPAN STEP
+#else
+#define SPAN ((STEP + 1) * BOUNDARY)
+#endif
+#ifdef MUTANT_LAST_MARGIN
+#define LACKS(r) (EPOCH(etcd.stamp[r]) != etcd.epoch -> ep[etcd.epoch].last : 0)
+#else
+#ifdef MUTANT_NO_MARGIN
+#define LACKS(r) 0
+#else
+#define LACKS(r) (ep[etcd.epoch].total - ep[EPOCH(etcd.stamp[r])].total)
+#endif
+#endif
+#define REACH(r) MIN(etcd.next[r] + LACKS(r) * SPAN, IDS)
+#define FLOOR MAX((MEMBER(A) -> REACH(A) : 0), (MEMBER(B) -> REACH(B) : 0))
 
 /* What an instance knows. */
-mtype = { reading, leasing, answered };
+mtype = { reading, leasing, answered, gone };
 typedef Instance {
-	mtype at;		/* reading: mark unknown; leasing: known; answered: a lease committed, its answer under way */
+	/* reading: its mark is unknown; leasing: known; answered: a lease committed, and
+	 * its answer is under way; gone: it left */
+	mtype at;
 	byte stamp;		/* epoch and layout, 0 for none; of the layout: */
 	short range;		/* its room's */
 	byte next;		/* the mark, */
 	byte markStamp;		/* and its stamp */
-	bit floored;		/* whether the floor was read under stamp */
-	byte floor;
+	byte floor;		/* read under stamp, where markStamp is another */
+#ifdef MUTANT_FLOOR_BEFORE_LAYOUT
+	bit floored;
+#endif
 	bit retry;		/* the last try was refused */
 	short segment		/* that a committed lease put into the mark */
-#if RESTORES || FENCES
-;	byte told;		/* its journal: one above the largest ID that it accepted */
-	byte seen;		/* its journal: epochs, as bits */
-	bit barred;		/* it answered recover, and waits for an epoch that it never saw */
-	bit checked		/* the beat, over this connection */
+#if RUNS
+;	byte told;		/* journal: one above the largest ID that it accepted, */
+	byte toldStamp;		/* and the stamp it was leased under */
+	byte joined;		/* journal: the epochs that it was in, as bits */
+	byte barred;		/* nonce of the halt for which it accepted recover's barrier; 0 from the next epoch on */
+	bit fresh;		/* this incarnation accepted no barrier */
+	bit raises;		/* it was left out of the epoch of stamp, and has to raise marks before it joins */
+	byte rooms;		/* the rooms of which it will raise the marks */
+#ifdef LOST_JOURNAL
+	byte gap;		/* the latest epoch of which an incarnation before had a journal that is lost */
+#endif
+#if RESTORES && MARGIN
+	byte steps;		/* ghost: leased since the backup in this life, */
+	byte lost;		/* ghost: and in lives that a restore ended; */
+	byte blind;		/* ghost: and since it last accepted an answer */
+#endif
+#ifdef ORPHANS
+	short held;		/* its chain: accepted, not issued */
+	short had;		/* ghost: all IDs that it ever accepted */
+	short taken		/* ghost: those that others leased in epochs that left it out */
+#endif
 #endif
 }
 Instance in[INSTANCES];
 
 short issued;			/* the oracle: every ID ever issued, as bits */
 
-/* A request whose sender gave up. */
-typedef Request { byte by; byte stamp; byte next; byte markStamp; byte end }
 #if LATE
+/* A request whose sender gave up. */
+typedef Request { byte by; byte stamp; byte next; byte markStamp; byte base; byte end; short segment }
 Request late;			/* end 0: none */
-#endif
-
-#ifdef MUTANT_STALE_FLOOR
-#define OLD_HOLDS(known) (oldStamp != 0)
-#else
-#define OLD_HOLDS(known) (oldStamp == known)
 #endif
 
 #define copy(from, to) \
 	to.epoch = from.epoch; to.halted = from.halted; to.revision = from.revision; \
 	to.range[A] = from.range[A]; to.range[B] = from.range[B]; to.ever = from.ever; \
 	to.next[A] = from.next[A]; to.next[B] = from.next[B]; \
-	to.stamp[A] = from.stamp[A]; to.stamp[B] = from.stamp[B]; to.registered = from.registered
+	to.stamp[A] = from.stamp[A]; to.stamp[B] = from.stamp[B]; \
+	to.began[A] = from.began[A]; to.began[B] = from.began[B]; \
+	to.registered = from.registered; to.writes = from.writes; to.beat = from.beat
 
-#if RESTORES
-Store backup;			/* epoch 0: none was taken */
+#if RESTORES || ROLLBACKS
+Store backup[BACKUPS];		/* epoch 0: none was taken */
 byte restores;
-#endif
-#if RESTORES || FENCES
 bit behind;			/* the raft index is below the beat's */
 #endif
 
@@ -134,10 +223,16 @@ byte oldStamp, oldFloor;
 byte snapshots;
 #endif
 
-byte changes, raises, fences, forgets;
+#if LEAVES
+/* What others remember of an instance that left: epoch 0, it did not. */
+typedef Leave { byte epoch; byte writes }
+Leave left[INSTANCES];
+#endif
+
+byte changes, raises, forgets;
 
 /* Scratch, which is 0 between steps. */
-byte n, k, b, lo1, hi1, lo2, hi2, base, end;
+byte n, k, b, lo1, hi1, lo2, hi2, base, end, low;
 short seg;
 bit ok;
 
@@ -225,10 +320,11 @@ inline anyLayout() {
 #define SAME_EPOCH(known) (etcd.epoch == EPOCH(known) && !etcd.halted)
 #define SAME(s, t) ((s) == (t))
 #endif
+#define REGISTERED(i) ((etcd.registered / BIT(i)) % 2)
 #ifdef MUTANT_NO_REGISTRATION
 #define STILL_REGISTERED(i) true
 #else
-#define STILL_REGISTERED(i) ((etcd.registered / BIT(i)) % 2)
+#define STILL_REGISTERED(i) REGISTERED(i)
 #endif
 
 /* The conditions of a lease that is sent by i under stamp known, over the mark
@@ -239,188 +335,406 @@ inline compare(i, known, next0, stamp0) {
 		etcd.next[ROOM(i)] == next0 && etcd.stamp[ROOM(i)] == stamp0
 }
 
+#if LEAVES
+#define WROTE etcd.writes++
+#else
+#define WROTE skip
+#endif
+
 /* A mark is written here, when leased, and in raise. */
-inline write(i, known, to) {
-	etcd.next[ROOM(i)] = to;
-	etcd.stamp[ROOM(i)] = known
+inline write(i, known, first, after) {
+#if RUNS
+	if
+	:: EPOCH(etcd.stamp[ROOM(i)]) != EPOCH(known) -> etcd.began[ROOM(i)] = first
+	:: else
+	fi;
+#endif
+#if RESTORES && MARGIN
+	in[i].steps = in[i].steps + 1 + LACKS(ROOM(i));
+	in[i].blind = in[i].blind + 1 + LACKS(ROOM(i));
+#endif
+	etcd.next[ROOM(i)] = after;
+	etcd.stamp[ROOM(i)] = known;
+	WROTE
 }
 
-/* A helper raises a mark: the stamp stays. */
-inline raise(r, to) {
+/* A mark is raised: the stamp stays, and with it the total. */
+inline raise(r, least) {
 	if
-	:: to > etcd.next[r] ->
-		etcd.next[r] = to;
-#ifdef MUTANT_SKIP_STAMPS
+	:: least > etcd.next[r] ->
+		etcd.next[r] = least;
+#ifdef MUTANT_RAISE_STAMPS
 		etcd.stamp[r] = NOW
 #endif
 	:: else
 	fi
 }
 
-/* An instance sees the epoch and layout that hold. */
-inline learn(i) {
-	in[i].stamp = NOW;
-	in[i].range = etcd.range[ROOM(i)];
-#ifndef MUTANT_FLOOR_BEFORE_LAYOUT
-	in[i].floored = 0; in[i].floor = 0;
-#endif
-#if RESTORES || FENCES
-	in[i].seen = in[i].seen | BIT(etcd.epoch);
-	in[i].barred = 0
-#endif
-}
-
-/* It sees its room's mark. */
+/* It sees its room's mark and the floor, which is in low. */
 inline learnMark(i) {
 	in[i].next = etcd.next[ROOM(i)];
 	in[i].markStamp = etcd.stamp[ROOM(i)];
 	in[i].at = leasing;
+#ifdef MUTANT_FLOOR_BEFORE_LAYOUT
 	if
-	:: SAME(in[i].markStamp, in[i].stamp) -> in[i].floored = 0; in[i].floor = 0 /* needs none */
+	:: SAME(in[i].markStamp, in[i].stamp) -> in[i].floor = 0; in[i].floored = 0
 	:: else
-	fi
+	fi;
+#else
+#ifdef MUTANT_NO_FLOOR
+	in[i].floor = 0;
+#else
+	in[i].floor = (SAME(in[i].markStamp, in[i].stamp) -> 0 : low);
+#endif
+#endif
+	low = 0
 }
 
 /* It forgets the mark: the outcome of its last try is unknown. */
 inline forgetMark(i) {
 	in[i].at = reading;
-	in[i].next = 0; in[i].markStamp = 0; in[i].segment = 0; in[i].retry = 0
+	in[i].next = 0; in[i].markStamp = 0; in[i].floor = 0; in[i].segment = 0; in[i].retry = 0
 }
 
-#if RESTORES || FENCES
-#define MAY_LEASE(i) (in[i].checked && !in[i].barred)
-#define NEW_EPOCH(i) (!in[i].barred || !(in[i].seen & BIT(etcd.epoch)))
+inline die(i) {
+	forgetMark(i);
+	in[i].stamp = 0; in[i].range = 0;
+#if RUNS
+	in[i].barred = 0; in[i].fresh = 1; in[i].raises = 0; in[i].rooms = 0;
+#ifdef ORPHANS
+	in[i].held = 0
+#endif
+#endif
+}
+
+#if RUNS
+#define JOINED(i, e) ((in[i].joined / BIT(e)) % 2)
+#define LISTED(i, e) ((ep[e].listed / BIT(i)) % 2)
+/* Whether an epoch left i out. */
+#ifdef MUTANT_BARRIER_IS_ENOUGH
+#define ORPHANED(i, e) (in[i].fresh || !JOINED(i, ep[e].stopped))
 #else
-#define MAY_LEASE(i) true
-#define NEW_EPOCH(i) true
+#ifdef MUTANT_LISTED_IS_ENOUGH
+#define ORPHANED(i, e) (in[i].fresh || !LISTED(i, e))
+#else
+#define ORPHANED(i, e) (in[i].fresh || !LISTED(i, e) || !JOINED(i, ep[e].stopped))
+#endif
+#endif
+/* Whether the mark of room r keeps the room off all that i accepted. */
+#define COVERS(r, i) (etcd.stamp[r] <= in[i].toldStamp -> REACH(r) >= in[i].told : \
+	(JOINED(i, EPOCH(etcd.stamp[r])) || etcd.began[r] >= in[i].told))
+#ifdef MUTANT_ORPHAN_LOOKS_AT_ITS_OWN
+#define COVERED(i) COVERS(ROOM(i), i)
+#else
+#define COVERED(i) (COVERS(A, i) && COVERS(B, i))
+#endif
+/* Evidence: an epoch older than the latest that i was in, be it one it was in
+ * or one that it never saw (its layout version is not above the highest known). */
+#ifdef MUTANT_UNSEEN_IS_NEW
+#define EVIDENCE(i) (JOINED(i, etcd.epoch) && in[i].joined >= BIT(etcd.epoch + 1))
+#else
+#define EVIDENCE(i) (in[i].joined >= BIT(etcd.epoch + 1))
+#endif
+#if ROLLBACKS
+#define MAY_MEET(i) (!EVIDENCE(i) && !(in[i].barred && JOINED(i, etcd.epoch)))
+#else
+#define MAY_MEET(i) (!(in[i].barred && JOINED(i, etcd.epoch)))
+#endif
+#else
+#define MAY_MEET(i) true
 #endif
 
-/* Instance i of room i % 2. It may stand still at any point for as long as it
- * likes, and go on: that is an interleaving. */
+/* The beat is looked at before a lease over a new connection, and a restore
+ * ends all connections: so an instance leases over one that was checked, or
+ * sees that etcd went back. */
+#if RESTORES && !defined(LIMIT_UNSEEN_RESTORE)
+#define CHECKED (!behind)
+#else
+#define CHECKED true
+#endif
+
+/* Instance i sees the epoch and layout that hold, its mark, and the floor. */
+inline learn(i) {
+	in[i].stamp = NOW;
+	in[i].range = etcd.range[ROOM(i)];
+	low = FLOOR; learnMark(i)
+}
+
+#if RUNS
+inline join(i) {
+	in[i].joined = in[i].joined | BIT(etcd.epoch);
+#ifdef ORPHANS
+	/* It has met the epoch: it holds nothing that another has, unless that one was left out. */
+	assert(!(in[i].held & in[i].taken) || ORPHANED(1 - i, etcd.epoch));
+#endif
+	skip
+}
+
+/* It meets an epoch that it was not in. */
+inline meet(i) {
+	if
+	:: ORPHANED(i, etcd.epoch) ->
+		printf("%c%d: was left out of epoch %d\n", 97 + ROOM(i), i, etcd.epoch);
+#if defined(ORPHANS) && !defined(MUTANT_ORPHAN_KEEPS_CHAIN)
+		in[i].held = 0;
+#endif
+#ifndef MUTANT_ORPHAN_TAKES_ANSWER
+		in[i].segment = 0; in[i].retry = 0;
+#endif
+		if
+		:: in[i].told && !COVERED(i) ->
+			in[i].raises = 1; in[i].rooms = etcd.ever;
+#ifdef MUTANT_JOURNAL_FIRST
+			in[i].joined = in[i].joined | BIT(etcd.epoch)
+#endif
+		:: else -> in[i].raises = 0; in[i].rooms = 0; join(i)
+		fi
+	:: else -> join(i)
+	fi;
+	in[i].barred = 0
+}
+#endif
+
+/* An ID that is issued twice is a duplicate, but for the residual risk that the
+ * design names: one of the two instances was left out of the epoch under which
+ * the other leased it, and had not joined that yet. */
+#ifdef ORPHANS
+#define EXCUSED (in[0].taken | in[1].taken)
+#else
+#define EXCUSED 0
+#endif
+inline issue(i, ids) {
+	if
+	:: ids & issued & ~EXCUSED ->
+		printf("%c%d: issues IDs %x of which %x were issued before\n", 97 + ROOM(i), i, ids, ids & issued)
+	:: else -> printf("%c%d: issues IDs %x\n", 97 + ROOM(i), i, ids)
+	fi;
+	assert(!(ids & issued & ~EXCUSED)); /* no ID twice */
+	issued = issued | ids
+}
+
+/* What the oracle notes when i leases seg under the epoch that holds. */
+inline note(i) {
+#ifdef ORPHANS
+	k = 0;
+	do
+	:: k < INSTANCES ->
+		if
+		:: k != i && !JOINED(k, etcd.epoch) && ORPHANED(k, etcd.epoch) ->
+			in[k].taken = in[k].taken | (seg & (in[k].had | in[k].segment))
+		:: else
+		fi;
+		k++
+	:: else -> break
+	od;
+	k = 0;
+#endif
+	skip
+}
+
+#if RUNS
+#define MAY_LEASE(i) (CHECKED && !in[i].barred && !in[i].raises)
+#else
+#define MAY_LEASE(i) true
+#endif
+
+/* Instance i. It may stand still at any point for as long as it likes, and go
+ * on: that is an interleaving. */
 proctype instance(byte i) {
 	do
-	/* 1. It learns epoch and layout, sooner or later. A read that shows an older
-	 * layout is a read of then that took its time. */
+	/* 1, 2, 3. It learns epoch and layout, and then reads its mark and the floor
+	 * on condition that both hold: so it is as if it read all at once. It does so
+	 * when it likes after a change; and again when it does not know its mark. */
 	:: atomic {
-		!etcd.halted && in[i].stamp != NOW && in[i].at != answered && NEW_EPOCH(i) ->
-		learn(i);
-		printf("%c%d: learns epoch %d, layout %d\n", 97 + ROOM(i), i, etcd.epoch, etcd.revision)
-	}
-	/* 2, 3. It reads the mark and the floor, on condition that what it knows
-	 * holds. Where it does not, the answer shows what does: learn. */
-	:: atomic {
-		!etcd.halted && in[i].stamp && in[i].at != answered && SAME(in[i].stamp, NOW) &&
-		(in[i].at == reading || !SAME(in[i].markStamp, in[i].stamp) && !in[i].floored) ->
-#ifndef MUTANT_NO_FLOOR
-		in[i].floor = FLOOR_OF(0);
+		!etcd.halted && MAY_MEET(i) && (in[i].at == reading || in[i].at == leasing && in[i].stamp != NOW) ->
+#if RUNS
+		if
+		:: !JOINED(i, etcd.epoch) && !(in[i].raises && in[i].stamp == NOW) -> meet(i)
+		:: else -> in[i].barred = 0
+		fi;
 #endif
-		in[i].floored = 1;
-		learnMark(i);
-		printf("%c%d: reads its mark %d and floor %d\n", 97 + ROOM(i), i, in[i].next, FLOOR_OF(0))
+		learn(i);
+		printf("%c%d: learns epoch %d, layout %d, its mark %d and floor %d\n", 97 + ROOM(i), i,
+			etcd.epoch, etcd.revision, in[i].next, in[i].floor)
 	}
+#if RUNS
+	/* The same while an answer is under way: it is taken only if the epoch is
+	 * still the one of its request. */
+	:: atomic {
+		!etcd.halted && MAY_MEET(i) && in[i].at == answered && !JOINED(i, etcd.epoch) ->
+		meet(i);
+#ifdef MUTANT_ORPHAN_TAKES_ANSWER
+		skip
+#else
+		learn(i)
+#endif
+	}
+	/* It was left out: it raises the marks of all rooms in one transaction that
+	 * compares epoch and layout, and only then joins. */
+	:: atomic {
+		in[i].raises && !etcd.halted &&
+#ifdef MUTANT_RAISE_UNDER_ANY_LAYOUT
+		EPOCH(in[i].stamp) == etcd.epoch ->
+#else
+		in[i].stamp == NOW ->
+#endif
+		d_step {
+#ifndef MUTANT_ORPHAN_RAISES_ITS_OWN
+			if
+			:: in[i].rooms & BIT(A) -> raise(A, in[i].told)
+			:: else
+			fi;
+			if
+			:: in[i].rooms & BIT(B) -> raise(B, in[i].told)
+			:: else
+			fi;
+#endif
+			raise(ROOM(i), in[i].told);
+			in[i].raises = 0; in[i].rooms = 0
+		}
+		join(i);
+		learn(i);
+		printf("%c%d: raises all marks to %d, and joins epoch %d\n", 97 + ROOM(i), i, in[i].told, etcd.epoch)
+	}
+#endif
 #if SNAPSHOTS
-	/* The same from a member that has fallen behind. A mark that is too old would
+	/* The floor from a member that has fallen behind. A mark that is too old would
 	 * be refused later, and a newer one shown: so it is the newer one at once. */
 	:: atomic {
-		OLD_HOLDS(in[i].stamp) && in[i].stamp && in[i].at != answered &&
-		(in[i].at == reading || in[i].markStamp != in[i].stamp && !in[i].floored) ->
-		in[i].floor = oldFloor;
-		in[i].floored = 1;
-		learnMark(i);
+#ifdef MUTANT_STALE_FLOOR
+		oldStamp && in[i].stamp && in[i].at == reading ->
+#else
+		oldStamp == in[i].stamp && in[i].stamp && in[i].at == reading ->
+#endif
+		low = oldFloor; learnMark(i);
 		printf("%c%d: reads floor %d from the member that is behind\n", 97 + ROOM(i), i, oldFloor)
 	}
+#endif
+#ifdef MUTANT_FLOOR_BEFORE_LAYOUT
+	/* It reads the floor by itself, before the layout that it is used under. */
+	:: d_step { !in[i].floored && !etcd.halted -> in[i].floor = FLOOR; in[i].floored = 1 }
 #endif
 	/* 4, 5. It sends the lease and etcd decides. In between nothing changes that
 	 * the request is made of, so that it is made when it arrives. */
 	:: atomic {
-		in[i].at == leasing && in[i].range && MAY_LEASE(i) &&
-		(SAME(in[i].markStamp, in[i].stamp) || in[i].floored) ->
+#ifdef MUTANT_FLOOR_BEFORE_LAYOUT
+		(SAME(in[i].markStamp, in[i].stamp) || in[i].floored) &&
+#endif
+		in[i].at == leasing && in[i].range && MAY_LEASE(i) ->
 		base = in[i].next;
 #ifdef MUTANT_RETRY_FORGETS
 		base = (in[i].retry -> 0 : base);
 #endif
-		base = (SAME(in[i].markStamp, in[i].stamp) -> base : MAX(base, in[i].floor));
+		base = MAX(base, in[i].floor);
 		select(n : 1 .. STEP);
 		cut(in[i].range);
 		compare(i, in[i].stamp, in[i].next, in[i].markStamp);
 		if
 		:: seg && ok -> /* done; the answer is under way */
-			write(i, in[i].stamp, end);
-			in[i].at = answered; in[i].segment = seg;
-			in[i].next = end; in[i].markStamp = in[i].stamp;
-			in[i].floored = 0; in[i].floor = 0; in[i].retry = 0;
+			d_step {
+				write(i, in[i].stamp, base, end);
+				note(i);
+				in[i].at = answered; in[i].segment = seg;
+				in[i].next = end; in[i].markStamp = in[i].stamp;
+				in[i].floor = 0; in[i].retry = 0;
+			}
 			printf("%c%d: lease of %d IDs from %d commits, mark %d\n", 97 + ROOM(i), i, n, base, end)
 		:: seg && ok -> /* done; the answer is lost */
-			write(i, in[i].stamp, end);
+			write(i, in[i].stamp, base, end);
 			forgetMark(i);
 			printf("%c%d: lease of %d IDs from %d commits, mark %d; the answer is lost\n", 97 + ROOM(i), i, n, base, end)
+#ifndef NO_RESENT
 		:: seg && ok -> /* done; sent again, and refused by its own doing */
-			write(i, in[i].stamp, end);
-			learnMark(i);
+			write(i, in[i].stamp, base, end);
+			low = FLOOR; learnMark(i);
 			in[i].retry = 1;
-			printf("%c%d: lease of %d IDs from %d commits, mark %d; it arrives twice, the second answer is seen: refused\n", 97 + ROOM(i), i, n, base, end)
-		:: seg && !ok -> /* refused; the answer shows the mark, as to the rest: learn */
-			learnMark(i);
+			printf("%c%d: lease of %d IDs from %d commits, mark %d; it arrives twice, and is refused\n",
+				97 + ROOM(i), i, n, base, end)
+#endif
+		:: seg && !ok && in[i].stamp == NOW && !etcd.halted -> /* refused; the answer shows the mark */
+			low = FLOOR; learnMark(i);
 			in[i].retry = 1;
 			printf("%c%d: lease of %d IDs from %d is refused; mark %d\n", 97 + ROOM(i), i, n, base, in[i].next)
 #if LATE
 		:: seg && !late.end -> /* it is under way when its sender gives up */
-			late.by = i; late.stamp = in[i].stamp; late.next = in[i].next; late.markStamp = in[i].markStamp; late.end = end;
+			late.by = i; late.stamp = in[i].stamp; late.next = in[i].next; late.markStamp = in[i].markStamp;
+			late.base = base; late.end = end; late.segment = seg;
 			forgetMark(i);
 			printf("%c%d: lease of %d IDs from %d is under way; its sender gives up\n", 97 + ROOM(i), i, n, base)
 #endif
 #ifdef MUTANT_UNKNOWN_IS_SUCCESS
 		:: seg -> /* lost */
 			in[i].at = answered; in[i].segment = seg;
-			in[i].next = end; in[i].markStamp = in[i].stamp; in[i].floored = 0; in[i].floor = 0;
+			in[i].next = end; in[i].markStamp = in[i].stamp; in[i].floor = 0;
 			printf("%c%d: lease of %d IDs from %d is lost on the way and taken for done\n", 97 + ROOM(i), i, n, base)
 #endif
-		:: seg -> /* lost on the way */
-			forgetMark(i);
-			printf("%c%d: lease of %d IDs from %d is lost on the way\n", 97 + ROOM(i), i, n, base)
-		:: !seg -> skip /* the limit */
+		:: else -> forgetMark(i); /* lost on the way, or refused; or the limit */
+			printf("%c%d: lease of %d IDs from %d is refused, or at the limit\n", 97 + ROOM(i), i, n, base)
 		fi;
 		clean()
 	}
-	/* 6. It takes the answer; or never does. It issues all of the segment at once:
-	 * an ID that is issued later, or never, collides with no more than that. */
+	/* 6. It takes the answer; or never does. Where chains are not held, it issues
+	 * all of the segment at once: an ID that is issued later, or never, collides
+	 * with no more than that. */
 	:: atomic {
 		in[i].at == answered ->
-		if
-		:: in[i].segment & issued -> printf("%c%d: accepts IDs %x of which %x were issued before\n", 97 + ROOM(i), i, in[i].segment, in[i].segment & issued)
-		:: else -> printf("%c%d: accepts and issues IDs %x\n", 97 + ROOM(i), i, in[i].segment)
-		fi;
-		assert(!(in[i].segment & issued)); /* no ID twice */
-		issued = issued | in[i].segment;
-#if RESTORES || FENCES
+#ifdef ORPHANS
+		in[i].held = in[i].held | in[i].segment;
+		in[i].had = in[i].had | in[i].segment;
+		printf("%c%d: accepts IDs %x\n", 97 + ROOM(i), i, in[i].segment);
+#else
+		issue(i, in[i].segment);
+#endif
+#if RUNS
 		in[i].told = MAX(in[i].told, in[i].next);
+		in[i].toldStamp = in[i].stamp;
+#if RESTORES && MARGIN
+		in[i].blind = 0;
+#endif
 #endif
 		in[i].segment = 0;
 		in[i].at = leasing
 	}
+#ifdef ORPHANS
+	:: atomic { in[i].held -> issue(i, in[i].held); in[i].held = 0 }
+#endif
 #ifndef NO_KILLS
-	/* It is killed, and starts again with its journal. */
+	/* It is killed, and starts again: with its journal, or without it. */
 	:: atomic {
 		in[i].stamp ->
-		forgetMark(i);
-		in[i].stamp = 0; in[i].range = 0; in[i].floored = 0; in[i].floor = 0;
-#if RESTORES || FENCES
-		in[i].barred = 0; in[i].checked = 0;
-#endif
+		die(i);
 		printf("%c%d: is killed, and starts again\n", 97 + ROOM(i), i)
 	}
 #endif
-#if RESTORES || FENCES
-	/* It looks at the beat, before it leases over a new connection. */
+#ifdef LOST_JOURNAL
 	:: atomic {
-		!in[i].checked && !etcd.halted ->
-		if
-#ifdef LIMIT_UNSEEN_RESTORE
-		:: in[i].checked = 1
+		in[i].joined && !in[i].gap ->
+		die(i);
+		d_step {
+			do
+			:: in[i].joined >= BIT(in[i].gap + 1) -> in[i].gap++
+			:: else -> break
+			od;
+			in[i].joined = 0; in[i].told = 0; in[i].toldStamp = 0
+		}
+		printf("%c%d: is killed, and starts again without its journal\n", 97 + ROOM(i), i)
+	}
 #endif
-		:: behind -> etcd.halted = 255; printf("%c%d: sees that etcd went back, and halts\n", 97 + ROOM(i), i)
-		:: !behind -> in[i].checked = 1
-		fi
+#if LEAVES
+	/* It leaves in good order: it deletes its registration, over a checked
+	 * connection, and issues nothing more. Others see it, and at which revision. */
+	:: atomic {
+#ifndef MUTANT_LEAVE_UNCHECKED
+		CHECKED &&
+#endif
+		in[i].at != gone && in[i].stamp && REGISTERED(i) && in[i].stamp == NOW && !etcd.halted ->
+		etcd.registered = etcd.registered & ~BIT(i);
+		WROTE;
+		left[i].epoch = etcd.epoch; left[i].writes = etcd.writes;
+		die(i);
+		in[i].at = gone;
+		printf("%c%d: leaves at revision %d\n", 97 + ROOM(i), i, etcd.writes);
+		break
 	}
 #endif
 	od
@@ -429,7 +743,40 @@ proctype instance(byte i) {
 #ifdef MUTANT_FORGET_UNCHECKED
 #define MAY_FORGET true
 #else
-#define MAY_FORGET (!etcd.halted && !behind)
+#define MAY_FORGET (!etcd.halted && CHECKED)
+#endif
+
+#if RESTORES || ROLLBACKS
+/* The beat is as late as can be when a backup is taken. An instance that finds
+ * etcd behind does not write it. */
+inline writeBeat() {
+#if LEAVES
+	etcd.beat = (CHECKED && !etcd.halted -> etcd.writes : etcd.beat)
+#else
+	skip
+#endif
+}
+
+inline taken(j) {
+#if RESTORES && MARGIN
+	k = 0;
+	do
+	:: k < INSTANCES -> in[k].steps = 0; in[k].lost = 0; in[k].blind = 0; k++
+	:: else -> break
+	od;
+	k = 0;
+#endif
+	printf("backup %d is taken\n", j)
+}
+#endif
+
+/* A rollback of raft's own data is one that the design sees: to before an epoch
+ * that every instance has been in. */
+#if ROLLBACKS
+#define IN_LATEST(i) (in[i].joined >= BIT(etcd.epoch) && in[i].joined >= BIT(backup[0].epoch + 1))
+#define MAY_RESTORE (IN_LATEST(0) && IN_LATEST(1))
+#else
+#define MAY_RESTORE true
 #endif
 
 /* Operators, consoles, and what befalls the store. */
@@ -453,7 +800,7 @@ proctype world() {
 		select(n : 1 .. 2);
 		base = etcd.next[k] + n;
 		raise(k, base);
-		printf("helper: raises the mark of room %c to %d\n", 97 + k, base);
+		printf("operator: raises the mark of room %c to %d\n", 97 + k, base);
 		clean()
 	}
 #endif
@@ -461,7 +808,7 @@ proctype world() {
 	:: atomic {
 		snapshots < SNAPSHOTS ->
 		snapshots++;
-		oldStamp = NOW; oldFloor = FLOOR_OF(0);
+		oldStamp = NOW; oldFloor = FLOOR;
 		printf("a member falls behind: it shows floor %d under layout %d\n", oldFloor, etcd.revision)
 	}
 	:: d_step { oldStamp -> oldStamp = 0; oldFloor = 0 }
@@ -471,12 +818,22 @@ proctype world() {
 		late.end ->
 		compare(late.by, late.stamp, late.next, late.markStamp);
 		if
-		:: ok -> write(late.by, late.stamp, late.end)
+		:: ok ->
+			write(late.by, late.stamp, late.base, late.end);
+#ifdef LIMIT_CARRIED
+			/* its answer is taken, though it came over another connection */
+			if
+			:: in[late.by].at == reading && in[late.by].stamp == late.stamp && !in[late.by].barred ->
+				in[late.by].at = answered; in[late.by].segment = late.segment;
+				in[late.by].next = late.end; in[late.by].markStamp = late.stamp
+			:: else
+			fi
+#endif
 		:: else
 		fi;
 		printf("late: the lease of %d arrives (%d), mark %d\n", late.by, ok, late.end);
 		clean();
-		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.end = 0
+		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.base = 0; late.end = 0; late.segment = 0
 	}
 #endif
 #if FORGETS
@@ -491,147 +848,257 @@ proctype world() {
 		clean()
 	}
 #endif
-#if FENCES
-	/* A halt on purpose, or by somebody who was mistaken. */
+#if RESTORES || ROLLBACKS
 	:: d_step {
-		fences < FENCES && !etcd.halted ->
-		fences++;
-		etcd.halted = 254;
-		printf("operator: halts\n")
+		!backup[0].epoch ->
+		writeBeat();
+		copy(etcd, backup[0]);
+		taken(0)
+	}
+#if BACKUPS > 1
+	:: d_step {
+#ifdef HALTED_BACKUP
+		etcd.halted &&
+#endif
+		backup[0].epoch && !backup[1].epoch ->
+		writeBeat();
+		copy(etcd, backup[1]);
+		taken(1)
 	}
 #endif
+	:: atomic {
+		backup[0].epoch && restores < RESTORES + ROLLBACKS && MAY_RESTORE ->
+#if BACKUPS > 1
+		if
+		:: k = 0
+		:: backup[1].epoch -> k = 1
+		fi;
+#endif
+		d_step {
+			restores++;
+			copy(backup[k], etcd);
+			k = 0;
 #if RESTORES
-	:: d_step {
-		!backup.epoch ->
-		copy(etcd, backup);
-		printf("a backup is taken\n")
-	}
-	:: d_step {
-		backup.epoch && restores < RESTORES ->
-		restores++;
-		copy(backup, etcd);
-		behind = 1;
-		/* All connections are new, and what was sent over the old ones is gone. */
-#ifndef LIMIT_CARRIED
-		k = 0;
-		do
-		:: k < INSTANCES -> in[k].checked = 0; k++
-		:: else -> break
-		od;
-		k = 0;
+			behind = 1;
 #endif
-#if LATE
-		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.end = 0;
+#if RESTORES && MARGIN
+			do
+			:: k < INSTANCES ->
+				in[k].lost = in[k].lost + in[k].steps; in[k].steps = 0; k++
+			:: else -> break
+			od;
+			k = 0;
 #endif
 #if SNAPSHOTS
-		oldStamp = 0; oldFloor = 0;
+			oldStamp = 0; oldFloor = 0;
 #endif
-		printf("etcd is restored: epoch %d, layout %d, marks %d %d\n", etcd.epoch, etcd.revision, etcd.next[A], etcd.next[B])
+			printf("etcd goes back: epoch %d, halted %d, layout %d, marks %d %d\n",
+				etcd.epoch, etcd.halted, etcd.revision, etcd.next[A], etcd.next[B])
+		}
 	}
 #endif
 	od
 }
 
-#if RESTORES || FENCES
+#if RUNS
 /* March recover. */
-byte epochs;			/* ever made, in all lives: a random one is one more */
 byte runs;			/* of recover, ever */
 
-/* Whether recover need not hear of i: it has, or the store does not know i, or
- * the operator says to go on without and vouches that what i accepted, or may
- * yet accept, lies below all that is known. */
-#define REGISTERED(i) ((etcd.registered / BIT(i)) % 2)
-#define MAY_ACCEPT(i) MAX(in[i].told, (in[i].at == answered -> in[i].next : 0))
-#ifdef LIMIT_LEFT_OUT
-#define SETTLED(i) true
+#if RESTORES || ROLLBACKS
+#define LIFE restores
 #else
-#define SETTLED(i) ((asked & BIT(i)) || !REGISTERED(i) || MAY_ACCEPT(i) <= MAX(most, MAX(etcd.next[A], etcd.next[B])))
-#endif
-#if INSTANCES == 2
-#define ALL_SETTLED (SETTLED(0) && SETTLED(1))
-#else
-#define ALL_SETTLED (SETTLED(0) && SETTLED(1) && SETTLED(2))
+#define LIFE 0
 #endif
 
-/* The question and its answer: what the instance accepted, and from then on it
- * accepts no answer to what it sent before. What is still on its way to etcd is
- * refused there, for the halted epoch. A dead instance answers by its journal. */
-inline ask(i) {
-	d_step {
-		asked = asked | BIT(i);
-		most = MAX(most, in[i].told);
-		rooms = rooms | (in[i].told -> BIT(ROOM(i)) : 0);
-#ifdef MUTANT_RECOVER_EACH_ROOM
-		own[ROOM(i)] = MAX(own[ROOM(i)], in[i].told);
+/* Left in good order, at a revision not above the one that the beat of the
+ * restored store carries. */
+#if LEAVES
+#ifdef MUTANT_LEFT_AT_ANY_REVISION
+#define LEFT(i) (left[i].epoch == etcd.epoch)
+#else
+#define LEFT(i) (left[i].epoch == etcd.epoch && left[i].writes <= etcd.beat)
 #endif
-#ifndef MUTANT_NO_BARRIER
-		in[i].barred = 1;
-		forgetMark(i);
+#define MISSING(i) (!(asked & BIT(i)) && !LEFT(i)) /* others remember it where the store does not */
+#else
+#ifdef LOST_JOURNAL
+#ifdef MUTANT_JOURNAL_NOT_MISSED
+#define MISSING(i) (REGISTERED(i) && !(asked & BIT(i)))
+#else
+#define MISSING(i) (REGISTERED(i) && (!(asked & BIT(i)) || in[i].gap && in[i].gap >= etcd.epoch))
 #endif
-		printf("recover: %c%d answers %d\n", 97 + ROOM(i), i, in[i].told)
-	}
+#else
+#define MISSING(i) (REGISTERED(i) && !(asked & BIT(i)))
+#endif
+#endif
+
+/* The operator's guess is right: the margin covers what a restore took from
+ * the instances that are missing. */
+#if RESTORES && MARGIN && !defined(LIMIT_SMALL_MARGIN)
+#define LOST(i) (MISSING(i) -> in[i].lost : in[i].blind)
+#define MARGIN_COVERS(sum) (!restores || LOST(0) + LOST(1) <= (sum) - ep[backup[0].epoch].total)
+#else
+#define MARGIN_COVERS(sum) true
+#endif
+/* What an unlisted instance, or one without margin, may hold is not known: where
+ * no residual risk is excused and there is no margin, recover has to hear of all. */
+#if MARGIN || defined(ORPHANS) || defined(LIMIT_LEFT_OUT)
+#define MAY_GO_ON true
+#else
+#define MAY_GO_ON (!MISSING(0) && !MISSING(1) && (INSTANCES < 3 || !MISSING(INSTANCES - 1)))
+#endif
+
+inline hear(i) {
+	tell[ROOM(i)] = MAX(tell[ROOM(i)], in[i].told);
+	knows = knows | in[i].joined
 }
 
-#ifdef SPARE_LIST
-#define RAISE_OWN(r) raise(r, own[r])
+inline bar(i) {
+#ifndef MUTANT_NO_BARRIER
+	in[i].barred = nonce;
+	in[i].raises = 0; in[i].rooms = 0;
+	forgetMark(i);
+#endif
+	in[i].fresh = 0
+}
+
+/* The question, which carries the halt's nonce. An instance whose etcd shows
+ * that halt says what it accepted; it has no epoch from then on, so that it takes
+ * no answer to what it sent before. What is still on its way to etcd is refused
+ * there, for the halted epoch. */
+inline ask(i) {
+	if
+	:: etcd.halted == nonce ->
+		d_step {
+			asked = asked | BIT(i);
+			hear(i);
+			bar(i);
+			printf("recover: %c%d answers %d\n", 97 + ROOM(i), i, in[i].told)
+		}
+#ifdef LOST_ANSWERS
+	:: etcd.halted == nonce ->
+		d_step { bar(i); printf("recover: %c%d answers, and the answer is lost\n", 97 + ROOM(i), i) }
+#endif
+#ifdef REFUSED
+	/* It does not see that halt: it answers unbarred, and counts as left out. */
+	:: d_step {
+		hear(i);
+#ifdef MUTANT_REFUSED_COUNTS
+		asked = asked | BIT(i);
+#endif
+		printf("recover: %c%d answers %d, unbarred\n", 97 + ROOM(i), i, in[i].told)
+	}
+#endif
+	fi
+}
+
+#if defined(MUTANT_NO_BARRIER) || defined(MUTANT_REFUSED_COUNTS)
+#define ANSWER_STANDS(i) true
 #else
-#define RAISE_OWN(r) if :: MEMBER(r) -> raise(r, own[r]) :: else fi; rooms = 0
+#define ANSWER_STANDS(i) (!(asked & BIT(i)) || in[i].barred == nonce || in[i].fresh)
+#endif
+#if INSTANCES == 2
+#define ANSWERS_STAND (ANSWER_STANDS(0) && ANSWER_STANDS(1))
+#else
+#define ANSWERS_STAND (ANSWER_STANDS(0) && ANSWER_STANDS(1) && ANSWER_STANDS(2))
 #endif
 
+inline raiseTold() {
+	raise(A, tell[A]);
+	raise(B, tell[B]);
+	printf("recover %d: marks %d %d\n", nonce, etcd.next[A], etcd.next[B])
+}
+
 proctype recover() {
-	byte nonce, asked, most, rooms;
-#ifdef MUTANT_RECOVER_EACH_ROOM
-	byte own[2];
-#endif
+	byte nonce, asked, knows, life, tell[2];
+	bit raised;
 	do
-	/* 1. It halts, over anybody's halt. */
+	/* 1. It halts, over any other halt; or again, where it broke off. */
 	:: atomic {
-		runs < RUNS && (behind || etcd.halted) ->
+#ifdef EARLY
+		restores &&
+#endif
+		runs < RUNS ->
 		runs++;
-		nonce = runs;
+		nonce = runs; life = LIFE; asked = 0; knows = 0; tell[A] = 0; tell[B] = 0; raised = 0;
 		etcd.halted = nonce;
-		printf("recover: halts\n")
-	};
-	do
-	:: atomic { !(asked & BIT(0)) -> ask(0) }
-	:: atomic { !(asked & BIT(1)) -> ask(1) }
-#if INSTANCES > 2
-	:: atomic { !(asked & BIT(2)) -> ask(2) }
-#endif
-	/* 2. */
-	:: atomic {
-		ALL_SETTLED ->
-		most = MAX(most, MAX(etcd.next[A], etcd.next[B]));
-		asked = 0;
-		break
+		printf("recover %d: halts\n", nonce)
 	}
-	od;
-	/* 3. It raises all rooms to one number above all that is known (a margin on
-	 * top would only hide faults), room by room. */
-#ifdef MUTANT_RECOVER_EACH_ROOM
-	atomic { RAISE_OWN(A) };
-	atomic { RAISE_OWN(B); own[A] = 0; own[B] = 0 };
-#else
-	atomic { raise(A, most); printf("recover: mark of a is %d\n", etcd.next[A]) };
-	atomic { raise(B, most); printf("recover: mark of b is %d\n", etcd.next[B]) };
+	:: atomic { nonce && !raised && !(asked & BIT(0)) && in[0].at != gone -> ask(0) }
+	:: atomic { nonce && !raised && !(asked & BIT(1)) && in[1].at != gone -> ask(1) }
+#if INSTANCES > 2
+	:: atomic { nonce && !raised && !(asked & BIT(2)) && in[2].at != gone -> ask(2) }
 #endif
-	/* 4. The new epoch, if the halt is still its own, with a fresh beat. */
-	atomic {
+	/* 4. It raises the mark of the room that leased. */
+#if BACKUPS > 1
+	:: d_step {
+		nonce && !raised && MAY_GO_ON ->
+		raised = 1;
+		raiseTold()
+	}
+#endif
+	/* 5. The new epoch, if the halt is still its own, with a fresh beat, in the
+	 * life of the store in which it halted and raised. */
+	:: d_step {
+#ifndef MUTANT_RECOVER_OVER_A_RESTORE
+		life == LIFE &&
+#endif
+#if BACKUPS > 1
+		raised && /* else in one step: what is raised and not used is no fault */
+#endif
+		nonce && MAY_GO_ON && etcd.halted == nonce && ANSWERS_STAND ->
+#if BACKUPS == 1
+		raiseTold();
+#endif
+		knows = knows | BIT(etcd.epoch);
+		k = 0;
+		do
+		:: k < EPOCHS ->
+			if
+			:: knows & BIT(k) -> n = MAX(n, ep[k].total); b = k
+			:: else
+			fi;
+			k++
+		:: else -> break
+		od;
+		k = 0;
+		base = 0;
 		if
-		:: etcd.halted == nonce ->
-			etcd.halted = 0;
-			behind = 0;
-			etcd.ever = etcd.ever | rooms;
+		:: MISSING(0) || MISSING(1) || INSTANCES > 2 && MISSING(INSTANCES - 1) -> base = MARGIN
+		:: else
+		fi;
+		if
+		:: MARGIN_COVERS(n + base) ->
 			epochs++;
+			ep[epochs].total = n + base;
+			ep[epochs].last = base;
+			ep[epochs].listed = asked;
+#ifdef MUTANT_STOPPED_OF_THE_STORE
+			ep[epochs].stopped = etcd.epoch;
+#else
+			ep[epochs].stopped = b;
+#endif
 #ifdef MUTANT_EPOCH_COUNTS
 			etcd.epoch++;
 #else
 			etcd.epoch = epochs;
 #endif
-			printf("recover: writes epoch %d\n", etcd.epoch)
-		:: else -> printf("recover: its halt is gone\n")
+			etcd.halted = 0;
+			etcd.revision++;
+#ifndef MUTANT_FORGOTTEN_ROOM
+			etcd.ever = etcd.ever | (tell[A] -> BIT(A) : 0) | (tell[B] -> BIT(B) : 0);
+#endif
+#if RESTORES
+			behind = 0;
+#endif
+#if LEAVES
+			etcd.beat = etcd.writes;
+#endif
+			printf("recover %d: writes epoch %d, total %d, listed %x, stopped %d\n",
+				nonce, etcd.epoch, n + base, asked, ep[epochs].stopped)
+		:: else
 		fi;
-		nonce = 0; most = 0; rooms = 0
+		b = 0; n = 0; base = 0;
+		nonce = 0; asked = 0; knows = 0; life = 0; tell[A] = 0; tell[B] = 0; raised = 0
 	}
 	od
 }
@@ -639,20 +1106,33 @@ proctype recover() {
 
 init {
 	atomic {
+#ifdef A_FIRST
+		d_step { etcd.range[A] = BIT(IDS) - 1; etcd.ever = BIT(A); b = 1 }
+#else
 		anyLayout();
+#endif
 		etcd.revision = 1;
 		etcd.epoch = 1;
 		etcd.registered = BIT(INSTANCES) - 1;
+		epochs = 1;
+#ifdef EARLY
+		copy(etcd, backup[0]);
+#endif
 		printf("layout 1: boundary %d, a %x, b %x\n", b, etcd.range[A], etcd.range[B]);
 		k = 0;
 		do
-		:: k < INSTANCES -> in[k].at = reading; run instance(k); k++
+		:: k < INSTANCES ->
+			in[k].at = reading;
+#if RUNS && !ROLLBACKS
+			in[k].joined = BIT(1); /* where it leased nothing, as if it had not */
+#endif
+			run instance(k);
+			k++
 		:: else -> break
 		od;
 		clean();
 		run world();
-#if RESTORES || FENCES
-		epochs = 1;
+#if RUNS
 		run recover()
 #endif
 	}

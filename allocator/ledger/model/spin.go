@@ -46,7 +46,7 @@ func (c *checker) check(ctx context.Context, r run) (outcome, error) {
 	if _, err := execute(ctx, dir, "spin", append(r.defines(), "-a", "march.pml")...); err != nil {
 		return outcome{}, err
 	}
-	args := []string{"-O2", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512", fmt.Sprintf("-DMEMLIM=%d", c.memory)}
+	args := []string{"-O1", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512", fmt.Sprintf("-DMEMLIM=%d", c.memory)}
 	if r.kind != holds && !r.deep {
 		args = append(args, "-DBFS")
 	}
