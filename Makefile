@@ -22,16 +22,19 @@ model: ## check the model of the protocol, and that its mutants are caught; need
 	go run ./allocator/ledger/model $(ARGS)
 
 simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in ARGS: -seed N, -seeds N)
-	go run ./sim/simulate $(ARGS)
+	go run ./cmd/simulate $(ARGS)
 
 mutants: ## make mistakes on purpose, and see that the simulation finds each (flags in ARGS)
-	go run ./sim/mutants $(ARGS)
+	go run ./cmd/mutants $(ARGS)
 
 fuzz: ## fuzz each codec and parser, and the simulation, for FUZZ_TIME each
 	.ci/fuzz $(FUZZ_TIME)
 
 bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
 	go run ./cmd/bench $(ARGS)
+
+scale: build ## measure rooms, recovers, moves and writes in etcd with a million tags, and what one caller can take of others (flags in ARGS)
+	go run ./cmd/scale $(ARGS)
 
 chaos: ## torture a cluster of processes for CHAOS_TIME, and check every ID (flags in ARGS)
 	go build -buildvcs=$(STAMP) -tags chaos -o bin/chaos/ ./cmd/march ./cmd/chaos
@@ -42,7 +45,7 @@ chaos-matrix: ## take etcd back in time in every way, in ten minutes (flags in A
 	bin/chaos/chaos matrix --march bin/chaos/march $(ARGS)
 
 migrations: ## migrate 100 times under load, and measure what callers notice
-	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame' -v -timeout 30m -migrations 100
+	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame|TestMovesCostWhatIsLost' -v -timeout 30m -migrations 100
 
 build: ## build bin/march
 	go build -buildvcs=$(STAMP) -o bin/march ./cmd/march

@@ -50,29 +50,28 @@ type Chain struct {
 		issued   int64     // IDs taken from links before the head
 		dropped  int64     // IDs leased and never issued: closes, layout changes, errors
 		refills  int64     // segments leased
-		recent   []Segment // the last that were leased, where unordered
 
 		wanted  int64         // what the callers that wait now want together
 		waits   int64         // callers that had to wait, ever
-		starved bool          // since the last refill: the target was doubled already
 		changed chan struct{} // closed when waiting callers should look again; nil while none waits
 
-		failure error     // of the last refill, other than Unavailable; nil after a success
-		retry   time.Time // no refill before, while there is a failure
+		part  Part    // the newest to follow: segments that it outdates are to be replaced, and no longer accepted
+		least int64   // and so are segments that begin below this ID
+		limit int64   // no ID from here on is issued; 0 for none
+		used  instant // when IDs were last seen to have been issued
+		seen  int64   // issued, then
 
-		oldest int64     // segments of layouts before this version are to be replaced, and no longer accepted
-		least  int64     // and so are segments that begin below this ID
-		stale  bool      // the last segment that was leased was of that kind
-		fading fading    // what the next segment is to replace
-		asleep bool      // nothing is leased before the next caller
-		used   time.Time // when IDs were last seen to have been issued
-		seen   int64     // issued, then
-		closed bool
+		rare *rare // nil where there is nothing of it
+
+		starved bool // since the last refill: the target was doubled already
+		stale   bool // the last segment that was leased was to be replaced at once
+		asleep  bool // nothing is leased before the next caller
+		closed  bool
 	}
 }
 
-// ErrClosed is returned by a chain's methods after Close. Whoever keeps chains
-// looks the tag up again.
+// ErrClosed is returned by a chain's methods after Close. The caller then looks
+// the tag's chain up again.
 var ErrClosed = &Error{Kind: Unavailable, Msg: "chain closed"}
 
 // failurePause is how long the error of a refill is repeated to callers before
@@ -94,10 +93,13 @@ func NewChain(cfg ChainConfig) (*Chain, error) {
 	c.setFront(spentLink())
 	c.mu.settings = cfg.Settings
 	c.mu.last = -1
-	now := c.now()
+	now := c.refiller.instant(c.now())
 	c.mu.pace.sampled, c.mu.used = now, now
 	return c, nil
 }
+
+// Tag returns the tag whose IDs the chain issues.
+func (c *Chain) Tag() Tag { return c.tag }
 
 // TryNext returns the next ID if there is one at the head, and false
 // otherwise: then Next must be called. It is the fast half of Next, small
@@ -223,7 +225,7 @@ func (c *Chain) cut(n int64) (Segment, bool) {
 	seg, rest := c.mu.tail[0].Split(n)
 	c.mu.tailHeld -= seg.Count
 	c.mu.issued += seg.Count
-	c.shorten(mutated("leased-and-kept", rest, c.mu.tail[0]))
+	c.shorten(rest)
 	c.promote(now)
 	return seg, true
 }
@@ -234,7 +236,7 @@ func (c *Chain) putBack() {
 	taken := l.close()
 	c.setFront(spentLink())
 	c.mu.issued += taken
-	_, rest := l.seg.Split(mutated("put-back-whole", taken, 0))
+	_, rest := l.seg.Split(taken)
 	if rest.Count == 0 {
 		return
 	}
@@ -271,7 +273,7 @@ func (c *Chain) promote(now time.Time) {
 		c.shorten(rest)
 		c.setFront(next)
 	}
-	c.mu.pace.observe(c.mu.settings, now, c.issued())
+	c.mu.pace.observe(c.mu.settings, c.refiller.instant(now), c.issued())
 	c.requestIfNeeded(now)
 }
 
@@ -341,8 +343,8 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 		return nil, ErrClosed
 	case c.held() >= need:
 		return nil, nil
-	case c.mu.failure != nil && now.Before(c.mu.retry):
-		return nil, c.mu.failure
+	case c.mu.rare.failing(now) != nil:
+		return nil, c.mu.rare.failing(now)
 	}
 	if first {
 		c.mu.waits++

@@ -270,7 +270,7 @@ func TestSourceThatLies(t *testing.T) {
 				chain, m := w.chain(settings(100, 1_000_000, time.Minute))
 				m.latency = time.Millisecond
 				last := w.take(chain, 50)
-				chain.Renew(1)
+				chain.Renew(part(1))
 				m.fault(c.lie)
 				for i := int64(0); ; {
 					id, err := chain.Next(w.Context())

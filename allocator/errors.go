@@ -12,15 +12,15 @@ import (
 type Kind uint8
 
 const (
-	// Internal is a defect in March; the zero value, so that an error nobody
-	// classified is never mistaken for one that a caller may act on.
+	// Internal is a defect in March. It is the zero value, so that an error without
+	// a Kind is never mistaken for one that a caller may act on.
 	Internal Kind = iota
 	// Invalid: the request can never succeed as it is. The message names the
 	// field, its value and what is allowed.
 	Invalid
 	// NotFound: the tag, room or layout version does not exist.
 	NotFound
-	// Exists: what was to be created is there already.
+	// Exists: the thing to be created is there already.
 	Exists
 	// Exhausted: the tag has reached its limit.
 	Exhausted
@@ -33,12 +33,15 @@ const (
 	Refused
 	// WentBack: the store was seen to go back in time, or leasing is halted.
 	WentBack
-	// Conflict: somebody else changed it first. Read again, then retry.
+	// Conflict: another process changed it first. Read again, then retry.
 	Conflict
 	// Denied: authenticated, but the role that is needed is missing.
 	Denied
 	// Unauthenticated: no valid credentials.
 	Unauthenticated
+	// TooMany: a limit of the server was reached: so many connections, streams or
+	// tags. The message names the limit and its number. Retryable.
+	TooMany
 
 	kinds // how many there are
 )
@@ -47,6 +50,7 @@ var kindNames = [kinds]string{
 	Internal: "internal", Invalid: "invalid", NotFound: "not_found", Exists: "exists",
 	Exhausted: "exhausted", Unavailable: "unavailable", NoRange: "no_range", Refused: "refused",
 	WentBack: "went_back", Conflict: "conflict", Denied: "denied", Unauthenticated: "unauthenticated",
+	TooMany: "too_many",
 }
 
 // Kinds returns every Kind, for tables that must cover them all.
@@ -97,6 +101,12 @@ func (e *Error) Is(target error) bool {
 	return ok && k == e.Kind
 }
 
+// OverLimit returns the TooMany error of a server that has reached a limit. what names
+// the things that are too many, limit is the name of the limit's flag without --max-.
+func OverLimit(what string, allowed int64, limit string) *Error {
+	return Errorf(TooMany, "too many %s; allowed: %d (--max-%s)", what, allowed, limit)
+}
+
 // AwayError says that nothing is held and since when the source has not
 // answered. Its Kind is Unavailable.
 type AwayError struct {
@@ -116,6 +126,17 @@ func (e *AwayError) Unwrap() error { return e.Err }
 // Is reports whether target is Unavailable, so that an AwayError keeps its
 // Kind whatever its cause.
 func (e *AwayError) Is(target error) bool { return target == Unavailable }
+
+// LimitError is an Exhausted error of a tag with a known limit.
+type LimitError struct {
+	Limit int64
+	Err   error
+}
+
+func (e *LimitError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error, which has the Kind.
+func (e *LimitError) Unwrap() error { return e.Err }
 
 // KindOf returns the Kind of the first classified error in err's tree, from
 // the outside in, or Internal. It is meaningless for a nil error.

@@ -47,6 +47,9 @@ const (
 	CounterOffset = unsafe.Offsetof(link{}.counter)
 )
 
+// Below is Segment.below.
+func Below(s Segment, limit int64) Segment { return s.below(limit) }
+
 // Queued returns how many entries wait in the refiller's queues.
 func (r *Refiller) Queued() int {
 	r.mu.Lock()

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// A Gate says whether IDs of a layout may be issued at this moment: nil when
-// they may. Otherwise newest is the version of the newest layout that is known:
-// where it is above version, what is held of version is given up for a fresh
-// segment, and else the error is the caller's, while what is held stays for
-// when the gate opens again.
+// A Gate says whether IDs of a segment may be issued at this moment: nil when
+// they may. Otherwise newest is what the newest known layout gives to the room:
+// where that outdates the segment, the segment is given up for a fresh one, and
+// else the error is the caller's, while what is held stays for when the gate
+// opens again.
 //
 // A chain asks it after it took an ID and before it hands it out, so that a
 // process that was stopped in between issues nothing that may not be issued any
 // longer. Segments with an end (Until) are held to it at the same places. It is
 // called often, by many at once.
-type Gate func(version int64) (newest int64, err error)
+type Gate func(s Segment) (newest Part, err error)
 
 // Elapsed returns how much time went by between two readings of a clock: the
 // larger difference of the monotonic and of the wall clock. The first does not
@@ -39,16 +39,16 @@ func (c *Chain) admits(seg Segment) (bool, error) {
 		c.dropEnded(c.now())
 		return false, nil
 	}
-	newest, err := c.gate(seg.Version)
+	newest, err := c.gate(seg)
 	switch {
 	case err == nil:
 		return true, nil
-	case newest <= seg.Version:
+	case !newest.Outdates(seg):
 		return false, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.oldest = max(c.mu.oldest, newest)
+	c.follow(newest)
 	c.drop(c.outdated)
 	return false, nil
 }
@@ -126,7 +126,7 @@ func (c *Chain) takeN(l *link, n int64) (first uint64, got int64, err error) {
 		return 0, 0, err
 	}
 	first, got = l.takeN(n)
-	if got > 0 && !mutant("gate-asked-before") {
+	if got > 0 {
 		if ok, err = c.admits(l.seg); !ok {
 			return 0, 0, err
 		}

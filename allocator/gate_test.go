@@ -18,11 +18,11 @@ type door struct{ least, newest atomic.Int64 }
 
 var errShut = allocator.Errorf(allocator.Unavailable, "shut")
 
-func (d *door) gate(version int64) (int64, error) {
-	if version < d.least.Load() {
-		return d.newest.Load(), errShut
+func (d *door) gate(s allocator.Segment) (allocator.Part, error) {
+	if s.Version < d.least.Load() {
+		return part(d.newest.Load()), errShut
 	}
-	return d.newest.Load(), nil
+	return part(d.newest.Load()), nil
 }
 
 func gated(t tb, r *allocator.Refiller, s allocator.Source, settings allocator.Settings, gate allocator.Gate) *allocator.Chain {
@@ -116,7 +116,7 @@ func TestGateNewer(t *testing.T) {
 				if took := time.Since(start); err != nil || id < border || took != 50*time.Millisecond {
 					w.Errorf("%d after %v, %v; the new begin at %d", id, took, err, border)
 				}
-				if s := c.Status(); s.Version != 2 || s.Dropped == 0 || !c.Renewed(2) {
+				if s := c.Status(); s.Version != 2 || s.Dropped == 0 || !c.Renewed(part(2)) {
 					w.Errorf("%+v", s)
 				}
 				w.balance(c, m)
@@ -133,11 +133,11 @@ func TestGateShutsMeanwhile(t *testing.T) {
 			virtual(t, func(w *world) {
 				m := newMemory(w, strided())
 				asked, shutAt := 0, 0
-				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(version int64) (int64, error) {
-					if asked++; shutAt > 0 && asked >= shutAt && version < 2 {
-						return newest, errShut
+				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(s allocator.Segment) (allocator.Part, error) {
+					if asked++; shutAt > 0 && asked >= shutAt && s.Version < 2 {
+						return part(newest), errShut
 					}
-					return newest, nil
+					return part(newest), nil
 				})
 				if _, _, err := take(w.Context(), c); err != nil {
 					w.Fatal(err)
@@ -192,10 +192,7 @@ func TestGateStress(t *testing.T) {
 			for before := m.leases(); m.leases() < before+3 && !t.Failed(); { // some load in between
 				time.Sleep(time.Millisecond)
 			}
-			m.mu.Lock()
-			m.layout.Version = version
-			from := m.next
-			m.mu.Unlock()
+			from := m.setVersion(version)
 			d.newest.Store(version)
 			d.least.Store(version)
 			border.Store(from)

@@ -110,8 +110,8 @@ func (l *link) taken() int64 {
 // left returns how many IDs are left.
 func (l *link) left() int64 { return l.seg.Count - l.taken() }
 
-// close ends the link and returns how many IDs had been taken by then: whoever
-// comes later finds it spent.
+// close ends the link and returns how many IDs had been taken by then. A later
+// caller finds the link spent.
 func (l *link) close() int64 {
 	next := uint64(l.counter.Add(closed) - closed + 1)
 	return int64(min(next, l.end) - l.start())

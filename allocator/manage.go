@@ -18,7 +18,7 @@ type Status struct {
 	Lasts   time.Duration // how long Held lasts at Peak; 0 when nothing is held, LongestReserve at most
 	Refills int64         // segments leased
 	Waits   int64         // callers that found nothing and waited
-	Version int64         // the oldest layout of what is held; 0 when nothing is held
+	Version int64         // the oldest layout under which anything held was leased; 0 when nothing is held
 	Used    time.Time     // when IDs were last seen to have been issued
 	Failure error         // of the last refill if it failed for this tag alone
 }
@@ -27,11 +27,12 @@ type Status struct {
 func (c *Chain) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := c.now()
 	s := Status{
 		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped, Last: c.mu.last,
-		Target: c.mu.pace.target(c.mu.settings, c.now()), Peak: c.mu.pace.peak,
+		Target: c.mu.pace.target(c.mu.settings, now), Peak: c.mu.pace.peak,
 		Refills: c.mu.refills, Waits: c.mu.waits, Version: c.version(),
-		Used: c.mu.used, Failure: c.mu.failure,
+		Used: now.Add(-c.since(now)), Failure: c.mu.rare.failed(),
 	}
 	s.Lasts = lasts(s.Held, s.Peak)
 	return s
@@ -55,20 +56,38 @@ func lasts(held int64, peak float64) time.Duration {
 	return LongestReserve
 }
 
-// version returns the oldest layout of what is held, 0 when nothing is. It
-// need not be the first segment's: a client's source may ask one instance of a
-// room and then another that knows less. The caller holds the lock.
+// version returns the oldest layout under which anything held was leased, 0 when
+// nothing is held. It need not be the first segment's: a client's source may ask
+// one instance of a room and then another that knows less. The caller holds the
+// lock.
 func (c *Chain) version() int64 {
 	var oldest int64
-	if l := c.front(); l.left() > 0 {
-		oldest = l.seg.Version
-	}
-	for _, s := range c.mu.tail {
+	c.holdsAny(func(s Segment) bool {
 		if oldest == 0 || s.Version < oldest {
 			oldest = s.Version
 		}
-	}
+		return false
+	})
 	return oldest
+}
+
+// Outdated reports whether anything is held that part outdates.
+func (c *Chain) Outdated(part Part) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holdsAny(part.Outdates)
+}
+
+// Segments returns what is held, the next to be issued first.
+func (c *Chain) Segments() []Segment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := make([]Segment, 0, 1+len(c.mu.tail))
+	l := c.front()
+	if _, rest := l.seg.Split(l.taken()); rest.Count > 0 {
+		held = append(held, rest)
+	}
+	return append(held, c.mu.tail...)
 }
 
 // Update replaces the settings. They take effect at the next refill, which is
@@ -86,41 +105,63 @@ func (c *Chain) Update(s Settings) error {
 	return nil
 }
 
-// Observe measures the rate and refills where the chain holds too little: for
-// whoever keeps chains to call every few seconds, since a chain that is hardly
-// used does not come to look at itself. It returns how long no ID was issued.
+// Observe measures the rate, and refills if the chain holds too little. The owner of
+// the chain calls it every few seconds, since a chain that is hardly used does not
+// measure itself. It returns how long no ID was issued.
 func (c *Chain) Observe() (unused time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	if issued := c.issued(); issued != c.mu.seen {
-		c.mu.seen, c.mu.used = issued, now
-	}
+	c.look(now, false)
 	c.promote(now)
-	return now.Sub(c.mu.used)
+	return c.since(now)
 }
 
 // Warm leases the first segment ahead of the first caller, and returns when it
 // is there. Its errors are Next's.
 func (c *Chain) Warm(ctx context.Context) error { return c.wait(ctx, 1, 1) }
 
-// Renew replaces what is held under layouts older than version: the chain
-// leases a fresh segment first, and drops the old when it has it, so that no
-// caller waits. A segment of an older layout whose lease is under way is
-// dropped when it arrives. Renewed tells when it is done.
-func (c *Chain) Renew(version int64) {
+// Renew replaces what is held and outdated by part: the chain leases a fresh
+// segment first, as long as what it holds, and drops the old when it has it. So no
+// caller waits, and the next refill is due when it was. An
+// outdated segment whose lease is under way is dropped when it arrives. Renewed
+// tells when it is done.
+func (c *Chain) Renew(part Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.oldest = max(c.mu.oldest, version)
+	c.follow(part)
 	c.requestIfNeeded(c.now())
 }
 
-// Renewed reports whether Renew(version) is done: every ID taken from now on
-// is of this version or a later one.
-func (c *Chain) Renewed(version int64) bool {
+// RenewIfKept is Renew where nothing held is outdated by part, so that nothing
+// is leased or dropped. It reports whether that was so; otherwise it does
+// nothing.
+func (c *Chain) RenewIfKept(part Part) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.closed || c.mu.oldest >= version && (!c.renewing() || mutant("renewed-early"))
+	if c.holdsAny(part.Outdates) {
+		return false
+	}
+	c.follow(part)
+	return true
+}
+
+// Renewed reports whether Renew(part) is done: every ID taken from now on was
+// leased under part's layout or a later one, or is of a segment that part keeps.
+func (c *Chain) Renewed(part Part) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return true
+	}
+	return c.mu.part.Version >= part.Version && !c.holdsAny(c.mu.part.Outdates)
+}
+
+// follow takes up the newest part. The caller holds the lock.
+func (c *Chain) follow(part Part) {
+	if part.Version > c.mu.part.Version {
+		c.mu.part = part
+	}
 }
 
 // Skip replaces what is held in segments that begin below least, as Renew
@@ -133,20 +174,60 @@ func (c *Chain) Skip(least int64) {
 	c.requestIfNeeded(c.now())
 }
 
+// Limit drops what is held from limit on, at once, and has what is leased from now
+// on cut there. A limit that is raised again brings back nothing.
+func (c *Chain) Limit(limit int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.limit != limit {
+		c.mu.limit = limit
+		c.mu.rare.forgive() // the failure may have been that of the limit before
+	}
+	if !c.holdsAny(func(s Segment) bool { return s.Last() >= limit }) {
+		c.requestIfNeeded(c.now())
+		return
+	}
+	c.putBack()
+	kept := c.mu.tail[:0]
+	for _, s := range c.mu.tail {
+		below := s.below(limit)
+		c.mu.tailHeld -= s.Count - below.Count
+		c.mu.dropped += s.Count - below.Count
+		if below.Count > 0 {
+			kept = append(kept, below)
+		}
+	}
+	if c.mu.tail = kept; len(kept) == 0 {
+		c.mu.tail = nil // let the array go
+	}
+	c.promote(c.now())
+}
+
+// Limited returns the limit that the chain was told last, 0 for none.
+func (c *Chain) Limited() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.limit
+}
+
 // renewing reports whether something is held that is to be replaced. The
 // caller holds the lock.
-func (c *Chain) renewing() bool {
+func (c *Chain) renewing() bool { return c.holdsAny(c.outdated) }
+
+// holdsAny reports whether match is true of a segment that is held. The caller
+// holds the lock.
+func (c *Chain) holdsAny(match func(Segment) bool) bool {
 	l := c.front()
-	return l.left() > 0 && c.outdated(l.seg) || slices.ContainsFunc(c.mu.tail, c.outdated)
+	return l.left() > 0 && match(l.seg) || slices.ContainsFunc(c.mu.tail, match)
 }
 
 // outdated reports whether seg is to be replaced.
 func (c *Chain) outdated(seg Segment) bool {
-	return seg.Version < c.mu.oldest || seg.First < c.mu.least
+	return c.mu.part.Outdates(seg) || seg.First < c.mu.least
 }
 
 // Close drops what is held. Callers that wait are let go with ErrClosed, and
-// so are all who come later.
+// so are all later callers.
 func (c *Chain) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,9 +246,8 @@ func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 	return true
 }
 
-// Cold reports whether no ID was issued for idleAfter, or ever leased, and
-// nobody waits for one. A chain that is prescaled is not: an operator expects its
-// callers.
+// Cold reports whether no ID was issued for idleAfter, or none was ever leased and no
+// caller waits for one. A prescaled chain is not cold: an operator expects callers.
 func (c *Chain) Cold(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,11 +260,21 @@ func (c *Chain) Cold(idleAfter time.Duration) bool {
 // unused returns for how long no ID was issued. The caller holds the lock.
 func (c *Chain) unused() time.Duration {
 	now := c.now()
-	if issued := c.issued(); issued != c.mu.seen || c.mu.wanted > 0 {
-		c.mu.seen, c.mu.used = issued, now
-	}
-	return now.Sub(c.mu.used)
+	c.look(now, c.mu.wanted > 0)
+	return c.since(now)
 }
+
+// look takes note of whether IDs were issued since it looked last, or the chain is
+// in use in another way. The caller holds the lock.
+func (c *Chain) look(now time.Time, inUse bool) {
+	if issued := c.issued(); issued != c.mu.seen || inUse {
+		c.mu.seen, c.mu.used = issued, c.refiller.instant(now)
+	}
+}
+
+// since returns how long before now IDs were last seen to have been issued. The
+// caller holds the lock.
+func (c *Chain) since(now time.Time) time.Duration { return c.refiller.instant(now).sub(c.mu.used) }
 
 func (c *Chain) close() {
 	if c.mu.closed {

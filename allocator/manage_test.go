@@ -21,31 +21,89 @@ func TestRenew(t *testing.T) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
 		w.take(c, 10)
 		time.Sleep(time.Second)
-		if c.Renewed(2) {
+		if c.Renewed(part(2)) {
 			w.Error("renewed before Renew")
 		}
 		m.latency = 50 * time.Millisecond
 		m.setVersion(2)
 		border := m.nextID()
-		c.Renew(2)
+		c.Renew(part(2))
 		for range 100 { // callers do not wait, and get old IDs until it is done
 			start := time.Now()
-			renewed := c.Renewed(2)
+			renewed := c.Renewed(part(2))
 			id, err := c.Next(w.Context())
 			if err != nil || time.Since(start) != 0 || renewed && id < border {
 				w.Fatalf("renewed %t: %d after %v, %v; the new begin at %d", renewed, id, time.Since(start), err, border)
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if s := c.Status(); !c.Renewed(2) || s.Version != 2 || s.Waits != 1 {
+		if s := c.Status(); !c.Renewed(part(2)) || s.Version != 2 || s.Waits != 1 {
 			w.Errorf("%+v after Renew", s)
 		}
 		dropped := c.Status().Dropped
-		c.Renew(2)
-		c.Renew(1)
+		c.Renew(part(2))
+		c.Renew(part(1))
 		time.Sleep(time.Second)
-		if !c.Renewed(2) || !c.Renewed(1) || c.Status().Dropped != dropped {
+		if !c.Renewed(part(2)) || !c.Renewed(part(1)) || c.Status().Dropped != dropped {
 			w.Errorf("what is new was dropped: %+v, %d before", c.Status(), dropped)
+		}
+		w.balance(c, m)
+	})
+}
+
+// A chain that is renewed leases as much as it gives up, so that its next refill is due
+// when it was: a layout that renews a hundred thousand chains at once would otherwise
+// have each of them lease a second time within moments.
+func TestRenewLeasesOnce(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, 10*time.Minute))
+		steady := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+				w.take(c, 10)
+				c.Observe()
+			}
+		}
+		const period = 686 * time.Second // of refills: the reserve and a seventh
+		refilled := func() {
+			for was := c.Status().Refills; c.Status().Refills == was; {
+				steady(time.Second)
+			}
+		}
+		steady(period)
+		refilled()
+		for version, waited := range []time.Duration{time.Minute, period / 2, period - time.Minute} {
+			steady(waited)
+			before := c.Status()
+			part := part(int64(version + 2))
+			m.setVersion(part.Version)
+			c.Renew(part)
+			steady(30 * time.Second)
+			after := c.Status()
+			if !c.Renewed(part) || after.Refills != before.Refills+1 || after.Held > before.Held {
+				w.Errorf("%v after a refill: %+v, and 30 s after it was renewed %+v, want one refill", waited, before, after)
+			}
+			refilled()
+		}
+		w.balance(c, m)
+	})
+}
+
+// What is renewed is bounded by what a chain aims to hold now: two targets.
+func TestRenewLeasesNoMoreThanItNeeds(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		s := settings(1000, 1_000_000, time.Minute)
+		s.Prescale, s.PrescaleUntil = 500_000, time.Now().Add(time.Minute)
+		if err := c.Update(s); err != nil {
+			w.Fatal(err)
+		}
+		w.take(c, 1)
+		time.Sleep(time.Hour)
+		m.setVersion(2)
+		c.Renew(part(2))
+		time.Sleep(time.Second)
+		if s := c.Status(); !c.Renewed(part(2)) || s.Held > 2*s.Target {
+			w.Errorf("%+v holds more than two targets", s)
 		}
 		w.balance(c, m)
 	})
@@ -62,9 +120,9 @@ func TestRenewWithALeaseUnderWay(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		m.setVersion(2)
 		border := m.nextID()
-		c.Renew(2)
+		c.Renew(part(2))
 		id, err := c.Next(w.Context())
-		if err != nil || id < border || !c.Renewed(2) {
+		if err != nil || id < border || !c.Renewed(part(2)) {
 			w.Errorf("%d, %v; the new begin at %d", id, err, border)
 		}
 		if s := c.Status(); s.Dropped != 1000 {
@@ -81,15 +139,15 @@ func TestRenewWhileAway(t *testing.T) {
 		time.Sleep(time.Second)
 		m.fault(away)
 		m.setVersion(2)
-		c.Renew(2)
+		c.Renew(part(2))
 		time.Sleep(time.Hour)
-		if c.Renewed(2) {
+		if c.Renewed(part(2)) {
 			w.Error("renewed from a store that is away")
 		}
 		w.take(c, 100)
 		m.fault(nil)
 		time.Sleep(time.Second)
-		if !c.Renewed(2) || c.Status().Version != 2 {
+		if !c.Renewed(part(2)) || c.Status().Version != 2 {
 			w.Errorf("not renewed a second after the store's return: %+v", c.Status())
 		}
 		w.balance(c, m)
@@ -112,13 +170,13 @@ func TestRenewWithVersionsOutOfOrder(t *testing.T) {
 		}
 		m.setVersion(2)
 		m.latency = time.Second
-		c.Renew(2)
-		if c.Renewed(2) {
+		c.Renew(part(2))
+		if c.Renewed(part(2)) {
 			w.Error("renewed with an old segment in the tail")
 		}
 		head := c.Status().Held
 		time.Sleep(2 * time.Second)
-		if s := c.Status(); !c.Renewed(2) || s.Version != 2 || s.Dropped >= head {
+		if s := c.Status(); !c.Renewed(part(2)) || s.Version != 2 || s.Dropped >= head {
 			w.Errorf("%+v: held %d before, of which some were new", s, head)
 		}
 		w.balance(c, m)

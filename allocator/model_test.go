@@ -23,7 +23,7 @@ type model struct {
 	leased []allocator.Segment // in growing order, under mu
 	last   int64               // issued
 	issued int64
-	bound  int64 // the version that Renewed spoke of
+	bound  allocator.Part // what Renewed spoke of
 }
 
 // recorder keeps what a memory leased.
@@ -46,8 +46,8 @@ func (m *model) take(first, count int64) {
 	}
 	for id := first; id < first+count; id++ {
 		seg := m.segmentOf(id)
-		if seg.Version < m.bound {
-			m.Fatalf("%d of layout %d after Renewed(%d)", id, seg.Version, m.bound)
+		if m.bound.Outdates(seg) || seg.Version < m.bound.Version && !m.bound.Range.Contains(id%m.bound.Boundary) {
+			m.Fatalf("%d of %v after Renewed(%v)", id, seg, m.bound)
 		}
 	}
 	m.last = first + count - 1
@@ -192,9 +192,28 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		},
 		"observe": func(*rapid.T) { m.chain.Observe() },
 		"renew": func(t *rapid.T) {
-			version := m.m.layout.Version + rapid.Int64Range(0, 1).Draw(t, "more")
-			m.m.setVersion(version)
-			m.chain.Renew(version)
+			r := m.m.part().Range
+			switch boundary := m.m.part().Boundary; rapid.IntRange(0, 3).Draw(t, "change") {
+			case 0:
+				m.m.setVersion(m.m.part().Version + 1) // another boundary
+			case 1: // a range that has nothing to do with the one before
+				r.Lower = rapid.Int64Range(0, boundary-1).Draw(t, "lower")
+				r.Upper = rapid.Int64Range(r.Lower+1, boundary).Draw(t, "upper")
+				m.m.setRange(r)
+			case 2: // a wider one
+				m.m.setRange(allocator.Range{Lower: r.Lower / 2, Upper: r.Upper + (boundary-r.Upper)/2})
+			}
+			synctest.Wait() // a refill may be about to arrive at this very moment
+			before := m.chain.Status()
+			held := m.chain.Segments()
+			keeps := m.chain.RenewIfKept(m.m.part())
+			if outdated := slices.ContainsFunc(held, m.m.part().Outdates); keeps == outdated {
+				t.Fatalf("all of %v stays under %v: %t", held, m.m.part(), keeps)
+			}
+			if after := m.chain.Status(); after.Dropped != before.Dropped || after.Held != before.Held {
+				t.Fatalf("%+v, then %+v", before, after)
+			}
+			m.chain.Renew(m.m.part())
 		},
 		"skip": func(t *rapid.T) {
 			least := m.m.skip(rapid.Int64Range(0, 100).Draw(t, "by"))
@@ -206,8 +225,8 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 		},
 		"": func(*rapid.T) { // after each
-			if v := m.m.layout.Version; m.chain.Renewed(v) {
-				m.bound = v
+			if part := m.m.part(); m.chain.Renewed(part) {
+				m.bound = part
 			}
 		},
 	}

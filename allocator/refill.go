@@ -14,21 +14,28 @@ func (c *Chain) need(now time.Time) int64 {
 	}
 	target := c.mu.pace.target(c.mu.settings, now)
 	held := c.held()
-	if c.renewing() || c.replacing() {
+	least := target
+	switch {
+	case c.renewing():
+		// As much as goes, so that the next refill is due when it was: with one target
+		// alone it would be due at the next ID, and a layout that renews all chains of a
+		// room would have each lease twice.
+		least, held = max(target, min(held, 2*target)), 0
+	case c.replacing():
 		held = 0 // what is held will go
 	}
 	if held >= target && held >= c.mu.wanted {
 		return 0
 	}
-	return min(max(target, c.mu.wanted-held), c.mu.settings.MaxStep)
+	return min(max(least, c.mu.wanted-held), c.mu.settings.MaxStep)
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
 func (c *Chain) requestIfNeeded(now time.Time) {
 	switch {
 	case c.mu.wanted == 0 && (c.mu.refills == 0 || c.mu.asleep):
-		return // nobody has used the chain yet, or for long
-	case c.mu.failure != nil && now.Before(c.mu.retry), c.need(now) == 0:
+		return // no caller has used the chain yet, or for long
+	case c.mu.rare.failing(now) != nil, c.need(now) == 0:
 		return
 	case c.mu.wanted > 0:
 		c.refiller.request(c, urgent)
@@ -72,15 +79,24 @@ func (c *Chain) fail(err error, now time.Time) {
 	if KindOf(err) == Unavailable {
 		return
 	}
-	c.mu.failure, c.mu.retry = err, now.Add(failurePause)
+	r := c.rarely()
+	r.failure, r.retry = err, now.Add(failurePause)
 	c.wake()
 }
 
 // accept appends a segment.
 func (c *Chain) accept(seg Segment, now time.Time) {
+	leased := seg
+	if c.mu.limit > 0 && seg.Count > 0 {
+		seg = seg.below(c.mu.limit)
+		c.mu.dropped += leased.Count - seg.Count
+	}
 	switch {
 	case c.mu.closed:
 		c.mu.dropped += seg.Count
+		return
+	case seg.Count < 1 && leased.Count > 0:
+		c.fail(Errorf(Exhausted, "tag %s: leased %v, which lie above the limit, %d by now", c.tag, leased, c.mu.limit), now)
 		return
 	case seg.Count < 1:
 		c.fail(Errorf(Internal, "tag %s: an empty segment was leased", c.tag), now)
@@ -91,32 +107,43 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		c.mu.dropped += seg.Count
 		if c.mu.stale {
 			c.fail(Errorf(Conflict, "tag %s: leased %v, but only layout %d and IDs from %d on are wanted by now",
-				c.tag, seg, c.mu.oldest, c.mu.least), now)
+				c.tag, seg, c.mu.part.Version, c.mu.least), now)
 		}
 		c.mu.stale = true
 		return
-	case !c.unordered && seg.First <= c.mu.last && !mutant("no-growth-check"):
+	case !c.unordered && seg.First <= c.mu.last:
 		// The source broke its promise. Better an alarm than a second time.
 		c.mu.dropped += seg.Count
 		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
 			c.tag, seg.First, c.mu.last), now)
 		return
-	case c.unordered && slices.ContainsFunc(c.mu.recent, seg.meets):
+	case c.unordered && slices.ContainsFunc(c.mu.rare.leased(), seg.meets):
 		c.mu.dropped += seg.Count
 		c.fail(Errorf(WentBack, "tag %s: %v were leased, some of them for the second time", c.tag, seg), now)
 		return
 	}
 	c.drop(c.outdated)
 	c.replaced(seg)
-	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
+	c.mu.pace.refilled(c.mu.settings, now, c.refiller.instant(now), c.issued(), c.mu.starved)
 	c.mu.refills++
 	c.mu.starved, c.mu.stale = false, false
-	c.mu.failure = nil
-	c.mu.last = seg.Last()
-	c.mu.tail = append(c.mu.tail, seg)
-	c.mu.tailHeld += seg.Count
+	c.mu.last = leased.Last()
+	c.hold(seg)
 	c.promote(now)
 	c.wake()
+}
+
+// hold puts a segment at the end of the tail: as one with the last where it goes on
+// without a gap, as the second of a chain that is hardly used does.
+func (c *Chain) hold(seg Segment) {
+	c.mu.tailHeld += seg.Count
+	if last := len(c.mu.tail) - 1; last >= 0 {
+		if whole, ok := c.mu.tail[last].join(seg); ok {
+			c.mu.tail[last] = whole
+			return
+		}
+	}
+	c.mu.tail = append(c.mu.tail, seg)
 }
 
 // drop gives up the segments that are held and outdated.

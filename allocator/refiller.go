@@ -49,6 +49,7 @@ func DefaultRefillerConfig(now func() time.Time, rand func() float64) RefillerCo
 // first that is answered lets all others go.
 type Refiller struct {
 	cfg  RefillerConfig
+	made time.Time     // by cfg.Now
 	wake chan struct{} // holds one token when the queues or the limits changed
 
 	mu struct {
@@ -94,7 +95,7 @@ func NewRefiller(cfg RefillerConfig) (*Refiller, error) {
 	case cfg.Now == nil || cfg.Rand == nil:
 		return nil, Errorf(Invalid, "refiller: no clock or no randomness given")
 	}
-	r := &Refiller{cfg: cfg, wake: make(chan struct{}, 1)}
+	r := &Refiller{cfg: cfg, made: cfg.Now(), wake: make(chan struct{}, 1)}
 	r.mu.outage = &outage{declared: make(chan struct{})}
 	return r, nil
 }
@@ -256,9 +257,9 @@ func (r *Refiller) declare(since time.Time, err error) {
 	r.mu.outage = fresh
 }
 
-// outage returns the present outage. One that no lease has looked at for a
-// while, since no chain needed any, is forgotten: whoever comes next finds out
-// anew, and is not told of what was true last night.
+// outage returns the present outage. It forgets an outage that no lease has tried
+// for a while, since no chain needed any: the next caller finds out anew, and is not
+// told of what was true last night.
 func (r *Refiller) outage() *outage {
 	r.mu.Lock()
 	defer r.mu.Unlock()

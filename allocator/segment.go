@@ -34,7 +34,7 @@ func (l Layout) Segment(room Room, base, n, limit int64) (Segment, error) {
 	if !ok {
 		return Segment{}, Errorf(NoRange, "room %s has no range in layout version %d", room, l.Version)
 	}
-	first, ok := l.align(r, mutated("from-the-end", base, max(min(base, limit-n), 0)))
+	first, ok := l.align(r, base)
 	if !ok || first >= limit {
 		return Segment{}, Errorf(Exhausted, "no ID of room %s %v is left from %d to the limit %d", room, r, base, limit)
 	}
@@ -98,6 +98,16 @@ func (s Segment) Split(n int64) (head, tail Segment) {
 		head = Segment{}
 	}
 	return head, tail
+}
+
+// below returns the IDs of s that lie below limit, which may be none.
+func (s Segment) below(limit int64) Segment {
+	if s.Count == 0 || s.First >= limit {
+		return Segment{}
+	}
+	l := Layout{Boundary: s.Boundary}
+	head, _ := s.Split(l.ordinal(s.Range, limit) - l.ordinal(s.Range, s.First))
+	return head
 }
 
 // join returns s and next as one segment if next is what Split would have left

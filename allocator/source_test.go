@@ -48,8 +48,14 @@ var (
 		return m.layout.Segment(room, 0, n, allocator.MaxID)
 	}
 	oldVersion fault = func(_ context.Context, m *memory, n int64) (allocator.Segment, error) {
-		seg, err := m.lease(n)
-		seg.Version--
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		layout := m.layout
+		layout.Version, layout.Boundary = layout.Version-1, layout.Boundary+1
+		seg, err := layout.Segment(room, m.next, n, allocator.MaxID)
+		if err == nil {
+			m.next, m.granted = seg.Last()+1, m.granted+seg.Count
+		}
 		return seg, err
 	}
 	empty fault = func(context.Context, *memory, int64) (allocator.Segment, error) {
@@ -152,11 +158,30 @@ func (m *memory) fault(always fault, next ...fault) {
 	m.faults, m.always = next, always
 }
 
-// setVersion changes the layout's version.
-func (m *memory) setVersion(version int64) {
+// setVersion changes the layout to one that keeps no segment of another version:
+// each has a boundary of its own. It returns where the next segment begins.
+func (m *memory) setVersion(version int64) (next int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.layout.Boundary += version - m.layout.Version
 	m.layout.Version = version
+	return m.next
+}
+
+// setRange changes the range, under the layout's next version.
+func (m *memory) setRange(r allocator.Range) allocator.Part {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.layout.Version++
+	m.layout.Ranges = map[allocator.Room]allocator.Range{room: r}
+	return m.layout.Part(room)
+}
+
+// part returns what the room has by the layout.
+func (m *memory) part() allocator.Part {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.layout.Part(room)
 }
 
 // setTTL changes for how long what is leased from now on may be issued.
@@ -218,6 +243,13 @@ func strided() allocator.Layout {
 
 func settings(minStep, maxStep int64, reserve time.Duration) allocator.Settings {
 	return allocator.Settings{MinStep: minStep, MaxStep: maxStep, Reserve: reserve}
+}
+
+// part returns what the room has by a version of strided, see setVersion.
+func part(version int64) allocator.Part {
+	p := strided().Part(room)
+	p.Version, p.Boundary = version, p.Boundary+version-p.Version
+	return p
 }
 
 // world is a refiller that runs in virtual time, and chains.

@@ -74,12 +74,12 @@ func (s Settings) Validate() error {
 // distance (keep n segments ahead) is this with reserve = n segments' time:
 // what it does by a number of segments, the target does by time.
 type pace struct {
-	peak    float64   // IDs per second
-	sampled time.Time // when the present window began
-	issued  int64     // what the chain had issued by then
+	peak    float64 // IDs per second
+	sampled instant // when the present window began
+	issued  int64   // what the chain had issued by then
 
-	refill       time.Time // the last refill,
-	refillIssued int64     // and what the chain had issued by then
+	refill       instant // the last refill, 0 for none,
+	refillIssued int64   // and what the chain had issued by then
 }
 
 const (
@@ -94,8 +94,8 @@ func span(s Settings) float64 { return s.Reserve.Seconds() * linkParts / (linkPa
 func halfLife(s Settings) time.Duration { return 3 * s.Reserve }
 
 // observe measures, if the window is over. issued is the chain's total.
-func (p *pace) observe(s Settings, now time.Time, issued int64) {
-	elapsed := now.Sub(p.sampled)
+func (p *pace) observe(s Settings, now instant, issued int64) {
+	elapsed := now.sub(p.sampled)
 	if elapsed < paceWindow {
 		return
 	}
@@ -104,20 +104,25 @@ func (p *pace) observe(s Settings, now time.Time, issued int64) {
 	p.sampled, p.issued = now, issued
 }
 
+// Target returns how many IDs a chain aims to hold at a peak rate, in IDs per second.
+func (s Settings) Target(peak float64, now time.Time) int64 {
+	return (&pace{peak: peak}).target(s, now)
+}
+
 // starve doubles the target, up to max_step.
 func (p *pace) starve(s Settings, now time.Time) {
 	doubled := min(2*p.target(s, now), s.MaxStep)
 	p.peak = max(p.peak, float64(doubled)/span(s))
 }
 
-// refilled takes note of a refill; starved tells that the target was doubled
-// since the last one already.
-func (p *pace) refilled(s Settings, now time.Time, issued int64, starved bool) {
-	quick := now.Sub(p.refill) < min(paceWindow, s.Reserve/2) && !p.refill.IsZero()
+// refilled takes note of a refill now, which is at; starved tells that the target
+// was doubled since the last one already.
+func (p *pace) refilled(s Settings, now time.Time, at instant, issued int64, starved bool) {
+	quick := p.refill != 0 && at.sub(p.refill) < min(paceWindow, s.Reserve/2)
 	if quick && !starved && issued-p.refillIssued >= p.target(s, now)/2 {
 		p.starve(s, now)
 	}
-	p.refill, p.refillIssued = now, issued
+	p.refill, p.refillIssued = at, issued
 }
 
 // target returns how many IDs the chain should hold.

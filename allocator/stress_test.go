@@ -52,7 +52,7 @@ func TestStress(t *testing.T) {
 		if few {
 			goal = 500_000
 		}
-		stress(t, goal, 30_000, func(int64) (int64, error) { return 1, nil })
+		stress(t, goal, 30_000, func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil })
 	})
 }
 
@@ -134,8 +134,8 @@ func stress(t *testing.T, goal, maxStep int64, gate allocator.Gate) {
 				t.Error(err)
 			}
 			if version <= 40 && issued.Load() > goal/50*version {
-				m.setVersion(version)
-				chain.Renew(version)
+				// By turns, none of which contains the other.
+				chain.Renew(m.setRange(allocator.Range{Lower: 300 + version%2, Upper: 699 + version%2}))
 				version++
 			}
 			chain.CloseUnused(time.Hour)

@@ -1,7 +1,6 @@
 package allocator
 
 import (
-	"slices"
 	"time"
 )
 
@@ -19,32 +18,34 @@ func (s Segment) meets(o Segment) bool {
 	return s.Boundary == o.Boundary && s.Range == o.Range && s.First <= o.Last() && o.First <= s.Last()
 }
 
-// recentSegments is how many segments an unordered chain remembers.
-const recentSegments = 16
-
-// fading is which segments the next one is to replace: those of layouts before
-// version, and those that end at until or before. The zero value selects none.
+// fading is which segments the next one is to replace: those that part outdates,
+// and those that end at until or before.
 type fading struct {
-	version int64
-	until   time.Time
+	part  Part
+	until time.Time
 }
 
-func (f fading) selects(s Segment) bool {
-	return s.Version < f.version || !s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until)
+func (f *fading) selects(s Segment) bool {
+	return f.part.Outdates(s) || !s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until)
 }
 
-// Replace leases one segment as if what is held of layouts before version, and
-// what ends at until or before, were not held; when the segment is there, that
-// is dropped, unless the segment is no better itself. So it is a wish, where
-// Renew is an order: for a source that cannot be held to it, as a room that has
-// not heard of the newest layout yet. Whoever asks looks later whether to ask
-// again.
-func (c *Chain) Replace(version int64, until time.Time) {
+// Replace leases one segment as if the chain did not hold the segments that part
+// outdates and those that end at until or before. When the new segment is there, it
+// drops them, unless the new one is no better itself. Renew insists; Replace does
+// not, as its source may be a room that has not heard of the newest layout yet. So the
+// caller checks later whether to ask again.
+func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.fading.version = max(c.mu.fading.version, version)
-	if c.mu.fading.until.Before(until) {
-		c.mu.fading.until = until
+	r := c.rarely()
+	if r.fading == nil {
+		r.fading = &fading{}
+	}
+	if part.Version > r.fading.part.Version {
+		r.fading.part = part
+	}
+	if r.fading.until.Before(until) {
+		r.fading.until = until
 	}
 	c.requestIfNeeded(c.now())
 }
@@ -56,11 +57,9 @@ func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	if issued := c.issued(); issued != c.mu.seen {
-		c.mu.seen, c.mu.used = issued, now
-	}
+	c.look(now, false)
 	c.dropEnded(now)
-	if c.held() == 0 && c.mu.wanted == 0 && now.Sub(c.mu.used) >= idleAfter {
+	if c.held() == 0 && c.mu.wanted == 0 && c.since(now) >= idleAfter {
 		c.mu.asleep = true
 	}
 	c.promote(now)
@@ -83,19 +82,21 @@ func (c *Chain) dropEnded(now time.Time) {
 // replacing reports whether something is held that the next segment is to
 // replace. The caller holds the lock.
 func (c *Chain) replacing() bool {
-	f, l := c.mu.fading, c.front()
-	return f != fading{} && (l.left() > 0 && f.selects(l.seg) || slices.ContainsFunc(c.mu.tail, f.selects))
+	f := c.mu.rare.replaces()
+	return f != nil && c.holdsAny(f.selects)
 }
 
-// replaced drops what seg replaces, and remembers seg. The caller holds the
-// lock.
+// replaced drops what seg, which was leased and accepted, replaces, and ends what
+// such a segment ends. The caller holds the lock.
 func (c *Chain) replaced(seg Segment) {
-	if f := c.mu.fading; f != (fading{}) && !f.selects(seg) {
+	if f := c.mu.rare.replaces(); f != nil && !f.selects(seg) {
 		c.drop(f.selects)
 	}
-	c.mu.fading = fading{}
-	if c.unordered {
-		c.mu.recent = append(c.mu.recent, seg)
-		c.mu.recent = c.mu.recent[max(0, len(c.mu.recent)-recentSegments):]
+	if !c.unordered {
+		c.mu.rare = nil
+		return
 	}
+	r := c.rarely()
+	r.recent = append(r.recent, seg)
+	*r = rare{recent: r.recent[max(0, len(r.recent)-recentSegments):]}
 }

@@ -103,14 +103,14 @@ func TestReplace(t *testing.T) {
 		m.mu.Unlock()
 		m.setTTL(time.Second) // no better: it ends even earlier
 		held, leases := c.Status().Held, m.leases()
-		c.Replace(0, time.Now().Add(20*time.Second))
+		c.Replace(allocator.Part{}, time.Now().Add(20*time.Second))
 		time.Sleep(500 * time.Millisecond)
 		if s := c.Status(); s.Held != held+1000 || s.Dropped != 0 || m.leases() != leases+1 {
 			w.Errorf("%d leases, %+v after one that is no better; held %d", m.leases()-leases, s, held)
 		}
 		m.setTTL(time.Minute)
 		border, taken := m.nextID(), int64(0)
-		c.Replace(0, time.Now().Add(20*time.Second))
+		c.Replace(allocator.Part{}, time.Now().Add(20*time.Second))
 		for range 100 {
 			start := time.Now()
 			id, err := c.Next(w.Context())
@@ -137,7 +137,7 @@ func TestReplaceVersion(t *testing.T) {
 		w.take(c, 10)
 		time.Sleep(time.Second)
 		m.fault(away)
-		c.Replace(2, time.Time{})
+		c.Replace(part(2), time.Time{})
 		time.Sleep(time.Minute)
 		held := c.Status().Held
 		m.fault(nil)
@@ -146,7 +146,7 @@ func TestReplaceVersion(t *testing.T) {
 			w.Errorf("%+v with a source that is behind, %d held before", s, held)
 		}
 		m.setVersion(2)
-		c.Replace(2, time.Time{})
+		c.Replace(part(2), time.Time{})
 		time.Sleep(time.Second)
 		if s := c.Status(); s.Version != 2 || s.Held != 1000 || s.Dropped != held+1000 {
 			w.Errorf("%+v", s)
@@ -207,10 +207,10 @@ func TestGateUntil(t *testing.T) {
 				m := newMemory(w, strided())
 				m.setTTL(time.Minute)
 				var stop time.Duration
-				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(int64) (int64, error) {
+				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(allocator.Segment) (allocator.Part, error) {
 					time.Sleep(stop)
 					stop = 0
-					return 1, nil
+					return allocator.Part{}, nil
 				})
 				if _, _, err := take(w.Context(), c); err != nil {
 					w.Fatal(err)
@@ -243,11 +243,11 @@ func TestGateUntilInABatch(t *testing.T) {
 			m := newMemory(w, strided())
 			m.setTTL(time.Minute)
 			asked := 0
-			c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(int64) (int64, error) {
+			c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(allocator.Segment) (allocator.Part, error) {
 				if asked++; asked == stopAt {
 					time.Sleep(time.Hour)
 				}
-				return 1, nil
+				return allocator.Part{}, nil
 			})
 			if err := c.Warm(w.Context()); err != nil {
 				w.Fatal(err)
@@ -287,7 +287,7 @@ func TestUntilIsCarried(t *testing.T) {
 // TestExpireStress lets segments end and replaces them under load: each ID
 // comes once, and what was leased is accounted for.
 func TestExpireStress(t *testing.T) {
-	for name, gate := range map[string]allocator.Gate{"open": nil, "gated": func(int64) (int64, error) { return 1, nil }} {
+	for name, gate := range map[string]allocator.Gate{"open": nil, "gated": func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil }} {
 		t.Run(name, func(t *testing.T) {
 			refiller := newRefiller(t, allocator.DefaultRefillerConfig(time.Now, rand.Float64))
 			m := newMemory(t, strided())
@@ -321,7 +321,7 @@ func TestExpireStress(t *testing.T) {
 			for n := 0; working.Load() > 0; n++ {
 				c.Expire(time.Hour)
 				if n%10 == 0 {
-					c.Replace(0, time.Now().Add(time.Millisecond))
+					c.Replace(allocator.Part{}, time.Now().Add(time.Millisecond))
 				}
 				time.Sleep(100 * time.Microsecond)
 			}

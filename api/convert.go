@@ -72,6 +72,16 @@ func SegmentFromProto(p *marchv1.Segment) (allocator.Segment, error) {
 	return s, nil
 }
 
+// PartToProto returns p as a message.
+func PartToProto(p allocator.Part) *marchv1.Part {
+	return &marchv1.Part{Version: p.Version, Boundary: p.Boundary, Range: rangeToProto(p.Range)}
+}
+
+// PartFromProto returns p, the part of no layout where p is nil.
+func PartFromProto(p *marchv1.Part) allocator.Part {
+	return allocator.Part{Version: p.GetVersion(), Boundary: p.GetBoundary(), Range: rangeFromProto(p.GetRange())}
+}
+
 // RunsToProto returns runs as messages.
 func RunsToProto(runs []allocator.Run) []*marchv1.Run {
 	messages := make([]*marchv1.Run, len(runs))

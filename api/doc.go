@@ -1,11 +1,11 @@
-// Package api is what a room and a console have in common with those who call
-// them: the protos of march.v1 and their Go (folder march/v1), and here the
-// conversions between them and package allocator.
+// Package api is shared by rooms, consoles and their callers. Folder march/v1 has the
+// protos of march.v1 and the Go code generated from them. This package converts between
+// that code and package allocator.
 //
 // # Errors
 //
-// A handler returns Go errors with an allocator.Kind, a caller gets Go errors
-// with the same Kind, and neither knows of gRPC's codes:
+// A handler returns Go errors with an allocator.Kind. A caller gets Go errors with the
+// same Kind. Neither knows gRPC's codes:
 //
 //  1. The server's interceptors turn the error into a status (ToStatus): the
 //     Kind's code, the error's message, and an ErrorInfo whose reason is the
@@ -16,6 +16,6 @@
 //
 // # Values
 //
-// What comes off a wire is checked where it becomes a value of package
-// allocator (convert.go), and trusted from there on.
+// Values from the network are checked when they become values of package allocator
+// (convert.go), and trusted from there on.
 package api

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -28,6 +29,26 @@ const (
 	// MetadataSince is since when the store has not answered, in RFC 3339.
 	MetadataSince = "since"
 )
+
+// MetadataLimit is the tag's limit in the ErrorInfo of an *allocator.LimitError.
+const MetadataLimit = "limit"
+
+// LimitOf returns the tag's limit where err is a status that names one, else 0: a
+// client issues no ID from there on.
+func LimitOf(err error) int64 {
+	s, ok := status.FromError(err)
+	if !ok {
+		return 0
+	}
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+			if limit, err := strconv.ParseInt(info.GetMetadata()[MetadataLimit], 10, 64); err == nil {
+				return limit
+			}
+		}
+	}
+	return 0
+}
 
 // maxMessage is how many bytes of a message are sent. It travels twice in the
 // trailers, once in base64, and some clients take no more than 8 KiB of those.
@@ -54,10 +75,11 @@ var table = [...]struct {
 	allocator.Conflict:        {codes.Aborted, true},
 	allocator.Denied:          {codes.PermissionDenied, true},
 	allocator.Unauthenticated: {codes.Unauthenticated, true},
+	allocator.TooMany:         {codes.ResourceExhausted, false},
 }
 
-// ToStatus returns err as a gRPC status error; nil for nil. What classifies
-// err first, from the outside in, decides:
+// ToStatus returns err as a gRPC status error; nil for nil. The first error of err's
+// chain, from the outside in, that is one of these decides:
 //
 //   - a Kind: its code, and an ErrorInfo with the Kind as its reason;
 //   - a gRPC status: that status;
@@ -91,6 +113,10 @@ func ToStatus(err error) error {
 			MetadataSince: away.Since.UTC().Format(time.RFC3339),
 		}
 	}
+	var limit *allocator.LimitError
+	if errors.As(err, &limit) {
+		info.Metadata = map[string]string{MetadataLimit: strconv.FormatInt(limit.Limit, 10)}
+	}
 	s := &spb.Status{Code: int32(table[kind].code), Message: message(err)}
 	if detail, err := anypb.New(info); err == nil {
 		s.Details = append(s.Details, detail)
@@ -98,9 +124,9 @@ func ToStatus(err error) error {
 	return status.ErrorProto(s)
 }
 
-// Unforeseen reports whether nobody foresaw err: its caller can do nothing about
-// it, and a person must look, so whoever answers it logs it. All others are the
-// caller's to deal with.
+// Unforeseen reports whether err shows a defect: its Kind is Internal, or it has none.
+// The caller can do nothing about it, and a person must look, so the server that
+// answers it logs it. All other errors are the caller's to deal with.
 func Unforeseen(err error) bool {
 	code := status.Code(ToStatus(err))
 	return code == codes.Internal || code == codes.Unknown

@@ -27,6 +27,7 @@ var wantCodes = map[allocator.Kind]codes.Code{
 	allocator.NotFound:        codes.NotFound,
 	allocator.Exists:          codes.AlreadyExists,
 	allocator.Exhausted:       codes.ResourceExhausted,
+	allocator.TooMany:         codes.ResourceExhausted,
 	allocator.Unavailable:     codes.Unavailable,
 	allocator.NoRange:         codes.FailedPrecondition,
 	allocator.Refused:         codes.FailedPrecondition,

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -50,10 +50,11 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 	answer := &marchv1.ListAuditResponse{}
 	before := r.GetPageToken()
 	for scanned := 0; scanned < maxScanned; {
-		entries, err := s.ledger.Audits(ctx, before, chunk)
+		entries, bad, err := s.ledger.Audits(ctx, before, chunk)
 		if err != nil {
 			return nil, err
 		}
+		answer.Unreadable = append(answer.Unreadable, passedOver(bad)...)
 		for _, e := range entries {
 			if len(answer.GetEntries()) == size {
 				answer.NextPageToken = before
@@ -77,6 +78,6 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 // maxFilter bounds a filter, in bytes.
 const maxFilter = 256
 
-func wanted(r *marchv1.ListAuditRequest, e ledger.AuditEntry) bool {
+func wanted(r *marchv1.ListAuditRequest, e record.AuditEntry) bool {
 	return strings.Contains(e.Actor, r.GetActor()) && strings.Contains(e.Action, r.GetAction()) && strings.HasPrefix(e.Object, r.GetObject())
 }

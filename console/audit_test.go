@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -25,8 +25,8 @@ type auditEntry struct {
 // audit returns the audit, the oldest first.
 func (c *consoleOf) audit() (entries []auditEntry) {
 	c.Helper()
-	answer, err := c.etcd.Store(c).Txn(bg, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{
-		Interval: ledger.Interval{Key: "/march/default/audit/", End: "/march/default/audit0"},
+	answer, err := c.etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{
+		Interval: store.Interval{Key: "/march/default/audit/", End: "/march/default/audit0"},
 	}}}})
 	if err != nil {
 		c.Fatal(err)
@@ -146,7 +146,7 @@ func TestAudit(t *testing.T) {
 			t.Fatalf("%s: %v, audit %+v", step.action, err, entries)
 		}
 		e := entries[0]
-		if e.Format != 1 || e.Actor != "ann from 127.0.0.1" || e.Action != step.action || e.Object != step.object || e.Time.Before(before) {
+		if e.Format != 2 || e.Actor != "ann from 127.0.0.1" || e.Action != step.action || e.Object != step.object || e.Time.Before(before) {
 			t.Errorf("%s: %+v", step.action, e)
 		}
 		for _, half := range []struct{ want, got map[string]any }{{step.from, e.From}, {step.to, e.To}} {

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -17,16 +17,16 @@ func TestBrokenLayout(t *testing.T) {
 	if _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	store := c.etcd.Store(t)
+	etcd := c.etcd.Store(t)
 	const key = "/march/default/layout"
-	there, err := store.Txn(bg, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: key}}}}})
+	there, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: key}}}}})
 	if err != nil || len(there.Got[0]) != 1 {
 		t.Fatalf("%v, %v", there, err)
 	}
 	good := string(there.Got[0][0].Value)
 	put := func(value string) {
 		t.Helper()
-		if _, err := store.Txn(bg, ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: key, Value: []byte(value)}}}}); err != nil {
+		if _, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Put: &store.Put{Key: key, Value: []byte(value)}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestBrokenLayout(t *testing.T) {
 		}
 		for _, path := range []string{"/", "/instances", "/migrations"} {
 			code, page := c.get(path)
-			if said := strings.Contains(page, "The layout in etcd cannot be used"); code != 200 || said != (l.GetProblem() != "") {
+			if said := strings.Contains(page, "The layout in etcd cannot be used") || strings.Contains(page, "Key "+key+": "); code != 200 || said != (l.GetProblem() != "") {
 				t.Errorf("%s: %d, it is said: %t\n%s", path, code, said, page)
 			}
 		}
@@ -60,7 +60,7 @@ func TestBrokenLayout(t *testing.T) {
 	if problem := shown(c); problem != "" {
 		t.Errorf("of a good layout: %q", problem)
 	}
-	put(strings.Replace(good, `"boundary":"100"`, `"boundary":"200"`, 1))
+	put(strings.ReplaceAll(good, `boundary":"100"`, `boundary":"200"`))
 	fresh := startOver(t, c.etcd)
 	for name, c := range map[string]*consoleOf{"that saw it": c, "that is new": fresh} {
 		if problem := shown(c); !strings.Contains(problem, "it differs from its own history") {

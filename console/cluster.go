@@ -4,12 +4,12 @@ import (
 	"context"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/api/levers"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
-// What a cluster's settings say of the journal.
+// The values of a cluster's journal setting.
 const (
 	journalOptional = "optional"
 	journalRequired = "required"
@@ -27,7 +27,7 @@ func (s *Server) GetCluster(ctx context.Context, _ *marchv1.GetClusterRequest) (
 
 // UpdateCluster implements ConsoleService.
 func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
-	settings, err := s.ledger.UpdateSettings(ctx, func(settings *ledger.ClusterSettings) error {
+	settings, err := s.ledger.UpdateSettings(ctx, func(settings *record.ClusterSettings) error {
 		if r.GetCluster() == nil || r.GetCluster().Journal == nil {
 			return nil
 		}
@@ -38,14 +38,14 @@ func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequ
 		default:
 			return allocator.Errorf(allocator.Invalid, "journal: %q; allowed: %s, %s", journal, journalOptional, journalRequired)
 		}
-	}, levers.Actor(ctx))
+	}, operator.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
 	return &marchv1.UpdateClusterResponse{Cluster: clusterToProto(settings)}, nil
 }
 
-func clusterToProto(s ledger.ClusterSettings) *marchv1.Cluster {
+func clusterToProto(s record.ClusterSettings) *marchv1.Cluster {
 	journal := journalOptional
 	if s.RequireJournal {
 		journal = journalRequired

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -48,24 +49,24 @@ func TestCluster(t *testing.T) {
 	if names := unconfirmed(); len(names) != 1 || names[0] != "b/b1" {
 		t.Errorf("unconfirmed: %v", names)
 	}
-	if l.Lessable() == nil {
+	if l.Leasable() == nil {
 		t.Error("it may lease")
 	}
 	c.wants("POST /v1/rooms/b/instances/b2:confirm", 404, "march instance list")
 	c.wants("POST /v1/rooms/B/instances/b1:confirm", 400, "room")
 	c.wants("POST /v1/rooms/b/instances/b1:confirm", 200, "{}")
-	store := c.etcd.Store(t)
+	etcd := c.etcd.Store(t)
 	put := func(value string) {
 		t.Helper()
-		if _, err := store.Txn(bg, ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: "/march/default/settings", Value: []byte(value)}}}}); err != nil {
+		if _, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Put: &store.Put{Key: "/march/default/settings", Value: []byte(value)}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	put("{}")
 	c.wants("GET /v1/overview", 200, "settings in etcd cannot be used")
-	put(`{"format":1,"journal":"required","nonce":"n"}`)
+	put(`{"format":2,"journal":"required","nonce":"n"}`)
 	if names := unconfirmed(); len(names) != 0 {
 		t.Errorf("unconfirmed: %v", names)
 	}
-	await(t, "it may lease", func() bool { return l.Lessable() == nil })
+	await(t, "it may lease", func() bool { return l.Leasable() == nil })
 }

@@ -2,6 +2,8 @@ package console
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -19,10 +21,11 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/rest"
-	"github.com/march-id/march/api/server"
 	"github.com/march-id/march/console/web"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 )
 
 // Config says which cluster a console is of.
@@ -34,13 +37,24 @@ type Config struct {
 	GRPC, HTTP net.Listener
 	// Drain is how long calls under way may take at the end. Default 5 s.
 	Drain time.Duration
-	// ForgetAfter is for how long an instance must be silent to be forgotten, as
-	// `march instance forget` does it: should it live after all, it leases nothing
-	// more until it is restarted. Default a day; 1 minute or more.
+	// ForgetAfter is for how long this console must have counted an instance as
+	// silent, without a break, to forget it as `march instance forget` does. Default a
+	// day; 1 minute or more.
 	ForgetAfter time.Duration
+	// Limits bound what callers may take of the server.
+	Limits serve.Limits
+	// MaxLivePages bounds the pages that browsers keep up to date at once: each
+	// reads etcd every second or so. MaxCallerLivePages bounds those of one caller.
+	// Defaults 200 and 50.
+	MaxLivePages, MaxCallerLivePages int
+	// Rand returns numbers in [0, 1) for jitter. Default math/rand's.
+	Rand func() float64
 	// AllowedHosts are names by which HTTP may be called besides localhost and
 	// loopback addresses, where it listens on such an address. Default none.
 	AllowedHosts []string
+	// Chain asks the instance at an address for its chain of a tag; its error is
+	// NotFound where there is none. nil asks over gRPC.
+	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
 	// Metrics, where they are set, are served at /metrics.
 	Metrics *observe.Metrics
 	// Tracer makes spans; nil makes none.
@@ -50,7 +64,12 @@ type Config struct {
 }
 
 // DefaultConfig returns the defaults. Ledger and GRPC must be set.
-func DefaultConfig() Config { return Config{Drain: 5 * time.Second, ForgetAfter: 24 * time.Hour} }
+func DefaultConfig() Config {
+	return Config{
+		Drain: 5 * time.Second, ForgetAfter: 24 * time.Hour, Rand: rand.Float64, Limits: serve.DefaultLimits(),
+		MaxLivePages: 200, MaxCallerLivePages: 50,
+	}
+}
 
 // Server is a console.
 type Server struct {
@@ -62,10 +81,17 @@ type Server struct {
 	rooms  dialer
 	health *health.Server
 
-	samples  *looked[sample]
-	tags     *looked[*tagIndex]
-	reading  atomic.Int64 // tags read so far, of the index being made
+	heartbeats heartbeats
+	fullness   fullness
+	met        problem.Log // since when problems are
+
+	counts   counts
+	samples  *cache[sample]
+	tags     *cache[*tagIndex]
+	heads    *cache[*tagIndex] // the first tags only
+	reading  atomic.Int64      // tags read so far, of the index being made
 	metrics  *metrics
+	failed   time.Time     // when drive last wrote down that a migration cannot go on
 	name     string        // this process's, its own
 	stopping chan struct{} // closed when the drain begins
 	routes   func(*http.ServeMux)
@@ -82,7 +108,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.ForgetAfter < time.Minute {
 		return nil, allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
 	}
-	if err := server.CheckHosts(cfg.AllowedHosts); err != nil {
+	if err := errors.Join(
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(),
+		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
+	); err != nil {
 		return nil, err
 	}
 	if cfg.Logger == nil {
@@ -94,10 +123,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
-		samples: newLooked[sample](), tags: newLooked[*tagIndex](),
+		samples: newLooked[sample](), tags: newLooked[*tagIndex](), heads: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
+	s.heartbeats.silentAfter = silentAfter
 	s.rooms.tracer = cfg.Tracer
 	s.ledger.HaltAs("console " + s.name)
 	if cfg.HTTP != nil {
@@ -114,7 +144,10 @@ func (s *Server) makeRoutes() error {
 	if err != nil {
 		return err
 	}
-	pages, err := web.New(web.Config{Console: s, Stopping: s.stopping, Logger: s.log.Named("web")})
+	pages, err := web.New(web.Config{
+		Console: s, Stopping: s.stopping, Logger: s.log.Named("web"),
+		Pages: s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)), CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
+	})
 	if err != nil {
 		return err
 	}
@@ -134,18 +167,27 @@ func (s *Server) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.drive(background) })
+	work.Go(func() { s.tend(background) })
 	work.Go(func() { s.watchHealth(background) })
+	work.Go(func() { s.watchProblems(background) })
 	work.Go(func() { s.samples.run(background, s.look) })
 	work.Go(func() { s.tags.run(background, s.readTags) })
+	work.Go(func() { s.heads.run(background, s.readHead) })
+	defer s.counts.work.Wait()
+	defer s.counts.stop()
 	defer work.Wait()
 	defer stop()
-	err := server.Run(ctx, server.Config{
+	err := serve.Run(ctx, serve.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
 		Ready:    s.checks,
-		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts,
-		Draining: func() { close(s.stopping) },
-		Metrics:  s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
+		Problems: s.problemLines,
+		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
+		Draining: func() {
+			close(s.stopping)
+			s.counts.stop()
+		},
+		Metrics: s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err
@@ -153,16 +195,16 @@ func (s *Server) Run(ctx context.Context) error {
 
 // checks is what readiness rests on. A console is of use while leasing is
 // halted, so that is a note.
-func (s *Server) checks(ctx context.Context) []server.Check {
-	etcd, leasing := server.Check{Name: "etcd", Err: s.ready(ctx)}, server.Check{Name: "leasing"}
+func (s *Server) checks(ctx context.Context) []serve.Check {
+	etcd, leasing := serve.Check{Name: "etcd", Err: s.ready(ctx)}, serve.Check{Name: "leasing"}
 	if etcd.Err == nil {
 		if _, err := s.ledger.Refresh(ctx); err != nil {
 			leasing.Note = err.Error()
-		} else if err := s.ledger.Lessable(); err != nil {
+		} else if err := s.ledger.Leasable(); err != nil {
 			leasing.Note = err.Error()
 		}
 	}
-	return []server.Check{etcd, leasing}
+	return []serve.Check{etcd, leasing}
 }
 
 // ready checks that etcd answers: without it a console can do nothing.

@@ -8,45 +8,142 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 // worstTags is how many tags a plan's cost names.
 const worstTags = 10
 
-// cost computes from the marks how far each tag jumps by a plan. At its first
-// lease under a new layout a room goes on at the floor, the largest mark of
-// all rooms; what it could have issued between its own mark and the floor is
-// skipped. Later moves of the plan skip only what is leased in between.
-func (s *Server) cost(ctx context.Context, p Plan) (*marchv1.PlanCost, error) {
+// peaks are recent peak rates in IDs per second, by tag and room.
+type peaks map[allocator.Tag]map[allocator.Room]float64
+
+// costs are what a plan does to all tags.
+type costs struct {
+	cost    *marchv1.PlanCost
+	bad     []record.KeyError // a tag does not count if it, or one of its marks, cannot be read
+	refusal error             // why the plan is refused without force, nil if it is not
+}
+
+// countCost forecasts from the marks what a plan does to each tag, and for how long
+// tags last at the present rates.
+func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan, n *count) (c costs, err error) {
+	if tags, err := s.ledger.CountTags(ctx); err == nil { // else callers are not told of how many
+		n.tags.Store(tags)
+	}
 	rates := s.rates(ctx)
-	cost := &marchv1.PlanCost{}
-	err := s.ledger.EachTag(ctx, func(t ledger.Tag, marks map[allocator.Room]ledger.Mark) error {
-		cost.Tags++
-		c := tagCost(t, marks, p, rates[t.Name])
-		if end := tagEnd(t, marks, p); end != nil {
-			cost.Ending++
-			if cost.Ends = append(cost.Ends, end); len(cost.GetEnds()) > 10*worstTags {
-				cost.Ends = fewest(cost.GetEnds())
-			}
+	layouts := make([]allocator.Layout, len(p.Moves))
+	for i, m := range p.Moves {
+		layouts[i] = m.Layout
+	}
+	forecaster, now := s.ledger.Forecaster(from, layouts...), time.Now()
+	sum := costSum{PlanCost: &marchv1.PlanCost{}}
+	c.bad, err = s.ledger.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		f := tagForecast{tag: t, plan: p, rates: rates[t.Name]}
+		f.TagForecast = forecaster.Tag(t, marks, f.steps(now))
+		single := f // the least that rooms can lease
+		if _, had := f.empties(); had > 0 {
+			single.TagForecast = forecaster.Tag(t, marks, nil)
 		}
-		if c.GetSkipped() > math.MaxInt64-cost.GetSkipped() {
-			cost.Skipped = math.MaxInt64 // more than the number can say
-		} else {
-			cost.Skipped += c.GetSkipped()
-		}
-		cost.Worst = append(cost.Worst, c)
-		if len(cost.GetWorst()) > 10*worstTags {
-			cost.Worst = worst(cost.GetWorst())
-		}
+		sum.add(f, single)
+		n.read.Add(1)
 		return nil
 	})
-	cost.Worst, cost.Ends = worst(cost.GetWorst()), fewest(cost.GetEnds())
-	return cost, err
+	sum.Worst, sum.Ends = worst(sum.GetWorst()), fewest(sum.GetEnds())
+	c.cost, c.refusal = sum.PlanCost, sum.refusals.err()
+	return c, err
+}
+
+// costSum adds up what a plan does to tags.
+type costSum struct {
+	*marchv1.PlanCost
+	refusals refusals
+}
+
+// add adds a tag. f is its forecast at the present rates; single says where each room
+// leases a single ID under each layout.
+func (s *costSum) add(f, single tagForecast) {
+	s.Tags++
+	s.refusals.add(single)
+	if end := f.end(); end != nil {
+		s.Ending++
+		if s.Ends = append(s.Ends, end); len(s.GetEnds()) > 10*worstTags {
+			s.Ends = fewest(s.GetEnds())
+		}
+	}
+	c := f.cost()
+	s.Skipped = atMost(s.GetSkipped(), c.GetSkipped())
+	if s.Worst = append(s.Worst, c); len(s.GetWorst()) > 10*worstTags {
+		s.Worst = worst(s.GetWorst())
+	}
+}
+
+// costOf returns the count of what a plan costs, as counts.get does.
+func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan, within time.Duration) (*count, error) {
+	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(planToProto(p))
+	if err != nil {
+		return nil, err
+	}
+	// After a restore of etcd another layout may have the same version.
+	planned := from.Time.UTC().String() + string(key)
+	return s.counts.get(ctx, id, planned, within, func(ctx context.Context, n *count) (costs, error) {
+		return s.countCost(ctx, from, p, n)
+	})
+}
+
+// longestWait is for how long an answer may wait for costs: over HTTP an answer has 10 s.
+const longestWait = 5 * time.Second
+
+// CountPlanCost implements ConsoleService.
+func (s *Server) CountPlanCost(ctx context.Context, r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
+	var wait time.Duration
+	if r.GetWait() != nil {
+		var err error
+		if wait, err = operator.Duration("wait", r.GetWait()); err != nil {
+			return nil, err
+		}
+	}
+	if wait < 0 || wait > longestWait {
+		return nil, allocator.Errorf(allocator.Invalid, "wait: %v; allowed: 0s to %v", wait, longestWait)
+	}
+	stored, planned, err := s.checkPlan(ctx, r.GetPlan())
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.costOf(ctx, r.GetCount(), stored, planned, wait)
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.CountPlanCostResponse{Read: n.read.Load(), Tags: n.tags.Load(), AsOf: timestamppb.New(n.began), Count: n.id}
+	if n.over() {
+		answer.Cost, answer.Unreadable = n.costs.cost, passedOver(n.costs.bad)
+		if n.costs.refusal != nil {
+			answer.Refused = n.costs.refusal.Error()
+		}
+	}
+	return answer, nil
+}
+
+// refused returns why a plan is refused for what it costs, nil if it is not. It has that
+// counted, if the count with an id has not just done so, and waits until ctx ends; then
+// its error is Unavailable.
+func (s *Server) refused(ctx context.Context, id string, from record.Layout, p plan.Plan) error {
+	n, err := s.costOf(ctx, id, from, p, math.MaxInt64)
+	switch {
+	case err == nil:
+		return n.costs.refusal
+	case n != nil && ctx.Err() != nil:
+		return allocator.Errorf(allocator.Unavailable, "the plan is not applied yet: %d of %d tags were read to see its costs (%w): apply it again, or agree with --force",
+			n.read.Load(), n.tags.Load(), ctx.Err())
+	}
+	return err
 }
 
 // fewest returns the tags with the fewest IDs left.
@@ -57,70 +154,12 @@ func fewest(list []*marchv1.TagEnd) []*marchv1.TagEnd {
 	return list[:min(len(list), worstTags)]
 }
 
-// floorOf returns where a room's first lease under a new layout begins: the
-// largest mark of all rooms.
-func floorOf(t ledger.Tag, marks map[allocator.Room]ledger.Mark) int64 {
-	floor := t.Settings.Start
-	for _, m := range marks {
-		floor = max(floor, m.Next)
-	}
-	return floor
-}
-
-// tagEnd returns what the room has left that the plan leaves the fewest IDs,
-// where it takes more than half of what the room had and leaves less than one
-// refill may ask for; else nil.
-func tagEnd(t ledger.Tag, marks map[allocator.Room]ledger.Mark, p Plan) *marchv1.TagEnd {
-	floor, least := floorOf(t, marks), t.Settings.Chain.MaxStep
-	var end *marchv1.TagEnd
-	for _, room := range p.Target.Rooms() {
-		left := p.Target.CountIDs(p.Target.Ranges[room], floor, t.Settings.Limit)
-		if was, served := p.From.Ranges[room]; served &&
-			left >= p.From.CountIDs(was, max(marks[room].Next, t.Settings.Start), t.Settings.Limit)/2 {
-			continue
-		}
-		if left < least {
-			least, end = left, &marchv1.TagEnd{Tag: string(t.Name), Room: string(room), Left: left, Limit: t.Settings.Limit}
-		}
-	}
-	return end
-}
-
 // worst returns the tags that skip the most.
 func worst(list []*marchv1.TagCost) []*marchv1.TagCost {
 	slices.SortFunc(list, func(a, b *marchv1.TagCost) int {
 		return cmp.Or(cmp.Compare(b.GetSkipped(), a.GetSkipped()), cmp.Compare(a.GetTag(), b.GetTag()))
 	})
 	return list[:min(len(list), worstTags)]
-}
-
-func tagCost(t ledger.Tag, marks map[allocator.Room]ledger.Mark, p Plan, rates map[allocator.Room]float64) *marchv1.TagCost {
-	floor := floorOf(t, marks)
-	c := &marchv1.TagCost{Tag: string(t.Name), Rooms: make(map[string]int64)}
-	before, after := math.Inf(1), math.Inf(1)
-	for room, r := range p.Target.Ranges {
-		if m, leased := marks[room]; leased {
-			if n := p.Target.CountIDs(r, m.Next, floor); n > 0 {
-				c.Rooms[string(room)] = n
-				c.Skipped += n
-			}
-		}
-		if rate := rates[room]; rate > 0 {
-			after = min(after, seconds(p.Target, r, floor, t.Settings.Limit, rate))
-		}
-	}
-	for room, r := range p.From.Ranges {
-		if rate := rates[room]; rate > 0 {
-			before = min(before, seconds(p.From, r, max(marks[room].Next, t.Settings.Start), t.Settings.Limit, rate))
-		}
-	}
-	c.LastsBefore, c.LastsAfter = lasts(before), lasts(after)
-	return c
-}
-
-// seconds returns how long a room's IDs in [from, limit) last at a rate.
-func seconds(l allocator.Layout, r allocator.Range, from, limit int64, rate float64) float64 {
-	return float64(l.CountIDs(r, from, limit)) / rate
 }
 
 // maxLasts bounds what is shown: a protobuf duration has 10,000 years.
@@ -135,8 +174,8 @@ func lasts(seconds float64) *durationpb.Duration {
 
 // rates asks every instance that has a heartbeat for the peak rates of its
 // chains. Those that do not answer are left out: rates are for estimates.
-func (s *Server) rates(ctx context.Context) map[allocator.Tag]map[allocator.Room]float64 {
-	instances, err := s.ledger.Instances(ctx, "")
+func (s *Server) rates(ctx context.Context) peaks {
+	instances, _, err := s.instances(ctx)
 	if err != nil {
 		return nil
 	}
@@ -152,7 +191,7 @@ func (s *Server) rates(ctx context.Context) map[allocator.Tag]map[allocator.Room
 		}
 	}
 	_ = asking.Wait()
-	rates := make(map[allocator.Tag]map[allocator.Room]float64)
+	rates := make(peaks)
 	for _, chains := range answers {
 		for _, c := range chains {
 			tag, room := allocator.Tag(c.GetTag()), allocator.Room(c.GetRoom())

@@ -7,117 +7,83 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/crash"
-	"github.com/march-id/march/internal/rarely"
+	"github.com/march-id/march/internal/throttle"
 )
 
 const (
-	// driveEvery is how often a driver looks at the migration under way, and
-	// idleEvery at whether there is one, and whether there still is a driver.
+	// driveEvery is how often a console looks at the migration under way, and
+	// idleEvery at whether there is one. Up to as long again is added by chance, so
+	// that consoles seldom try the same move at once.
 	driveEvery = 200 * time.Millisecond
 	idleEvery  = time.Second
-	// silenceEvery is how often it looks for silent instances, and for ones that
-	// have been silent for so long that they are forgotten.
-	silenceEvery = 10 * time.Second
-	// claimEvery is how often a driver renews its claim.
-	claimEvery = ledger.DriverTTL / 3
+	// failEvery is how often a console writes down at most that another error keeps
+	// a migration from going on: consoles may meet different ones.
+	failEvery = 30 * time.Second
 )
 
-// drive makes migrations go on while this console is the one that does, until
-// ctx ends. Everything that a migration needs is in etcd, so it does not matter
-// which console drives, and no harm is done should two.
+// drive makes migrations go on until ctx ends, forgets instances that have been
+// silent for long, and looks whether etcd went back in time. Every console does:
+// all that a migration needs is in etcd, and of two that make the same move one
+// succeeds.
 func (s *Server) drive(ctx context.Context) {
-	var claim ledger.Driver
-	var claimed, looked time.Time
-	defer func() {
-		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = s.ledger.Release(leaving, &claim, s.name) // else it expires
-	}()
+	var looked time.Time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	driving := false
-	defer s.metrics.drives(false)
-	var claimLog, checkLog, stuckLog, silentLog rarely.Line
+	var checkLog, stuckLog, silentLog throttle.Log
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		if !driving || time.Since(claimed) >= claimEvery {
-			claimed = time.Now()
-			was := driving
-			var err error
-			if driving, err = s.ledger.Drive(ctx, &claim, s.name); err != nil {
-				claimLog.Log(time.Now(), s.log.Debug, "claim to drive migrations", "error", err)
-			} else if driving && !was {
-				s.log.Info("this console drives migrations")
-			}
-			s.metrics.drives(driving)
-		}
-		// Each console, whether it drives or not: it may be all that lived through a
-		// restore.
 		if err := s.ledger.Check(ctx); err != nil && ctx.Err() == nil {
 			checkLog.Log(time.Now(), s.log.Debug, "look whether etcd went back in time", "error", err)
 		}
-		pause := idleEvery
-		if driving && time.Since(looked) >= silenceEvery {
+		if time.Since(looked) >= silenceEvery {
 			looked = time.Now()
 			if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
 				silentLog.Log(time.Now(), s.log.Debug, "looking for silent instances", "error", err)
 			}
 		}
-		if driving {
-			active, err := s.step(ctx)
-			if err != nil && ctx.Err() == nil {
-				stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on, it is tried again", "error", err)
-			}
-			if active {
-				pause = driveEvery
-			}
+		active, err := s.step(ctx)
+		if err != nil && ctx.Err() == nil {
+			stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on, it is tried again", "error", err)
 		}
-		timer.Reset(pause)
-	}
-}
-
-// forgetSilent notes which instances are silent, and forgets those that have
-// been for longer than ForgetAfter.
-func (s *Server) forgetSilent(ctx context.Context) error {
-	instances, err := s.ledger.Instances(ctx, "")
-	if err != nil {
-		return err
-	}
-	if err := s.ledger.NoteSilence(ctx, instances); err != nil {
-		return err
-	}
-	for _, i := range instances {
-		if !i.SilentSince.IsZero() && time.Since(i.SilentSince) > s.cfg.ForgetAfter {
-			if err := s.ledger.ForgetSilent(ctx, i, "console "+s.name+": silent since "+i.SilentSince.Format(time.RFC3339)); err != nil {
-				return err
-			}
+		pause := idleEvery
+		if active {
+			pause = driveEvery
 		}
+		timer.Reset(pause + time.Duration(s.cfg.Rand()*float64(pause)))
 	}
-	return nil
 }
 
 // step takes the migration under way as far as it goes now: at most one move.
 // It reports whether there is one.
 func (s *Server) step(ctx context.Context) (active bool, err error) {
 	m, active, err := s.ledger.ActiveMigration(ctx)
-	if err == nil {
-		s.metrics.underWay(m)
-	}
-	if err != nil || !active || m.State == ledger.Paused {
+	if err != nil || !active || m.State == record.Paused {
+		if err == nil {
+			s.metrics.underWay(m)
+		}
 		return active, err
 	}
-	instances, err := s.ledger.Instances(ctx, "")
-	if err != nil {
-		return true, err
+	s.metrics.underWay(m)
+	moved, err := s.advance(ctx, m)
+	if moved {
+		return true, nil
 	}
-	if err := s.ledger.NoteSilence(ctx, instances); err != nil {
-		return true, err
+	return true, s.settle(ctx, m, err)
+}
+
+// advance makes the next move of a migration, or ends it, where nothing is to be
+// waited for. It reports whether it did.
+func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, err error) {
+	instances, err := s.instancesFor(ctx, m)
+	if err != nil {
+		return false, err
 	}
 	waits := waitingFor(m, instances)
 	blocking := 0
@@ -127,46 +93,88 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 		}
 	}
 	s.metrics.waiting.Set(float64(blocking))
-	if blocking > 0 && !mutant("moves-unreported") {
-		return true, nil
+	if blocking > 0 {
+		return false, nil
 	}
 	prepare(&m, waits, instances)
-	switch {
-	case m.Reached < len(m.Moves):
-		moved, err := s.ledger.MakeMove(ctx, m)
-		if err != nil {
-			return true, err
-		}
-		crash.Here(crash.AfterMove)
-		move := moved.Moves[moved.Reached-1]
-		s.metrics.underWay(moved)
-		s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", moved.Reached, len(moved.Moves)), "kind", move.Kind, "version", move.Layout.Version)
-		return true, nil
-	default:
-		return true, s.finish(ctx, m)
+	if m.Reached == len(m.Moves) {
+		err := s.finish(ctx, m)
+		return err == nil, err
 	}
+	next, err := s.ledger.MakeMove(ctx, m, epochOf(instances))
+	if err != nil {
+		return false, err
+	}
+	crash.Here(crash.AfterMove)
+	move := next.Moves[next.Reached-1]
+	s.metrics.underWay(next)
+	s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", next.Reached, len(next.Moves)), "kind", move.Kind, "version", move.Layout.Version)
+	return true, nil
+}
+
+// epochOf returns the epoch under which instances were read, without a key where there are
+// none.
+func epochOf(instances []instance) store.KV {
+	if len(instances) == 0 {
+		return store.KV{}
+	}
+	return instances[0].EpochKV
+}
+
+// settle has the migration say what keeps it from going on, as met; nil for
+// nothing. It returns nil where another console made the move at the same time.
+func (s *Server) settle(ctx context.Context, m record.Migration, met error) error {
+	text := ""
+	if met != nil {
+		text = met.Error()
+	}
+	if ctx.Err() != nil || text == m.Error || allocator.KindOf(met) == allocator.Unavailable && met != nil {
+		return met
+	}
+	if met != nil {
+		now, err := s.ledger.Migration(ctx, m.ID)
+		if err != nil {
+			return met
+		}
+		if !now.Same(m) {
+			return nil
+		}
+	}
+	if text != "" && m.Error != "" && time.Since(s.failed) < failEvery {
+		return met
+	}
+	s.failed = time.Now()
+	_, err := s.ledger.UpdateMigration(ctx, m, "", "", func(m *record.Migration) error {
+		m.Fail(text)
+		return nil
+	})
+	if err != nil && allocator.KindOf(err) != allocator.Conflict && met == nil { // else another console did
+		return err
+	}
+	return met
 }
 
 // finish ends a migration of which every move was made and reported.
-func (s *Server) finish(ctx context.Context, m ledger.Migration) error {
-	state := ledger.Done
+func (s *Server) finish(ctx context.Context, m record.Migration) error {
+	state := record.Done
 	if m.Abort {
-		state = ledger.Aborted
+		state = record.Aborted
 	}
-	m, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *ledger.Migration) error {
+	m, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
 		m.State = state
+		m.Fail("")
 		m.Note(string(state))
 		return nil
 	})
 	if err == nil {
 		s.ended(m)
-		s.metrics.underWay(ledger.Migration{})
+		s.metrics.underWay(record.Migration{})
 	}
 	return err
 }
 
 // ended takes note of a migration that this console ended.
-func (s *Server) ended(m ledger.Migration) {
+func (s *Server) ended(m record.Migration) {
 	if m.State.Ended() {
 		s.metrics.ended.WithLabelValues(string(m.State)).Inc()
 		s.log.Info("migration ended", "migration", m.ID, "state", m.State)
@@ -174,15 +182,15 @@ func (s *Server) ended(m ledger.Migration) {
 }
 
 // waived reports whether the migration need not wait for an instance any
-// longer: an operator said so, or it has been silent since the last move for
-// longer than the migration's hold and its own.
+// longer: an operator said so, or this console has counted it as silent since the
+// last move for longer than the migration's hold and its own.
 //
 // A strict instance has stopped by then to issue what its room lost: it
 // confirms its layout before it issues, and no layout is confirmed after a move
 // replaced it. That it is silent alone would not say so: heartbeats may be lost
 // while reads are not.
-func waived(m ledger.Migration, i ledger.InstanceRecord) bool {
-	if slices.Contains(m.Without, i.ID()) {
+func waived(m record.Migration, i instance) bool {
+	if m.Waived(i.Instance) {
 		return true
 	}
 	until := waitsUntil(m, i)
@@ -191,30 +199,27 @@ func waived(m ledger.Migration, i ledger.InstanceRecord) bool {
 
 // waitsUntil returns until when the migration waits for an instance that stays
 // silent; zero for one that is not.
-func waitsUntil(m ledger.Migration, i ledger.InstanceRecord) time.Time {
-	if i.SilentSince.IsZero() {
+func waitsUntil(m record.Migration, i instance) time.Time {
+	if i.WaitedSince.IsZero() {
 		return time.Time{}
 	}
-	since := i.SilentSince
-	if m.Reached > 0 && m.Moves[m.Reached-1].Made.After(since) {
-		since = m.Moves[m.Reached-1].Made
-	}
-	return since.Add(max(m.Hold, i.Hold))
+	return i.WaitedSince.Add(max(m.Hold, i.Hold))
 }
 
 // prepare notes in m, ahead of its next change, what an operator will want to
 // know of the moves so far: without whom it went on, and until when clients may
 // use what instances leased to them before these reported.
-func prepare(m *ledger.Migration, waits, instances []ledger.InstanceRecord) {
+func prepare(m *record.Migration, waits, instances []instance) {
 	for _, i := range waits {
-		if !slices.Contains(m.Without, i.ID()) {
-			m.Note(fmt.Sprintf("goes on without %s, silent since %s: it may still issue what its room lost, unless it is strict", i.ID(), i.SilentSince.Format(time.RFC3339)))
+		if !m.Waived(i.Instance) {
+			m.Note(fmt.Sprintf("goes on without %s, silent for at least %v: it may still issue what its room lost, unless it is strict",
+				i.ID(), time.Since(i.SilentSince).Truncate(time.Second)))
 		}
 	}
 	for k := range m.Moves {
 		move := &m.Moves[k]
-		late := slices.ContainsFunc(instances, func(i ledger.InstanceRecord) bool {
-			return slices.Contains(move.Loses, i.Room) && i.Version < move.Layout.Version && !waived(*m, i)
+		late := slices.ContainsFunc(instances, func(i instance) bool {
+			return slices.Contains(move.Loses, i.Room) && i.Reported() < move.Layout.Version && !waived(*m, i)
 		})
 		if k < m.Reached && len(move.Loses) > 0 && move.ClientsUntil.IsZero() && !late {
 			move.ClientsUntil = time.Now().Add(move.Hold).UTC().Truncate(time.Millisecond)
@@ -226,7 +231,7 @@ func prepare(m *ledger.Migration, waits, instances []ledger.InstanceRecord) {
 // noteHolds raises the holds of moves that are not made yet to those of the
 // instances that are registered now. They may have stopped when the move is made,
 // and their clients have what they leased all the same.
-func noteHolds(moves []ledger.Move, instances []ledger.InstanceRecord) {
+func noteHolds(moves []record.Move, instances []instance) {
 	for k := range moves {
 		moves[k].Hold = max(moves[k].Hold, longestHold(instances, moves[k].Loses))
 	}
@@ -235,7 +240,7 @@ func noteHolds(moves []ledger.Move, instances []ledger.InstanceRecord) {
 // longestHold returns the longest hold of the instances of rooms, and at least
 // the default, if any room is named: instances that stopped lately are not
 // registered any longer, but clients may have segments of theirs.
-func longestHold(instances []ledger.InstanceRecord, rooms []allocator.Room) time.Duration {
+func longestHold(instances []instance, rooms []allocator.Room) time.Duration {
 	if len(rooms) == 0 {
 		return 0
 	}
@@ -251,10 +256,15 @@ func longestHold(instances []ledger.InstanceRecord, rooms []allocator.Room) time
 // waitingFor returns the instances that must report before the migration goes
 // on: those of each room that lost residues by a move that they have not
 // reported, where the next move gives any of these to another room, or, where
-// there is no next move, the room has not got all of them back.
-func waitingFor(m ledger.Migration, instances []ledger.InstanceRecord) []ledger.InstanceRecord {
-	var list []ledger.InstanceRecord
+// there is no next move, the room has not got all of them back. After a recover it waits
+// for all: the layout that the recover put in force may have taken residues from any room.
+func waitingFor(m record.Migration, instances []instance) []instance {
+	var list []instance
 	for _, i := range instances {
+		if i.Stale {
+			list = append(list, i)
+			continue
+		}
 		for k := range m.Moves[:m.Reached] {
 			if slices.Contains(m.Moves[k].Loses, i.Room) && blocks(m, k, i) {
 				list = append(list, i)
@@ -267,21 +277,21 @@ func waitingFor(m ledger.Migration, instances []ledger.InstanceRecord) []ledger.
 
 // blocks reports whether an instance of a room that lost residues by m.Moves[k],
 // which was made, must report it before the migration goes on.
-func blocks(m ledger.Migration, k int, i ledger.InstanceRecord) bool {
+func blocks(m record.Migration, k int, i instance) bool {
 	before := m.From
 	if k > 0 {
 		before = m.Moves[k-1].Layout
 	}
-	return i.Version < m.Moves[k].Layout.Version && needed(m, i.Room, before)
+	return i.Reported() < m.Moves[k].Layout.Version && needed(m, i.Room, before)
 }
 
 // standing returns where an instance of a room that loses residues by m.Moves[k]
 // stands with it, as a marchv1.Report has it.
-func standing(m ledger.Migration, k int, i ledger.InstanceRecord) string {
+func standing(m record.Migration, k int, i instance) string {
 	switch {
 	case k >= m.Reached:
 		return "later"
-	case i.Version >= m.Moves[k].Layout.Version:
+	case i.Reported() >= m.Moves[k].Layout.Version:
 		return "reported"
 	case !blocks(m, k, i):
 		return "unneeded"
@@ -293,7 +303,7 @@ func standing(m ledger.Migration, k int, i ledger.InstanceRecord) string {
 
 // needed reports whether a migration that made a move must not go on while room
 // may still issue what it had in the layout before.
-func needed(m ledger.Migration, room allocator.Room, before allocator.Layout) bool {
+func needed(m record.Migration, room allocator.Room, before allocator.Layout) bool {
 	now := m.Moves[m.Reached-1].Layout
 	if m.Reached < len(m.Moves) {
 		return takes(now, m.Moves[m.Reached].Layout, room, before)
@@ -308,7 +318,7 @@ func takes(now, next allocator.Layout, room allocator.Room, before allocator.Lay
 		return true // residues cannot be compared
 	}
 	if now.Boundary != next.Boundary {
-		now = allocator.Layout{} // nobody has any of these residues
+		now = allocator.Layout{} // no room has any of these residues
 	}
 	for _, lost := range minus(before.Ranges[room], now.Ranges[room]) {
 		for other, r := range next.Ranges {

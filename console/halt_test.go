@@ -7,9 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
 )
 
 // TestHalted: a console tells of a halt wherever it is asked, goes on answering,
@@ -27,11 +32,51 @@ func TestHalted(t *testing.T) {
 	const halt = `"halt":{"by":"ann","why":"tonight's restore","time":"`
 	c.wants("GET /v1/layout", 200, halt)
 	c.wants("GET /v1/instances", 200, halt)
+	c.wants("GET /v1/overview", 200, `"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
 	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
 	c.wants("DELETE /v1/rooms/a/instances/a1", 400, `"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
 	c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
 	c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"retract"`)
 	c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
+}
+
+// TestBarred: while a recover asks, the console names the instances that it has
+// barred, by which operator and since when, wherever it tells of the halt.
+func TestBarred(t *testing.T) {
+	t.Parallel()
+	c := startHalves(t)
+	c.room("a", "a1")
+	l := c.ledger()
+	shown := func(path string) bool {
+		_, body := c.get(path)
+		return strings.Contains(body, `"barred":[{"room":"a","name":"a1","barred":{"by":"ann","since":"2`)
+	}
+	paths := []string{"/v1/layout", "/v1/overview", "/v1/instances?status=true"}
+	report, err := l.Recover(bg, ledger.RecoverConfig{
+		Actor: "ann", Apply: true,
+		Ask: func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				return ledger.Memory{}, err
+			}
+			defer func() { _ = conn.Close() }()
+			m, err := room.AskMarks(ctx, conn, q, use)
+			for _, path := range paths {
+				if m.Barred {
+					await(t, path+" names the instance", func() bool { return shown(path) })
+				} else if shown(path) {
+					t.Errorf("%s names an instance that is not barred", path)
+				}
+			}
+			return m, err
+		},
+	})
+	if err != nil {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for _, path := range paths {
+		await(t, path+" names no instance any longer", func() bool { return !shown(path) })
+	}
 }
 
 // TestSeesARestore: a console is all that lived through a restore. It halts
@@ -53,8 +98,8 @@ func TestSeesARestore(t *testing.T) {
 	c.wants("DELETE /v1/rooms/a/instances/down", 400, `"reason":"`+allocator.WentBack.Error()+`"`)
 	l := c.ledger()
 	report, err := l.Recover(bg, ledger.RecoverConfig{
-		Actor: "ann", Apply: true, Without: []ledger.InstanceID{"a/down"},
-		Ask: func(context.Context, ledger.SeenInstance, bool) (ledger.Memory, error) {
+		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"},
+		Ask: func(context.Context, ledger.SeenInstance, ledger.Question, ledger.UseMarks) (ledger.Memory, error) {
 			return ledger.Memory{}, errors.New("it is down")
 		},
 	})

@@ -72,8 +72,8 @@ func TestHTTP(t *testing.T) {
 	c.wants("DELETE /v1/tags/order", 404, "order")
 
 	c.wants("GET /v1/rooms", 200, `{"rooms":[{"name":"a","range":{"lower":"0","upper":"50"},`)
-	c.wants("GET /v1/instances", 200, `{"instances":[],"halt":null,"problem":""}`)
-	c.wants("GET /v1/rooms/a/instances", 200, `{"instances":[],"halt":null,"problem":""}`)
+	c.wants("GET /v1/instances", 200, `{"instances":[],"halt":null,"problem":"","unreadable":[],"problems":[]}`)
+	c.wants("GET /v1/rooms/a/instances", 200, `{"instances":[],"halt":null,"problem":"","unreadable":[],"problems":[]}`)
 	c.wants("GET /v1/rooms/A/instances", 400, `"reason":"invalid"`)
 	c.wants("DELETE /v1/rooms/a/instances/gone", 404, "gone")
 
@@ -90,6 +90,7 @@ func TestHTTPMigration(t *testing.T) {
 	c := startHalves(t)
 	c.wants("GET /v1/migrations:latest", 404, "no migration yet")
 	plan := c.wants(`POST /v1/migrations:plan {"move":["a:25-50=b"]}`, 200, `"kind":"retract"`)
+	c.wants(`POST /v1/migrations:cost {"wait":"5s",`+plan[1:], 200, `"cost":{"tags":"0","skipped":"0",`)
 	c.wants("POST /v1/migrations "+plan, 200, `"actor":"ann from 127.0.0.1"`) // nothing has to be taken out of the answer
 	id, last := "", ""
 	for text := range strings.Lines(c.wants("GET /v1/migrations:watch", 200, "\n")) {
@@ -153,7 +154,8 @@ func TestHealthWithoutEtcd(t *testing.T) {
 		}
 	}
 	await(t, "serving", health(healthpb.HealthCheckResponse_SERVING))
-	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok\nreadyz check passed\n")
+	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok\n[!]room a has a range, and no instance of it is alive. Since 2")
+	c.wants("GET /readyz?verbose", 200, "\nreadyz check passed\n")
 	c.etcd.Stop()
 	c.wants("GET /readyz", 503, "[-]etcd failed: ")
 	await(t, "not serving", health(healthpb.HealthCheckResponse_NOT_SERVING))

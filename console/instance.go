@@ -14,22 +14,22 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/operator"
 )
 
 // ListRooms implements ConsoleService.
 func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*marchv1.ListRoomsResponse, error) {
-	record, problem, err := s.current(ctx)
+	record, unusable, err := s.ledger.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
-	instances, err := s.ledger.Instances(ctx, "")
+	instances, _, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.ListRoomsResponse{Problem: problem}
+	answer := &marchv1.ListRoomsResponse{Problem: textOf(unusable)}
 	for _, room := range record.Layout.Rooms() {
 		r := record.Layout.Ranges[room]
 		p := &marchv1.Room{Name: string(room), Range: &marchv1.Range{Lower: r.Lower, Upper: r.Upper}}
@@ -55,30 +55,41 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 			return nil, err
 		}
 	}
-	instances, err := s.ledger.Instances(ctx, room)
+	instances, bad, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
-	_, problem, err := s.current(ctx)
-	if err != nil && problem == "" { // that there is no good layout is no reason to show none
+	_, unusable, err := s.ledger.LastLayout(ctx)
+	if err != nil {
 		return nil, err
 	}
 	var now sample
 	if r.GetStatus() {
-		now, _, _ = s.samples.get(ctx, sampleAge, askTimeout)
+		now, _ = s.sampled(ctx, lookWithin)
 	}
-	answer := &marchv1.ListInstancesResponse{Halt: s.halt(), Problem: problem}
-	for _, i := range instances {
+	f := findings{
+		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now,
+		forgetAfter: s.cfg.ForgetAfter, unreadable: bad, damage: s.damage(""),
+	}
+	answer := &marchv1.ListInstancesResponse{
+		Halt: f.halt, Problem: textOf(unusable), Unreadable: passedOver(bad), Problems: s.met.Fill(f.problems(), time.Now()),
+	}
+	for _, i := range f.instances {
+		if i.Unreadable != nil {
+			answer.Instances = append(answer.Instances, &marchv1.Instance{Room: string(i.Room), Name: string(i.Name), Unreadable: i.Unreadable.Error()})
+			continue
+		}
 		p := &marchv1.Instance{
 			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,
 			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
 			Hold: durationpb.New(i.Hold), Unconfirmed: i.Unconfirmed,
 		}
-		if !i.SilentSince.IsZero() {
-			p.SilentSince = timestamppb.New(i.SilentSince)
-		}
-		if i.Alive {
+		if !i.LastSeen.IsZero() {
 			p.LastSeen = timestamppb.New(i.LastSeen)
+		}
+		if !i.Alive {
+			p.SilentFor = durationpb.New(time.Since(i.SilentSince))
+		} else {
 			t := now.instances[i.ID()]
 			if p.Status = t.status; t.status != nil && t.rate >= 0 {
 				p.Rate = &t.rate
@@ -96,7 +107,7 @@ func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRe
 	if err := errors.Join(roomErr, nameErr); err != nil {
 		return nil, err
 	}
-	if err := s.ledger.Forget(ctx, room, name, levers.Actor(ctx)); err != nil {
+	if err := s.ledger.Forget(ctx, room, name, operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.ForgetInstanceResponse{}, nil
@@ -109,7 +120,7 @@ func (s *Server) ConfirmInstance(ctx context.Context, r *marchv1.ConfirmInstance
 	if err := errors.Join(roomErr, nameErr); err != nil {
 		return nil, err
 	}
-	if err := s.ledger.ConfirmInstance(ctx, room, name, levers.Actor(ctx)); err != nil {
+	if err := s.ledger.ConfirmInstance(ctx, room, name, operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.ConfirmInstanceResponse{}, nil
@@ -122,13 +133,20 @@ const (
 	askAtOnce  = 32
 )
 
-// chainsOf asks every instance with a heartbeat for its chain of a tag. silent
+// chainsOf asks every instance that is alive for its chain of a tag. silent
 // names those that did not answer.
 func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*marchv1.Chain, silent []string, err error) {
-	instances, err := s.ledger.Instances(ctx, "")
+	instances, _, err := s.instances(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	chains, silent = s.askChains(ctx, instances, tag)
+	return chains, silent, nil
+}
+
+// askChains asks instances for their chain of a tag, where they are alive. silent
+// names those that did not answer.
+func (s *Server) askChains(ctx context.Context, instances []instance, tag allocator.Tag) (chains []*marchv1.Chain, silent []string) {
 	answers, failed := make([]*marchv1.Chain, len(instances)), make([]bool, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
@@ -140,12 +158,12 @@ func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*mar
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			var answer *marchv1.GetChainResponse
-			conn, err := s.rooms.dial(instance.Address)
-			if err == nil {
-				answer, err = marchv1.NewRoomServiceClient(conn).GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
+			ask := s.cfg.Chain
+			if ask == nil {
+				ask = s.askChain
 			}
-			answers[i] = answer.GetChain()
+			var err error
+			answers[i], err = ask(ctx, instance.Address, tag)
 			failed[i] = err != nil && allocator.KindOf(err) != allocator.NotFound
 			return nil
 		})
@@ -159,7 +177,17 @@ func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*mar
 			silent = append(silent, string(instance.Room)+"/"+string(instance.Name))
 		}
 	}
-	return chains, silent, nil
+	return chains, silent
+}
+
+// askChain asks an instance over gRPC.
+func (s *Server) askChain(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error) {
+	conn, err := s.rooms.dial(address)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := marchv1.NewRoomServiceClient(conn).GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
+	return answer.GetChain(), err
 }
 
 // dialer keeps a connection to each instance that was asked. The zero value is

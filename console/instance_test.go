@@ -67,7 +67,7 @@ func TestInstances(t *testing.T) {
 	var got []string
 	for _, i := range instances {
 		got = append(got, fmt.Sprint(i.GetRoom(), "/", i.GetName(), " ", i.GetAlive(), " ", i.GetBuild(), " ", i.GetVersion()))
-		if i.GetStarted().AsTime().Before(began) || i.GetAlive() != (i.GetLastSeen() != nil) || i.GetAddress() == "" {
+		if i.GetStarted().AsTime().Before(began) || i.GetAlive() != (i.GetSilentFor() == nil) || i.GetLastSeen() == nil || i.GetAddress() == "" {
 			t.Errorf("instance %v", i)
 		}
 	}

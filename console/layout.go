@@ -3,48 +3,65 @@ package console
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
-func recordToProto(r ledger.LayoutRecord) *marchv1.LayoutRecord {
+// recordToProto returns nil for a zero record.
+func recordToProto(r record.Layout) *marchv1.LayoutRecord {
+	if r.Layout.Version == 0 {
+		return nil
+	}
 	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
 }
 
-// current returns the layout in force. Where what etcd has for it cannot be used,
-// problem says why, and the record is the last good one: what this console saw,
-// else the newest of the history. With an error besides there is none.
-func (s *Server) current(ctx context.Context) (record ledger.LayoutRecord, problem string, err error) {
-	record, err = s.ledger.Refresh(ctx)
-	var unusable *ledger.UnusableError
-	if !errors.As(err, &unusable) {
-		return record, "", err
+// textOf returns an error's text, empty for none.
+func textOf(err error) string {
+	if err == nil {
+		return ""
 	}
-	if record.Layout.Version > 0 {
-		return record, err.Error(), nil
+	return err.Error()
+}
+
+// uuid returns the cluster's uuid, empty where the identity cannot be read.
+func (s *Server) uuid(ctx context.Context) (string, error) {
+	uuid, err := s.ledger.UUID(ctx)
+	if _, damaged := errors.AsType[*record.KeyError](err); damaged {
+		return "", nil
 	}
-	newest, historyErr := s.ledger.Layouts(ctx, 0, 1)
-	if historyErr != nil || len(newest) == 0 {
-		return record, err.Error(), err
-	}
-	return newest[0], err.Error(), nil
+	return uuid, err
 }
 
 // halt returns why nothing is leased, as of the last Refresh; nil while leasing
-// is not halted.
-func (s *Server) halt() *marchv1.Halt {
+// is not halted. It asks instances which of them are barred, for within at most.
+func (s *Server) halt(ctx context.Context, within time.Duration) *marchv1.Halt {
 	h, halted := s.ledger.Halted()
 	if !halted {
 		return nil
 	}
-	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time)}
+	now, _ := s.sampled(ctx, within)
+	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time), Barred: barred(now)}
+}
+
+// barred returns the instances of a sample that a recover has barred.
+func barred(now sample) []*marchv1.BarredInstance {
+	var all []*marchv1.BarredInstance
+	for _, id := range slices.Sorted(maps.Keys(now.instances)) {
+		if s := now.instances[id].status; s.GetBarred() != nil {
+			all = append(all, &marchv1.BarredInstance{Room: s.GetRoom(), Name: s.GetInstance(), Barred: s.GetBarred()})
+		}
+	}
+	return all
 }
 
 // InitLayout implements ConsoleService.
@@ -53,7 +70,7 @@ func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (
 	if err != nil {
 		return nil, err
 	}
-	record, err := s.ledger.Init(ctx, layout, levers.Actor(ctx))
+	stored, err := s.ledger.Init(ctx, layout, operator.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +79,7 @@ func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (
 		return nil, err
 	}
 	s.log.Info("cluster initialised", "cluster", uuid, "boundary", layout.Boundary, "rooms", len(layout.Ranges))
-	return &marchv1.InitLayoutResponse{Layout: recordToProto(record), Cluster: uuid}, nil
+	return &marchv1.InitLayoutResponse{Layout: recordToProto(stored), Cluster: uuid}, nil
 }
 
 // GetLayout implements ConsoleService.
@@ -70,26 +87,27 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if r.GetVersion() < 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
 	}
-	var record ledger.LayoutRecord
-	var problem string
-	var err error
-	if r.GetVersion() == 0 {
-		record, problem, err = s.current(ctx)
-	} else {
-		record, err = s.ledger.LayoutAt(ctx, r.GetVersion())
+	if version := r.GetVersion(); version > 0 {
+		stored, err := s.ledger.LayoutAt(ctx, version)
+		if err != nil {
+			return nil, err
+		}
+		uuid, err := s.uuid(ctx)
+		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: uuid, Halt: s.halt(ctx, lookWithin)}, err
 	}
+	stored, unusable, err := s.ledger.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
-	uuid, err := s.ledger.UUID(ctx)
+	uuid, err := s.uuid(ctx)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetLayoutResponse{Layout: recordToProto(record), Cluster: uuid, Halt: s.halt(), Problem: problem}
-	if r.GetVersion() == 0 {
-		answer.Ever = names(record.Ever)
-	}
-	return answer, nil
+	f := findings{halt: s.halt(ctx, lookWithin), unusable: unusable, damage: s.damage("")}
+	return &marchv1.GetLayoutResponse{
+		Layout: recordToProto(stored), Ever: names(stored.Ever), Cluster: uuid, Halt: f.halt, Problem: textOf(unusable),
+		Problems: s.met.Fill(f.clusterProblems(), time.Now()),
+	}, nil
 }
 
 // ListLayouts implements ConsoleService. A page token is the last version of
@@ -105,13 +123,13 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 			return nil, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListLayouts", token)
 		}
 	}
-	records, err := s.ledger.Layouts(ctx, before, size+1)
+	records, bad, err := s.ledger.Layouts(ctx, before, size+1)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.ListLayoutsResponse{}
-	for _, record := range records[:min(len(records), size)] {
-		answer.Layouts = append(answer.Layouts, recordToProto(record))
+	answer := &marchv1.ListLayoutsResponse{Unreadable: passedOver(bad)}
+	for _, stored := range records[:min(len(records), size)] {
+		answer.Layouts = append(answer.Layouts, recordToProto(stored))
 	}
 	answer.Layouts = answer.Layouts[:fitting(answer.GetLayouts())]
 	if n := len(answer.GetLayouts()); n < len(records) {
@@ -122,7 +140,7 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 
 // ValidateLayout implements ConsoleService.
 func (s *Server) ValidateLayout(_ context.Context, r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
-	return levers.ValidateLayout(r.GetLayout())
+	return operator.ValidateLayout(r.GetLayout())
 }
 
 func names(rooms []allocator.Room) []string {

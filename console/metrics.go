@@ -3,17 +3,17 @@ package console
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/observe"
 )
 
-// metrics tell of migrations. One console drives them, and it alone knows: the
-// others show 0 for driving, and no migration.
+// metrics tell of the migration under way, as each console sees it.
 type metrics struct {
-	driving     prometheus.Gauge
 	state       *prometheus.GaugeVec
 	moves, made prometheus.Gauge
 	waiting     prometheus.Gauge
+	bytes       prometheus.Gauge
+	quota       prometheus.Gauge
 	ended       *prometheus.CounterVec
 }
 
@@ -23,39 +23,31 @@ func newMetrics(m *observe.Metrics) *metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "march_" + name, Help: help})
 	}
 	n := &metrics{
-		driving: gauge("migration_driving", "1 while this console drives migrations."),
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "march_migrations", Help: "Migrations under way, by state, as the console that drives them sees it.",
+			Name: "march_migrations", Help: "Migrations under way, by state.",
 		}, []string{"state"}),
 		moves:   gauge("migration_moves", "The moves of the migration under way."),
 		made:    gauge("migration_moves_made", "How many of them were made; the next is the current one."),
+		bytes:   gauge("etcd_db_size_bytes", "How large the database of the etcd member in use is."),
+		quota:   gauge("etcd_db_quota_bytes", "The size at which etcd takes no more writes; 0 where it does not say."),
 		waiting: gauge("migration_waiting_instances", "Instances that the migration waits for."),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "march_migrations_ended_total", Help: "Migrations that this console ended, by state.",
 		}, []string{"state"}),
 	}
-	for _, state := range []ledger.MigrationState{ledger.Done, ledger.Aborted} {
+	for _, state := range []record.MigrationState{record.Done, record.Aborted} {
 		n.ended.WithLabelValues(string(state))
 	}
-	n.underWay(ledger.Migration{})
+	n.underWay(record.Migration{})
 	if m != nil {
-		m.Register(n.driving, n.state, n.moves, n.made, n.waiting, n.ended)
+		m.Register(n.state, n.moves, n.made, n.waiting, n.ended, n.bytes, n.quota)
 	}
 	return n
 }
 
-// drives notes whether this console drives migrations.
-func (n *metrics) drives(driving bool) {
-	if n.driving.Set(0); driving {
-		n.driving.Set(1)
-		return
-	}
-	n.underWay(ledger.Migration{}) // another one knows
-}
-
 // underWay notes the migration under way; the zero one is none.
-func (n *metrics) underWay(m ledger.Migration) {
-	for _, state := range []ledger.MigrationState{ledger.Running, ledger.Paused} {
+func (n *metrics) underWay(m record.Migration) {
+	for _, state := range []record.MigrationState{record.Running, record.Paused} {
 		count := 0.0
 		if m.State == state {
 			count = 1
@@ -64,7 +56,7 @@ func (n *metrics) underWay(m ledger.Migration) {
 	}
 	n.moves.Set(float64(len(m.Moves)))
 	n.made.Set(float64(m.Reached))
-	if m.State != ledger.Running {
+	if m.State != record.Running {
 		n.waiting.Set(0)
 	}
 }

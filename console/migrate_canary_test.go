@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 )
 
@@ -43,7 +43,7 @@ type canary struct {
 }
 
 // run writes until done.
-func (c *canary) run(store ledger.Store, done <-chan struct{}) {
+func (c *canary) run(etcd store.Store, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(bg)
 	defer cancel()
 	go func() {
@@ -54,7 +54,7 @@ func (c *canary) run(store ledger.Store, done <-chan struct{}) {
 		}
 	}()
 	for n := 0; ; n++ {
-		_, err := store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: "canary", Value: fmt.Append(nil, n)}}}})
+		_, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Put: &store.Put{Key: "canary", Value: fmt.Append(nil, n)}}}})
 		if err == nil {
 			c.answered(time.Now())
 		}

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/console"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -23,7 +23,7 @@ func (w *world) tags(n int) {
 	for part := range 8 {
 		work.Go(func() {
 			for k := part; k < n; k += 8 {
-				if _, err := w.admin.CreateTag(bg, tagOf(k), ledger.DefaultTag(), "test"); err != nil {
+				if _, err := w.admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
 					w.Error(err)
 					return
 				}
@@ -48,12 +48,12 @@ func TestMigrateCostsTheSame(t *testing.T) {
 		w := newWorld(t, etcd.Store, fmt.Sprint("tags-", tags), halves())
 		w.tags(tags)
 		n := w.node()
-		plan := w.plan(n, quarter())
-		if plan.GetCost().GetTags() != int64(tags) {
-			t.Errorf("cost: %v", plan.GetCost())
+		planned := w.plan(n, quarter())
+		if cost := w.cost(n, planned).GetCost(); cost.GetTags() != int64(tags) {
+			t.Errorf("cost: %v", cost)
 		}
 		before := n.writes.Load()
-		r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+		r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,15 +121,15 @@ func TestMigrateLargest(t *testing.T) {
 		from.Ranges[name] = allocator.Range{Lower: k * share, Upper: (k + 1) * share}
 		to.Ranges[name] = allocator.Range{Lower: last * share, Upper: (last + 1) * share}
 	}
-	p, err := console.NewPlan(from, to, false)
+	p, err := plan.New(from, to, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", toProto(from))
 	n := w.node()
-	plan := w.plan(n, toProto(to))
-	t.Logf("%d moves, %d bytes", len(p.Moves), proto.Size(plan))
-	r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+	planned := w.plan(n, toProto(to))
+	t.Logf("%d moves, %d bytes", len(p.Moves), proto.Size(planned))
+	r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,9 +152,9 @@ func TestMigrateLongest(t *testing.T) {
 			}
 			w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", toProto(from))
 			n := w.node()
-			plan := w.plan(n, toProto(to))
-			t.Logf("%d moves, %d bytes", len(plan.GetMoves()), proto.Size(plan))
-			r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
+			planned := w.plan(n, toProto(to))
+			t.Logf("%d moves, %d bytes", len(planned.GetMoves()), proto.Size(planned))
+			r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
 			if width == 63 { // more than etcd could take back in one transaction
 				invalid("96 moves of 64 rooms", "bytes", "--atomic").check(t, "apply", err)
 				w.holds(toProto(from), 1)

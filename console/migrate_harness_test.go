@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -16,18 +17,19 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
 )
 
 // gate is a store that counts what a console writes, and that a test can keep
 // shut for some transactions, or kill: what its console does then is lost, as
 // that of a process after SIGKILL.
 type gate struct {
-	ledger.Store
-	writes atomic.Int64 // transactions that write, without claims to drive and beats, which are of time passing
+	store.Store
+	writes atomic.Int64 // transactions that write, without beats, which are of time passing
 	mu     struct {
 		sync.Mutex
 		dead bool
@@ -45,18 +47,14 @@ const (
 )
 
 // what names a console's transaction.
-func what(txn ledger.Txn) string {
-	var move, start, finish, migration, claim, note, beat bool
+func what(txn store.Txn) string {
+	var move, start, finish, migration, beat bool
 	for _, op := range txn.Then {
 		switch {
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/layout"):
 			move = true
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/migration"):
 			start = true
-		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/driver"):
-			claim = true
-		case op.Put != nil && strings.Contains(op.Put.Key, "/silent/"):
-			note = true
 		case op.Put != nil && strings.HasSuffix(op.Put.Key, "/beat"):
 			beat = true
 		case op.Put != nil && strings.Contains(op.Put.Key, "/migrations/"):
@@ -74,10 +72,6 @@ func what(txn ledger.Txn) string {
 		return "finish"
 	case migration:
 		return "update"
-	case claim:
-		return "claim"
-	case note:
-		return "note"
 	case beat:
 		return "beat"
 	case ledgertest.Writes(txn):
@@ -107,9 +101,9 @@ func (g *gate) gone() error {
 	return nil
 }
 
-func (g *gate) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+func (g *gate) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if err := g.gone(); err != nil {
-		return ledger.Answer{}, err
+		return store.Answer{}, err
 	}
 	g.mu.Lock()
 	hook := g.mu.hook
@@ -120,12 +114,12 @@ func (g *gate) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 	}
 	switch does {
 	case refuse:
-		return ledger.Answer{}, allocator.Errorf(allocator.Unavailable, "gate: shut")
+		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "gate: shut")
 	case dieBefore:
 		g.kill()
-		return ledger.Answer{}, g.gone()
+		return store.Answer{}, g.gone()
 	}
-	if is != "claim" && is != "beat" && is != "read" {
+	if is != "beat" && is != "read" {
 		g.writes.Add(1)
 	}
 	answer, err := g.Store.Txn(ctx, txn)
@@ -133,34 +127,36 @@ func (g *gate) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 		g.kill()
 	}
 	if err := g.gone(); err != nil {
-		return ledger.Answer{}, err
+		return store.Answer{}, err
 	}
 	return answer, err
 }
 
-func (g *gate) Grant(ctx context.Context, ttl time.Duration) (int64, error) {
-	if err := g.gone(); err != nil {
-		return 0, err
-	}
-	return g.Store.Grant(ctx, ttl)
-}
-
-func (g *gate) KeepAlive(ctx context.Context, lease int64) error {
-	if err := g.gone(); err != nil {
-		return err
-	}
-	return g.Store.KeepAlive(ctx, lease)
+// idle keeps a console from making moves, and from ending migrations, while it
+// holds.
+func (g *gate) idle(holds func() bool) {
+	g.on(func(what string) verdict {
+		if (what == "move" || what == "finish") && holds() {
+			return refuse
+		}
+		return pass
+	})
 }
 
 // world is a cluster among others in a store.
 type world struct {
 	testing.TB
 	name  string
-	open  func(testing.TB) ledger.Store
+	open  func(testing.TB) store.Store
 	admin *ledger.Ledger
+	// silence is after how long its consoles call an instance silent; 0 for the
+	// default.
+	silence time.Duration
+	// try is for how long its ledgers wait for an answer of the store; 0 for 5 s.
+	try time.Duration
 }
 
-func newWorld(tb testing.TB, open func(testing.TB) ledger.Store, name string, first *marchv1.Layout) *world {
+func newWorld(tb testing.TB, open func(testing.TB) store.Store, name string, first *marchv1.Layout) *world {
 	tb.Helper()
 	w := &world{TB: tb, name: name, open: open}
 	w.admin = w.ledger(open(tb))
@@ -174,11 +170,11 @@ func newWorld(tb testing.TB, open func(testing.TB) ledger.Store, name string, fi
 	return w
 }
 
-func (w *world) ledger(store ledger.Store) *ledger.Ledger {
+func (w *world) ledger(etcd store.Store) *ledger.Ledger {
 	w.Helper()
 	cfg := ledger.DefaultConfig()
-	cfg.Cluster, cfg.TryTimeout = w.name, 5*time.Second
-	l, err := ledger.New(store, cfg)
+	cfg.Cluster, cfg.TryTimeout = w.name, cmp.Or(w.try, 5*time.Second)
+	l, err := ledger.New(etcd, cfg)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -227,11 +223,11 @@ func (w *world) node() *node {
 	return w.nodeOver(w.open(w))
 }
 
-func (w *world) nodeOver(store ledger.Store) *node {
+func (w *world) nodeOver(etcd store.Store) *node {
 	w.Helper()
-	g, ok := store.(*gate)
+	g, ok := etcd.(*gate)
 	if !ok {
-		g = &gate{Store: store}
+		g = &gate{Store: etcd}
 	}
 	n := &node{gate: g, metrics: observe.New("test", nil), log: &logged{}}
 	cfg := console.DefaultConfig()
@@ -240,6 +236,9 @@ func (w *world) nodeOver(store ledger.Store) *node {
 	server, err := console.New(cfg)
 	if err != nil {
 		w.Fatal(err)
+	}
+	if w.silence > 0 {
+		server.SilentAfter(w.silence)
 	}
 	stopping, stop := context.WithCancel(bg)
 	n.stop = stop
@@ -265,15 +264,6 @@ func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *
 	}
 	if alive {
 		run(w, i.Run)
-		await(w, "heartbeat", func() bool {
-			list, err := w.admin.Instances(bg, in)
-			for _, r := range list {
-				if r.Name == name && r.Alive {
-					return true
-				}
-			}
-			return err != nil
-		})
 	}
 	return i
 }
@@ -294,6 +284,21 @@ func (w *world) plan(n *node, target *marchv1.Layout) *marchv1.Plan {
 		w.Fatalf("plan: %v", err)
 	}
 	return p.GetPlan()
+}
+
+// cost returns what a plan costs once it is counted.
+func (w *world) cost(n *node, p *marchv1.Plan) *marchv1.CountPlanCostResponse {
+	w.Helper()
+	answer := &marchv1.CountPlanCostResponse{}
+	await(w, "the costs are counted", func() (done bool) {
+		var err error
+		answer, err = n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p, Wait: durationpb.New(time.Second), Count: answer.GetCount()})
+		if err != nil {
+			w.Fatalf("cost: %v", err)
+		}
+		return answer.GetCost() != nil
+	})
+	return answer
 }
 
 func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marchv1.Migration {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 )
@@ -36,7 +37,7 @@ type consoleOrder struct {
 // killPoint is where a console process sends itself SIGKILL: at its nth request
 // of a kind, never where Kind is empty.
 type killPoint struct {
-	Kind string // as what names it, or "grant", "keepalive", "waiting" (a read after the first move)
+	Kind string // as what names it, or "waiting" (a read after the first move)
 	Nth  int
 	When killTime
 }
@@ -52,8 +53,8 @@ const (
 
 var killTimes = []killTime{before, inFlight, answered, after}
 
-// TestMigrateKilled kills the console that drives, a process, with SIGKILL: at
-// each request that a driver makes, at each moment of it. Another process
+// TestMigrateKilled kills the console that makes the moves, a process, with
+// SIGKILL: at each request that it makes for them, at each moment of it. Another process
 // finishes the migration.
 func TestMigrateKilled(t *testing.T) {
 	t.Parallel()
@@ -62,8 +63,7 @@ func TestMigrateKilled(t *testing.T) {
 		times = []killTime{inFlight, answered} // a whole run has the others
 	}
 	for name, p := range map[string]killPoint{
-		"grant": {Kind: "grant", Nth: 1}, "claim": {Kind: "claim", Nth: 1}, "keepalive": {Kind: "keepalive", Nth: 1},
-		"move 1": {Kind: "move", Nth: 1}, "noting": {Kind: "note", Nth: 1}, "waiting": {Kind: "waiting", Nth: 5},
+		"move 1": {Kind: "move", Nth: 1}, "waiting": {Kind: "waiting", Nth: 5},
 		"move 2": {Kind: "move", Nth: 2}, "finish": {Kind: "finish", Nth: 1},
 	} {
 		for _, when := range times {
@@ -83,16 +83,10 @@ func TestMigrateKilled(t *testing.T) {
 
 func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, point killPoint) {
 	w := newWorld(t, etcd.Store, cluster, halves())
-	idle := &gate{Store: etcd.Store(t)} // asks, never drives
-	idle.on(func(what string) verdict {
-		if what == "claim" {
-			return refuse
-		}
-		return pass
-	})
+	idle := &gate{Store: etcd.Store(t)} // asks, and makes no move
+	idle.idle(func() bool { return true })
 	n := w.nodeOver(idle)
-	silent := point.Kind == "note"
-	p := w.puppet("a", "p", !silent)
+	p := w.puppet("a", "p", true)
 	m := w.apply(n, quarter(), time.Hour)
 	first := startConsole(t, consoleOrder{etcd.Endpoint, cluster, point})
 	// While the first lives, the instance reports only where the point lies
@@ -222,14 +216,14 @@ func beConsole(text string) error {
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
 		return err
 	}
-	store, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: []string{order.Endpoint}})
+	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{order.Endpoint}})
 	if err != nil {
 		return err
 	}
 	cfg := ledger.DefaultConfig()
 	cfg.Cluster = order.Cluster
 	settings := console.DefaultConfig()
-	if settings.Ledger, err = ledger.New(&killStore{Store: store, point: order.Point}, cfg); err != nil {
+	if settings.Ledger, err = ledger.New(&killStore{Store: etcd, point: order.Point}, cfg); err != nil {
 		return err
 	}
 	if settings.GRPC, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -244,12 +238,12 @@ func beConsole(text string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the tests end
 		stop()
 	}()
-	return errors.Join(server.Run(ctx), store.Close())
+	return errors.Join(server.Run(ctx), etcd.Close())
 }
 
 // killStore is a store that kills its own process at a point.
 type killStore struct {
-	ledger.Store
+	store.Store
 	point killPoint
 	mu    struct {
 		sync.Mutex
@@ -301,17 +295,7 @@ func (s *killStore) at(kind string, request func()) {
 	s.mu.next = s.mu.next || hit
 }
 
-func (s *killStore) Txn(ctx context.Context, txn ledger.Txn) (answer ledger.Answer, err error) {
+func (s *killStore) Txn(ctx context.Context, txn store.Txn) (answer store.Answer, err error) {
 	s.at(what(txn), func() { answer, err = s.Store.Txn(ctx, txn) })
 	return answer, err
-}
-
-func (s *killStore) Grant(ctx context.Context, ttl time.Duration) (lease int64, err error) {
-	s.at("grant", func() { lease, err = s.Store.Grant(ctx, ttl) })
-	return lease, err
-}
-
-func (s *killStore) KeepAlive(ctx context.Context, lease int64) (err error) {
-	s.at("keepalive", func() { err = s.Store.KeepAlive(ctx, lease) })
-	return err
 }

@@ -16,7 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -196,7 +197,7 @@ func (l *load) stop() {
 // reports looks at which layout an instance has reported.
 func (l *load) reports(in allocator.Room, name allocator.Instance, reported *atomic.Int64) {
 	for {
-		list, err := l.admin.Instances(bg, in)
+		list, _, err := l.admin.Instances(bg, in)
 		if err == nil {
 			for _, i := range list {
 				if i.Name == name {
@@ -330,14 +331,18 @@ func (l *load) check() tally {
 			l.Errorf("%s, but it has one", text)
 		}
 	}
+	everyEra, err := ledgertest.Eras(bg, l.open(l), "default")
+	if err != nil {
+		l.Fatal(err)
+	}
 	sum := tally{refused: len(l.mu.refused)}
 	all := make(map[allocator.Tag][]issue)
 	for _, c := range l.callers {
 		sum.calls += c.calls
 		sum.next += c.next
 		all[c.tag] = append(all[c.tag], c.issued...)
-		eras := slices.Concat(dump.Eras[c.tag][c.room], []ledger.Era{dump.Marks[c.tag][c.room].Era})
-		slices.SortFunc(eras, func(a, b ledger.Era) int { return int(min(max(a.First-b.First, -1), 1)) })
+		eras := everyEra[c.tag][c.room]
+		slices.SortFunc(eras, func(a, b record.Era) int { return int(min(max(a.First-b.First, -1), 1)) })
 		for _, i := range c.issued {
 			sum.ids += i.count
 			for id := i.first; id < i.first+i.count; id++ {
@@ -359,7 +364,7 @@ func (l *load) check() tally {
 }
 
 // wrong says what is wrong with an ID, empty for nothing.
-func wrong(layouts map[int64]allocator.Layout, eras []ledger.Era, in allocator.Room, i issue, id int64) string {
+func wrong(layouts map[int64]allocator.Layout, eras []record.Era, in allocator.Room, i issue, id int64) string {
 	k := sort.Search(len(eras), func(k int) bool { return eras[k].End > id })
 	if k == len(eras) || id < eras[k].First {
 		return "never leased"
@@ -368,7 +373,11 @@ func wrong(layouts map[int64]allocator.Layout, eras []ledger.Era, in allocator.R
 	if l := layouts[version]; !l.Ranges[in].Contains(id % l.Boundary) {
 		return fmt.Sprintf("not in its room's range of version %d", version)
 	}
-	if version < i.reported {
+	// What the room's range of the reported layout contains stays.
+	was, is := layouts[version], layouts[i.reported]
+	had, has := was.Ranges[in], is.Ranges[in]
+	keeps := was.Boundary == is.Boundary && has.Contains(had.Lower) && has.Contains(had.Upper-1)
+	if version < i.reported && !keeps {
 		return fmt.Sprintf("of version %d, but its instance had reported version %d before", version, i.reported)
 	}
 	if l := layouts[i.ended]; version < i.ended && !l.Ranges[in].Contains(id%l.Boundary) {

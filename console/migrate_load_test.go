@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -65,7 +65,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 	etcd := ledgertest.StartEtcd(t)
 	w := newWorld(t, etcd.Store, "default", halves())
 	for k := range tags {
-		if _, err := w.admin.CreateTag(bg, tagOf(k), ledger.DefaultTag(), "test"); err != nil {
+		if _, err := w.admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,12 +8,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-func planToProto(p Plan) *marchv1.Plan {
+func planToProto(p plan.Plan) *marchv1.Plan {
 	answer := &marchv1.Plan{From: api.LayoutToProto(p.From), Target: api.LayoutToProto(p.Target), Atomic: p.Atomic}
 	for _, m := range movesOf(p) {
 		answer.Moves = append(answer.Moves, moveToProto(m))
@@ -21,7 +22,7 @@ func planToProto(p Plan) *marchv1.Plan {
 	return answer
 }
 
-func moveToProto(m ledger.Move) *marchv1.Move {
+func moveToProto(m record.Move) *marchv1.Move {
 	p := &marchv1.Move{Kind: m.Kind, Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
 	for _, room := range m.Loses {
 		p.Loses = append(p.Loses, string(room))
@@ -35,12 +36,12 @@ func moveToProto(m ledger.Move) *marchv1.Move {
 	return p
 }
 
-// showMigration returns m as a message, with who is waited for now.
-func (s *Server) showMigration(ctx context.Context, m ledger.Migration) (*marchv1.Migration, error) {
-	var instances []ledger.InstanceRecord
+// showMigration returns m as a message, with the instances that it waits for now.
+func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv1.Migration, error) {
+	var instances []instance
 	if !m.State.Ended() {
 		var err error
-		if instances, err = s.ledger.Instances(ctx, ""); err != nil {
+		if instances, err = s.instancesFor(ctx, m); err != nil {
 			return nil, err
 		}
 	}
@@ -49,17 +50,23 @@ func (s *Server) showMigration(ctx context.Context, m ledger.Migration) (*marchv
 
 // migrationToProto returns m as a message. instances are those of all rooms;
 // where m has ended none are needed.
-func migrationToProto(m ledger.Migration, instances []ledger.InstanceRecord) *marchv1.Migration {
+func migrationToProto(m record.Migration, instances []instance) *marchv1.Migration {
 	p := &marchv1.Migration{
 		Id: m.ID, State: string(m.State), Abort: m.Abort, From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
 		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold), Actor: m.Actor, //nolint:gosec // a handful of moves
 		Created: timestamppb.New(m.Created), Updated: timestamppb.New(m.Updated),
+		NoWayBack: m.NoWayBack,
 	}
 	for _, move := range m.Moves {
 		p.Moves = append(p.Moves, moveToProto(move))
 	}
-	for _, id := range m.Without {
-		p.Without = append(p.Without, string(id))
+	for _, w := range m.Without {
+		if !slices.Contains(p.GetWithout(), string(w.Instance)) {
+			p.Without = append(p.Without, string(w.Instance))
+		}
+	}
+	if m.Error != "" {
+		p.Error, p.ErrorSince = m.Error, timestamppb.New(m.ErrorSince)
 	}
 	for _, entry := range m.Log {
 		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text})
@@ -79,11 +86,12 @@ func migrationToProto(m ledger.Migration, instances []ledger.InstanceRecord) *ma
 			continue
 		}
 		q := &marchv1.Waiting{Instance: string(w.ID()), Version: w.Version}
-		if !w.SilentSince.IsZero() {
+		if !w.Alive {
 			q.SilentSince, q.Until = timestamppb.New(w.SilentSince), timestamppb.New(waitsUntil(m, w))
 		}
 		p.Waiting = append(p.Waiting, q)
 	}
 	slices.SortFunc(p.Waiting, func(a, b *marchv1.Waiting) int { return cmp.Compare(a.GetInstance(), b.GetInstance()) })
+	p.Problems = migrationProblems(p)
 	return p
 }

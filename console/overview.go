@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -11,19 +10,22 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 const (
-	// sampleEvery is how often instances are asked while somebody looks.
+	// sampleEvery is how often instances are asked while callers ask for the overview.
 	// api.RatesKept rates are kept.
 	sampleEvery = time.Second
 	// sampleWithin is how long an overview waits for a first sample: a page must
 	// come at once. There will be another.
 	sampleWithin = 50 * time.Millisecond
+	// lookWithin is how long a command waits for a sample: one instance that does not
+	// answer holds it up by askTimeout.
+	lookWithin = askTimeout + time.Second
 	// sampleAge is how old a sample may be.
 	sampleAge = 3 * sampleEvery
 )
@@ -31,20 +33,31 @@ const (
 // sample is what all instances told at one moment. It does not change.
 type sample struct {
 	at        time.Time
-	instances map[ledger.InstanceID]told
+	instances map[record.InstanceID]told
 	rates     map[allocator.Room][]float64 // the oldest first, for each room as many; -1 for unknown
 }
 
 // told is what one instance told.
 type told struct {
 	status *marchv1.InstanceStatus // nil where it did not answer
+	mute   time.Time               // since when it has not answered, zero where it did
 	rate   float64                 // IDs per second since it was asked before, or in its last second; -1 for unknown
 }
 
-// look asks all instances with a heartbeat.
+// sampled returns a sample that is no older than sampleAge, or none, after waiting for
+// within at most: answers of hours ago would not be true any longer.
+func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, time.Time) {
+	now, at, _ := s.samples.get(ctx, sampleAge, within)
+	if time.Since(at) > sampleAge {
+		return sample{}, time.Time{}
+	}
+	return now, at
+}
+
+// look asks all instances that are alive.
 func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration, error) {
 	began := time.Now()
-	instances, err := s.ledger.Instances(ctx, "")
+	instances, _, err := s.instances(ctx)
 	if err != nil {
 		return sample{}, sampleEvery, err
 	}
@@ -55,8 +68,8 @@ func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration
 // next returns the sample after one. Where there was none, or long ago, the
 // instances tell what their rates were meanwhile: so a console that was started
 // just now, or looks again, shows what another one does.
-func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.GetInstanceResponse, at time.Time) sample {
-	now := sample{at: at, instances: make(map[ledger.InstanceID]told, len(instances)), rates: make(map[allocator.Room][]float64)}
+func next(before sample, instances []instance, answers []*marchv1.GetInstanceResponse, at time.Time) sample {
+	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)), rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
 	for i, instance := range instances {
 		t := told{status: answers[i].GetStatus(), rate: -1}
@@ -64,6 +77,11 @@ func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.G
 			t.rate = own[len(own)-1]
 		}
 		was := before.instances[instance.ID()]
+		if t.status == nil {
+			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < lookFor {
+				t.mute = was.mute
+			}
+		}
 		if seconds := at.Sub(before.at).Seconds(); t.status != nil && was.status != nil && seconds > 0 &&
 			t.status.GetStarted().AsTime().Equal(was.status.GetStarted().AsTime()) {
 			t.rate = float64(max(t.status.GetIssued()-was.status.GetIssued(), 0)) / seconds
@@ -77,7 +95,7 @@ func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.G
 			rates[instance.Room] = max(sum, 0) + t.rate
 		}
 	}
-	// A second that nobody measured has a place too: time goes on.
+	// A second without a measurement has a place in the list too: time goes on.
 	missed := 0
 	if !before.at.IsZero() {
 		missed = min(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, api.RatesKept)
@@ -111,7 +129,7 @@ func next(before sample, instances []ledger.InstanceRecord, answers []*marchv1.G
 
 // past returns the n rates of a room before the present one, as its instances
 // remember them; -1 where none does.
-func past(room allocator.Room, instances []ledger.InstanceRecord, answers []*marchv1.GetInstanceResponse, n int) []float64 {
+func past(room allocator.Room, instances []instance, answers []*marchv1.GetInstanceResponse, n int) []float64 {
 	list := slices.Repeat([]float64{-1}, n)
 	for i, instance := range instances {
 		if instance.Room != room {
@@ -127,9 +145,9 @@ func past(room allocator.Room, instances []ledger.InstanceRecord, answers []*mar
 	return list
 }
 
-// ask asks each instance with a heartbeat for its status; nil where one does
+// ask asks each instance that is alive for its status; nil where one does
 // not answer.
-func (s *Server) ask(ctx context.Context, instances []ledger.InstanceRecord) []*marchv1.GetInstanceResponse {
+func (s *Server) ask(ctx context.Context, instances []instance) []*marchv1.GetInstanceResponse {
 	answers := make([]*marchv1.GetInstanceResponse, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
@@ -154,65 +172,48 @@ func (s *Server) ask(ctx context.Context, instances []ledger.InstanceRecord) []*
 
 // GetOverview implements ConsoleService.
 func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
-	record, problem, err := s.current(ctx)
+	v, err := s.view(ctx)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetOverviewResponse{Layout: recordToProto(record), Ever: names(record.Ever), Halt: s.halt(), Problem: problem}
-	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
-		return nil, err
+	now, at := s.sampled(ctx, sampleWithin)
+	f := s.findings(v, s.halt(ctx, sampleWithin), now)
+	answer := &marchv1.GetOverviewResponse{
+		Layout: recordToProto(v.record), Cluster: v.uuid, Ever: names(v.record.Ever), Halt: f.halt, Problem: textOf(v.unusable),
+		Settings: v.settings, Unreadable: passedOver(v.bad), Migration: f.migration, Problems: s.met.Note(f.problems(), time.Now()),
 	}
-	switch settings, err := s.ledger.Settings(ctx); {
-	case err == nil:
-		answer.Settings = clusterToProto(settings)
-	case allocator.KindOf(err) != allocator.Internal: // else they cannot be used, which is the problem
-		return nil, err
-	}
-	instances, err := s.ledger.Instances(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	m, active, err := s.ledger.ActiveMigration(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if active {
-		answer.Migration = migrationToProto(m, instances)
-	}
-	now, at, _ := s.samples.get(ctx, sampleAge, sampleWithin)
-	if time.Since(at) > sampleAge {
-		now = sample{}
-	} else {
+	if !at.IsZero() {
 		answer.AsOf = timestamppb.New(at)
 	}
-	rooms := record.Layout.Rooms()
-	for _, i := range instances {
+	rooms := v.record.Layout.Rooms()
+	for _, i := range v.instances {
 		if !slices.Contains(rooms, i.Room) {
 			rooms = append(rooms, i.Room)
 		}
 	}
 	for _, room := range rooms {
 		var held *marchv1.Range
-		if r, ok := record.Layout.Ranges[room]; ok {
+		if r, ok := v.record.Layout.Ranges[room]; ok {
 			held = &marchv1.Range{Lower: r.Lower, Upper: r.Upper}
 		}
-		answer.Rooms = append(answer.Rooms, roomStatus(room, held, instances, now))
+		answer.Rooms = append(answer.Rooms, f.roomStatus(room, held))
 	}
 	return answer, nil
 }
 
 // roomStatus is what the instances of a room told, together.
-func roomStatus(room allocator.Room, r *marchv1.Range, instances []ledger.InstanceRecord, now sample) *marchv1.RoomStatus {
+func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.RoomStatus {
+	now := f.sample
 	p := &marchv1.RoomStatus{Name: string(room), Range: r, RateEvery: durationpb.New(sampleEvery), Rates: now.rates[room]}
 	if n := len(p.GetRates()); n > 0 && p.GetRates()[n-1] >= 0 {
 		p.Rate = &p.GetRates()[n-1]
 	}
-	for _, i := range instances {
+	for _, i := range f.instances {
 		if i.Room != room {
 			continue
 		}
 		p.Instances++
-		if p.GetVersion() == 0 || i.Version < p.GetVersion() {
+		if i.Unreadable == nil && (p.GetVersion() == 0 || i.Version < p.GetVersion()) {
 			p.Version = i.Version
 		}
 		if !i.Alive {
@@ -222,10 +223,10 @@ func roomStatus(room allocator.Room, r *marchv1.Range, instances []ledger.Instan
 		s := now.instances[i.ID()].status
 		switch {
 		case s == nil && now.at.IsZero():
-		case s == nil:
-			p.Problems = append(p.Problems, string(i.ID())+": does not answer at "+i.Address)
-		case s.GetNotReady() != "":
-			p.Problems = append(p.Problems, string(i.ID())+": "+s.GetNotReady())
+		case s == nil || s.GetNotReady() != "":
+			for _, wrong := range f.instanceProblemsOf(i) {
+				p.Problems = append(p.Problems, wrong.GetWhat())
+			}
 		default:
 			p.Ready++
 		}
@@ -240,11 +241,12 @@ func roomStatus(room allocator.Room, r *marchv1.Range, instances []ledger.Instan
 			p.EtcdAwaySince = t
 		}
 	}
-	slices.SortFunc(p.Problems, cmp.Compare[string])
+	slices.Sort(p.Problems)
+	p.Problems = slices.Compact(p.Problems)
 	return p
 }
 
 // Decode implements ConsoleService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return levers.Decode(ctx, s.ledger, r)
+	return operator.Decode(ctx, s.ledger, r)
 }

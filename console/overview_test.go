@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -185,13 +186,13 @@ func TestDecode(t *testing.T) {
 		t.Fatalf("%v, %v", d, err)
 	}
 	l := c.ledger()
-	record, err := l.Refresh(bg)
+	stored, err := l.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := record.Layout
+	next := stored.Layout
 	next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}}
-	changed, err := l.ChangeLayout(bg, record, next, "test")
+	changed, err := l.ChangeLayout(bg, stored, next, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,20 +215,20 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 	}
 	l := c.ledger()
 	report, err := l.Recover(bg, ledger.RecoverConfig{
-		Actor: "ann", Apply: true, Without: []ledger.InstanceID{"a/host-1"},
-		Ask: func(context.Context, ledger.SeenInstance, bool) (ledger.Memory, error) {
-			return ledger.Memory{}, errors.New("nobody asks it")
+		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"},
+		Ask: func(context.Context, ledger.SeenInstance, ledger.Question, ledger.UseMarks) (ledger.Memory, error) {
+			return ledger.Memory{}, errors.New("not asked")
 		},
 	})
 	if err != nil {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	recovered, err := l.LayoutAt(bg, report.Version)
+	recovered, err := l.LayoutAt(bg, report.Layout.Version)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
-	if o := d.GetOrigin(); err != nil || d.GetVersion() != report.Version || o.GetLayout().GetVersion() != 1 || !o.GetUntil().AsTime().Equal(recovered.Time) {
+	if o := d.GetOrigin(); err != nil || d.GetVersion() != report.Layout.Version || o.GetLayout().GetVersion() != 1 || !o.GetUntil().AsTime().Equal(recovered.Time) {
 		t.Errorf("%v, %v, want until %v", d, err, recovered.Time)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -18,14 +18,15 @@ import (
 // instances remember of it.
 func TestSampleRates(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	a := ledger.InstanceRecord{Registration: ledger.Registration{Room: "a", Name: "x"}, Alive: true}
-	b := ledger.InstanceRecord{Registration: ledger.Registration{Room: "a", Name: "y"}, Alive: true}
+	alive := func(room allocator.Room, name allocator.Instance) instance {
+		return instance{Instance: record.Instance{Room: room, Name: name}, Alive: true}
+	}
 	tell := func(started, issued int64, rates ...float64) *marchv1.GetInstanceResponse {
 		return &marchv1.GetInstanceResponse{
 			Status: &marchv1.InstanceStatus{Started: &timestamppb.Timestamp{Seconds: started}, Issued: issued}, Rates: rates,
 		}
 	}
-	both := []ledger.InstanceRecord{a, b}
+	both := []instance{alive("a", "x"), alive("a", "y")}
 	s := sample{}
 	for _, step := range []struct {
 		second  int
@@ -49,7 +50,7 @@ func TestSampleRates(t *testing.T) {
 	if n := len(s.rates["a"]); n != api.RatesKept {
 		t.Errorf("%d rates are kept, want %d", n, api.RatesKept)
 	}
-	s = next(s, []ledger.InstanceRecord{{Registration: ledger.Registration{Room: "new", Name: "z"}, Alive: true}}, []*marchv1.GetInstanceResponse{nil}, t0.Add(time.Hour+time.Second))
+	s = next(s, []instance{alive("new", "z")}, []*marchv1.GetInstanceResponse{nil}, t0.Add(time.Hour+time.Second))
 	for _, room := range []allocator.Room{"a", "new"} {
 		if n := len(s.rates[room]); n != api.RatesKept {
 			t.Errorf("room %s has %d rates, want %d: all are drawn over the same time", room, n, api.RatesKept)

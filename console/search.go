@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -12,20 +13,27 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 const (
-	// maxIndexed is how many tags an index takes: a tag has some 500 bytes in it.
-	maxIndexed = 1_000_000
+	// maxIndexed is how many tags an index takes, as many as a cluster has by default:
+	// a tag has some 500 bytes in it.
+	maxIndexed = 2_000_000
 	// searchWithin is how long a search waits for tags to be read anew; then it
 	// answers from those read before.
 	searchWithin = 50 * time.Millisecond
 	// searchAge is how old an index may be without a search waiting for another.
 	searchAge = time.Second
+	// maxHead is how many tags a head takes, and headWithin how long a search waits for
+	// one: all of its answer must come at once.
+	maxHead    = 1000
+	headWithin = 300 * time.Millisecond
+	// headEvery is how often a head is read anew while tags are read for the first time.
+	headEvery = lookFor
 	// indexShare bounds how much of the time is spent on reading tags: a tenth.
 	indexShare = 10
 )
@@ -33,7 +41,8 @@ const (
 // tagIndex is all tags as they were read last, for searching and sorting. Only
 // orders changes.
 type tagIndex struct {
-	tags []indexed // by name
+	tags []indexed         // by name
+	bad  []record.KeyError // that cannot be read
 	took time.Duration
 	mu   struct {
 		sync.Mutex
@@ -43,7 +52,7 @@ type tagIndex struct {
 
 // indexed is a tag in an index.
 type indexed struct {
-	tag   ledger.Tag
+	tag   record.Tag
 	marks []*marchv1.Mark // by room
 	next  int64           // the largest of these, and of start
 	rate  float64
@@ -55,21 +64,22 @@ type indexed struct {
 func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Duration, error) {
 	began := time.Now()
 	s.reading.Store(0)
-	record, err := s.ledger.Refresh(ctx)
+	stored, _, err := s.ledger.LastLayout(ctx)
 	if err != nil {
 		return nil, time.Second, err
 	}
 	rates := s.rates(ctx)
 	x := &tagIndex{}
 	x.mu.orders = make(map[string][]int32)
-	err = s.ledger.EachTag(ctx, func(t ledger.Tag, marks map[allocator.Room]ledger.Mark) error {
+	bad, err := s.ledger.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if len(x.tags) == maxIndexed {
 			return allocator.Errorf(allocator.Refused, "there are more than %d tags, too many to sort: list them by the beginning of their names (ListTags, `march tag list --prefix`)", maxIndexed)
 		}
-		x.tags = append(x.tags, newIndexed(t, marks, record.Layout, rates[t.Name]))
+		x.tags = append(x.tags, newIndexed(t, marks, stored.Layout, rates[t.Name]))
 		s.reading.Add(1)
 		return nil
 	})
+	x.bad = bad
 	x.took = time.Since(began)
 	if err != nil {
 		s.log.Debug("tags not read", "error", err)
@@ -77,19 +87,55 @@ func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	return x, max(searchAge, (indexShare-1)*x.took), err
 }
 
-func newIndexed(t ledger.Tag, marks map[allocator.Room]ledger.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
+// readHead reads the first tags by name: all that there is to show while all tags are
+// read for the first time.
+func (s *Server) readHead(ctx context.Context, _ *tagIndex) (*tagIndex, time.Duration, error) {
+	stored, err := s.ledger.Refresh(ctx)
+	if err != nil {
+		return nil, time.Second, err
+	}
+	enough := errors.New("enough tags")
+	x := &tagIndex{}
+	_, err = s.ledger.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		if x.tags = append(x.tags, newIndexed(t, marks, stored.Layout, nil)); len(x.tags) == maxHead {
+			return enough
+		}
+		return nil
+	})
+	if errors.Is(err, enough) {
+		err = nil
+	}
+	return x, headEvery, err
+}
+
+// largestNext returns the largest mark of a tag, its start where there is none.
+func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
+	next := t.Settings.Start
+	for _, m := range marks {
+		next = max(next, m.Next)
+	}
+	return next
+}
+
+func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
 	i := indexed{
-		tag:   ledger.Tag{Name: t.Name, Settings: t.Settings, Created: t.Created}, // without what it is stored as
-		marks: marksToProto(marks), next: floorOf(t, marks), lasts: math.Inf(1),
+		tag:   record.Tag{Name: t.Name, Settings: t.Settings, Created: t.Created}, // without what it is stored as
+		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
 	for room, rate := range rates {
 		i.rate += rate
 		if r, ok := l.Ranges[room]; ok && rate > 0 {
-			i.lasts = min(i.lasts, seconds(l, r, max(marks[room].Next, t.Settings.Start), t.Settings.Limit, rate))
+			from := max(marks[room].Next, t.Settings.Start, t.Settings.Skips[room])
+			i.lasts = min(i.lasts, float64(l.CountIDs(r, from, t.Settings.Limit))/rate)
 		}
 	}
 	i.used = allocator.Used(t.Settings.Start, t.Settings.Limit, i.next)
 	return i
+}
+
+// summary returns the tag as a message.
+func (i *indexed) summary() *marchv1.TagSummary {
+	return &marchv1.TagSummary{Tag: operator.TagToProto(i.tag), Marks: i.marks, Rate: i.rate, Used: i.used, Lasts: lasts(i.lasts)}
 }
 
 // sorts are what tags can be sorted by; names are unique and decide last.
@@ -149,9 +195,16 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	}
 	x, at, err := s.tags.get(ctx, searchAge, within)
 	if at.IsZero() {
-		return &marchv1.SearchTagsResponse{Total: s.reading.Load()}, err
+		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
+		if err == nil && by == "name" && !r.GetDescending() && r.GetSearch() == "" {
+			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the index's too
+			for i := int(r.GetOffset()); head != nil && i < len(head.tags) && len(answer.GetTags()) < size; i++ {
+				answer.Tags = append(answer.Tags, head.tags[i].summary())
+			}
+		}
+		return answer, err
 	}
-	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(at)}
+	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(at), Unreadable: passedOver(x.bad)}
 	order := x.order(by)
 	for k := range order {
 		place := order[k]
@@ -164,9 +217,7 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 		}
 		answer.Found++
 		if answer.Found > int64(r.GetOffset()) && len(answer.GetTags()) < size {
-			answer.Tags = append(answer.Tags, &marchv1.TagSummary{
-				Tag: levers.TagToProto(t.tag), Marks: t.marks, Rate: t.rate, Used: t.used, Lasts: lasts(t.lasts),
-			})
+			answer.Tags = append(answer.Tags, t.summary())
 		}
 	}
 	return answer, nil

@@ -4,12 +4,15 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 // CreateTag implements ConsoleService.
@@ -18,15 +21,19 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	settings := ledger.DefaultTag()
-	if err := levers.Apply(r.GetTag(), &settings); err != nil {
+	settings := record.DefaultTag()
+	if err := operator.Apply(r.GetTag(), &settings); err != nil {
 		return nil, err
 	}
-	tag, err := s.ledger.CreateTag(ctx, name, settings, levers.Actor(ctx))
+	create := s.ledger.CreateTag
+	if r.GetFresh() {
+		create = s.ledger.CreateFreshTag
+	}
+	tag, err := create(ctx, name, settings, operator.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.CreateTagResponse{Tag: levers.TagToProto(tag)}, nil
+	return &marchv1.CreateTagResponse{Tag: operator.TagToProto(tag)}, nil
 }
 
 // GetTag implements ConsoleService.
@@ -39,56 +46,83 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 	if err != nil {
 		return nil, err
 	}
-	marks, err := s.ledger.Marks(ctx, name)
+	stored, _, err := s.ledger.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetTagResponse{Tag: levers.TagToProto(tag), Marks: marksToProto(marks)}
+	marks, bad, err := s.ledger.MarksIn(ctx, stored.Ever, name)
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.GetTagResponse{Tag: operator.TagToProto(tag), Marks: marksToProto(marks), Unreadable: passedOver(bad)}
 	answer.Chains, answer.Silent, err = s.chainsOf(ctx, name)
 	return answer, err
 }
 
 // marksToProto returns the marks of a tag, by room.
-func marksToProto(marks map[allocator.Room]ledger.Mark) []*marchv1.Mark {
+func marksToProto(marks map[allocator.Room]record.Mark) []*marchv1.Mark {
 	list := make([]*marchv1.Mark, 0, len(marks))
 	for _, room := range slices.Sorted(maps.Keys(marks)) {
 		m := marks[room]
-		list = append(list, &marchv1.Mark{Room: string(room), Next: m.Next, Version: m.Era.Version})
+		list = append(list, &marchv1.Mark{Room: string(room), Next: m.Next, Version: m.Last().Version})
 	}
 	return list
 }
 
-// ListTags implements ConsoleService. A page token is the last name of the
-// page before.
+// ListTags implements ConsoleService.
 func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*marchv1.ListTagsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}
-	after, prefix := r.GetPageToken(), r.GetPrefix()
-	if after != "" {
-		if _, err := allocator.ParseTag(after); err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListTags", after)
-		}
+	prefix := r.GetPrefix()
+	after, shared, err := parseTagToken(r.GetPageToken())
+	if err != nil {
+		return nil, err
 	}
 	if prefix != "" {
 		if _, err := allocator.ParseTag(prefix); err != nil {
 			return nil, allocator.Errorf(allocator.Invalid, "prefix: not the beginning of a tag: %w", err)
 		}
 	}
-	tags, err := s.ledger.Tags(ctx, prefix, allocator.Tag(after), size+1)
+	tags, bad, err := s.ledger.Tags(ctx, prefix, after, shared, size+1)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.ListTagsResponse{}
+	answer := &marchv1.ListTagsResponse{Unreadable: passedOver(bad)}
 	for _, tag := range tags[:min(len(tags), size)] {
-		answer.Tags = append(answer.Tags, levers.TagToProto(tag))
+		answer.Tags = append(answer.Tags, operator.TagToProto(tag))
 	}
 	answer.Tags = answer.Tags[:fitting(answer.GetTags())]
 	if n := len(answer.GetTags()); n < len(tags) {
-		answer.NextPageToken = string(tags[n-1].Name)
+		answer.NextPageToken = tagToken(tags[0].Name, tags[n-1].Name)
 	}
 	return answer, nil
+}
+
+// tagToken returns the token of the page after one with these first and last names: the
+// last name, and with how many bytes both begin, as Tags wants it.
+func tagToken(first, last allocator.Tag) string {
+	shared := 0
+	for shared < min(len(first), len(last)) && first[shared] == last[shared] {
+		shared++
+	}
+	return string(last) + ":" + strconv.Itoa(shared)
+}
+
+// parseTagToken reads a token of ListTags. An earlier version's has the name only.
+func parseTagToken(token string) (after allocator.Tag, shared int, err error) {
+	if token == "" {
+		return "", 0, nil
+	}
+	name, rest, found := strings.Cut(token, ":")
+	if after, err = allocator.ParseTag(name); err == nil && found {
+		shared, err = strconv.Atoi(rest)
+	}
+	if err != nil || shared < 0 || shared > len(name) {
+		return "", 0, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListTags", token)
+	}
+	return after, shared, nil
 }
 
 // DeleteTag implements ConsoleService.
@@ -97,7 +131,7 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	if err := s.ledger.DeleteTag(ctx, name, levers.Actor(ctx)); err != nil {
+	if err := s.ledger.DeleteTag(ctx, name, operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.DeleteTagResponse{}, nil
@@ -105,15 +139,59 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 
 // UpdateTag implements ConsoleService.
 func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
-	return levers.UpdateTag(ctx, s.ledger, r)
+	answer, err := operator.UpdateTag(ctx, s.ledger, r)
+	if err == nil && r.GetTag().Limit != nil {
+		answer.Behind = s.behind(ctx, answer.GetTag())
+	}
+	return answer, err
 }
 
 // SkipTag implements ConsoleService.
 func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
-	return levers.SkipTag(ctx, s.ledger, r)
+	answer, err := operator.SkipTag(ctx, s.ledger, r)
+	if err == nil {
+		answer.Behind = s.behind(ctx, answer.GetTag())
+	}
+	return answer, err
+}
+
+// followWithin is how long an operator's call waits for instances to follow.
+const (
+	followWithin = 3 * time.Second // less than the command line waits for an answer
+	followPoll   = 20 * time.Millisecond
+)
+
+// behind waits until every instance that answers holds only IDs that the tag's
+// skips and limit allow, and returns those that do not after followWithin, and
+// those that do not answer; or why that is not known. The change is done by then, so that
+// is no error.
+func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string) {
+	ctx, cancel := context.WithTimeout(ctx, followWithin)
+	defer cancel()
+	instances, _, err := s.instances(ctx)
+	if err != nil {
+		return []string{"not known: " + err.Error()}
+	}
+	for {
+		chains, silent := s.askChains(ctx, instances, allocator.Tag(tag.GetName()))
+		behind = silent
+		for _, c := range chains {
+			if c.GetHeld() > 0 && (c.GetFirst() < tag.GetSkips()[c.GetRoom()] || c.GetEnd() > tag.GetLimit()) {
+				behind = append(behind, c.GetRoom()+"/"+c.GetInstance())
+			}
+		}
+		if len(behind) == len(silent) {
+			return behind
+		}
+		select {
+		case <-ctx.Done():
+			return behind
+		case <-time.After(followPoll):
+		}
+	}
 }
 
 // PrescaleTag implements ConsoleService.
 func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
-	return levers.PrescaleTag(ctx, s.ledger, r)
+	return operator.PrescaleTag(ctx, s.ledger, r)
 }

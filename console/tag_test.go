@@ -181,7 +181,7 @@ func TestListTags(t *testing.T) {
 		t.Errorf("prefix nothing: %v", got)
 	}
 	// Tokens from elsewhere are a place in the order like any other.
-	for token, first := range map[string]string{"a": "tag-000", "tag-100x": "tag-101", "zzz": ""} {
+	for token, first := range map[string]string{"a": "tag-000", "tag-100x": "tag-101", "zzz": "", "tag-099:5": "tag-100", "tag-099:6": "tag-100", "tag-199:0": "tag-200"} {
 		r, err := c.ListTags(bg, &marchv1.ListTagsRequest{PageToken: token, PageSize: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestListTags(t *testing.T) {
 		t.Errorf("a token behind the prefix: %v, %v", r, err)
 	}
 	for _, bad := range []*marchv1.ListTagsRequest{
-		{PageSize: -1}, {PageSize: 1001}, {PageToken: "A"}, {PageToken: strings.Repeat("x", 64)}, {Prefix: "/"}, {Prefix: "Tag"}, {Prefix: strings.Repeat("x", 64)},
+		{PageSize: -1}, {PageSize: 1001}, {PageToken: "A"}, {PageToken: "tag-1:"}, {PageToken: "tag-1:6"}, {PageToken: "tag-1:-1"}, {PageToken: ":0"}, {PageToken: strings.Repeat("x", 64)}, {Prefix: "/"}, {Prefix: "Tag"}, {Prefix: strings.Repeat("x", 64)},
 	} {
 		_, err := c.ListTags(bg, bad)
 		invalid().check(t, bad.String(), err)

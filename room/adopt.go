@@ -2,6 +2,7 @@ package room
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,10 +16,12 @@ const (
 	adoptWindow = 256
 	adoptPoll   = 5 * time.Millisecond
 	// Renewals are spread over adoptWithin, so that they take little from the
-	// calls that go on meanwhile; but there are adoptRate a second at least: a
-	// room of few tags need not take as long as one of many.
+	// calls that go on meanwhile; but there are adoptLeast a second at least, as a
+	// room of few tags need not take as long as one of many, and adoptMost at
+	// most, which bounds what a move asks of etcd.
 	adoptWithin = 5 * time.Second
-	adoptRate   = 50
+	adoptLeast  = 50
+	adoptMost   = 2000
 )
 
 // adoptLayouts moves this instance to every layout after served, the one it
@@ -42,37 +45,43 @@ func (s *Server) adoptLayouts(ctx context.Context, served int64) error {
 	}
 }
 
-// adopt renews every chain, the busiest first, and reports the version. It
-// returns false when ctx ended, a newer layout came or the registration was lost
-// first.
+// adopt renews every chain that holds what layout does not keep, the busiest
+// first, and reports the version. It returns false when ctx ended, a newer layout
+// came or the registration was lost first.
 func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
-	if _, ok := layout.Ranges[s.cfg.Room]; !ok {
+	part := layout.Part(s.cfg.Room)
+	if part.Range.Width() == 0 {
 		s.log.Warn("this room has no range in the layout: it issues nothing until it has", "version", layout.Version)
 	}
 	start := time.Now()
-	total, ok := s.renewAll(ctx, layout.Version)
+	renewed, ok := s.renewAll(ctx, part)
 	if !ok || !s.report(ctx, layout.Version) {
 		return false
 	}
-	s.log.Info("layout served", "version", layout.Version, "tags", total, "took", time.Since(start).Round(time.Millisecond))
+	s.served.Store(&part)
+	s.log.Info("layout served", "version", layout.Version, "tags_renewed", renewed, "took", time.Since(start).Round(time.Millisecond))
 	_ = s.reportHealth()
 	return true
 }
 
-// renewAll renews every chain and returns how many there were. Those that are
-// cold lease nothing: they drop what they hold, and are made ready to lease
-// under the new layout in one round trip, when they are asked.
-func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok bool) {
-	pending := s.chains.byPeak()
+// renewAll renews every chain that holds a segment which part outdates, and
+// returns how many there were: where the room's range has grown, or has not
+// changed, there is none. Those that are cold lease nothing: they drop what they
+// hold, and are made ready to lease under the new layout in one round trip, when
+// they are asked.
+func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, ok bool) {
+	pending := slices.DeleteFunc(s.chains.all(), func(t tagged) bool { return t.chain.RenewIfKept(part) })
+	s.chains.sortByPeak(pending)
 	total = len(pending)
 	asked := 0 // so many of pending, from the front, were asked to renew
-	rate, start, renewals := max(adoptRate, float64(total)/adoptWithin.Seconds()), time.Now(), 0
+	rate := min(max(adoptLeast, float64(total)/adoptWithin.Seconds()), adoptMost)
+	start, renewals := time.Now(), 0
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	for {
 		busy, kept := 0, pending[:0]
 		for _, t := range pending[:asked] {
-			if !s.renewed(t, version) {
+			if !s.renewed(t, part) {
 				kept = append(kept, t)
 				if t.chain.Status().Failure == nil {
 					busy++ // one that fails does not hold up the others
@@ -83,9 +92,9 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 		due := 1 + int(time.Since(start).Seconds()*rate)
 		for ; busy < adoptWindow && renewals < due && asked < len(pending); busy++ {
 			if t := pending[asked]; t.chain.Cold(s.cfg.ColdAfter) {
-				reading.Go(func() { s.renewCold(ctx, t, version) })
+				reading.Go(func() { s.renewCold(ctx, t, part) })
 			} else {
-				t.chain.Renew(version)
+				t.chain.Renew(part)
 			}
 			renewals++
 			asked++
@@ -98,7 +107,7 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 			return total, false
 		case <-time.After(adoptPoll):
 		}
-		if s.layoutVersion() > version {
+		if s.layoutVersion() > part.Version {
 			return total, false
 		}
 	}
@@ -106,13 +115,13 @@ func (s *Server) renewAll(ctx context.Context, version int64) (total int, ok boo
 
 // renewCold puts a chain in the place of a cold one that knows the tag as it is
 // under the present layout, and holds nothing.
-func (s *Server) renewCold(ctx context.Context, t tagged, version int64) {
+func (s *Server) renewCold(ctx context.Context, t tagged, part allocator.Part) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	fresh, err := s.readCold(ctx, t.tag)
 	switch {
 	case !t.chain.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
-		t.chain.Renew(version) // what it holds serves while etcd is away
+		t.chain.Renew(part) // what it holds serves while etcd is away
 	case err != nil: // its next caller gets the reason
 		s.chains.remove(t.tag, t.chain)
 	default:
@@ -120,7 +129,7 @@ func (s *Server) renewCold(ctx context.Context, t tagged, version int64) {
 	}
 }
 
-func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*counted, error) {
+func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
 	leave, err := s.chains.enter(ctx, tag)
 	if err != nil {
 		return nil, err
@@ -129,11 +138,10 @@ func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*counted, err
 	return s.readChain(ctx, tag)
 }
 
-// renewed reports whether a chain issues no ID of a layout before version. One
-// for which nothing can ever be leased under it is dropped: callers then get
-// the reason.
-func (s *Server) renewed(t tagged, version int64) bool {
-	if t.chain.Renewed(version) {
+// renewed reports whether a chain issues only IDs that part keeps. One for which
+// nothing can ever be leased under it is dropped: callers then get the reason.
+func (s *Server) renewed(t tagged, part allocator.Part) bool {
+	if t.chain.Renewed(part) {
 		return true
 	}
 	if failure := t.chain.Status().Failure; failure != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -12,57 +11,78 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/observe"
 )
 
-// AskMarks asks an instance what it remembers of its leases. Its errors are the
-// instance's, and Invalid where what it says cannot be.
-func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, r *marchv1.ReportMarksRequest) (ledger.Memory, error) {
-	m := ledger.Memory{Marks: make(map[allocator.Tag]int64)}
+// AskMarks asks an instance what it remembers of its leases. It calls use with each
+// part of the marks, and returns the rest. Its errors are the instance's, use's, and
+// Invalid where what the instance says cannot be.
+func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q ledger.Question, use ledger.UseMarks) (m ledger.Memory, err error) {
+	r := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
+	if q.Barrier != nil {
+		r.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
+	}
+	ctx, cancel := context.WithCancel(ctx) // ends the stream where this returns before its end
+	defer cancel()
 	stream, err := marchv1.NewRoomServiceClient(conn).ReportMarks(ctx, r)
 	for first := true; err == nil; first = false {
 		var part *marchv1.ReportMarksResponse
-		if part, err = stream.Recv(); err == nil {
-			takeReport(&m, part, first)
+		if part, err = stream.Recv(); err != nil {
+			break
+		}
+		if first {
+			if m, err = MemoryFromProto(part); err != nil {
+				break
+			}
+		}
+		var marks []ledger.RememberedMark
+		if marks, err = marksFromProto(part.GetMarks()); err == nil {
+			err = use(m.Room, marks)
 		}
 	}
 	if errors.Is(err, io.EOF) {
-		err = m.Validate()
+		err = nil
+	}
+	if err == nil && m.UUID == "" {
+		err = allocator.Errorf(allocator.Invalid, "the instance answered with nothing")
 	}
 	return m, err
 }
 
-// takeReport adds a part of an instance's memory to m.
-func takeReport(m *ledger.Memory, part *marchv1.ReportMarksResponse, first bool) {
-	if first {
-		m.UUID, m.Room, m.Name = part.GetClusterUuid(), allocator.Room(part.GetRoom()), allocator.Instance(part.GetInstance())
-		m.Incarnations, m.Epochs, m.Version = part.GetIncarnations(), part.GetEpochs(), part.GetLayoutVersion()
-		m.Revision = part.GetRevision()
-		for _, name := range part.GetRooms() {
-			m.Rooms = append(m.Rooms, allocator.Room(name))
-		}
-		for _, s := range part.GetSeen() {
-			m.Seen = append(m.Seen, ledger.SeenInstance{
-				Room: allocator.Room(s.GetRoom()), Name: allocator.Instance(s.GetName()), Incarnation: s.GetIncarnation(), Address: s.GetAddress(),
-			})
+// MemoryFromProto checks the first part of an instance's memory, and returns it
+// without the marks. Its error is Invalid.
+func MemoryFromProto(p *marchv1.ReportMarksResponse) (ledger.Memory, error) {
+	m := ledger.Memory{
+		UUID: p.GetClusterUuid(), Room: allocator.Room(p.GetRoom()), Name: allocator.Instance(p.GetInstance()),
+		Incarnations: p.GetIncarnations(), Epochs: p.GetEpochs(), Version: p.GetLayoutVersion(), Latest: p.GetLatestEpoch(),
+		NarrowestRange: p.GetNarrowestRange(), LargestBoundary: p.GetLargestBoundary(), MarginTotal: p.GetMarginTotal(),
+		SeenUnder: p.GetSeenUnder(), Barred: p.GetBarred(), Unbarred: p.GetUnbarredReason(), Sequence: p.GetSequence(),
+	}
+	if p.GetLayout() != nil {
+		var err error
+		if m.Layout, err = api.LayoutFromProto(p.GetLayout()); err != nil {
+			return m, err
 		}
 	}
-	for _, mark := range part.GetMarks() {
-		m.Marks[allocator.Tag(mark.GetTag())] = mark.GetNext()
+	for _, name := range p.GetRooms() {
+		m.Rooms = append(m.Rooms, allocator.Room(name))
 	}
+	for _, s := range p.GetSeen() {
+		m.Seen = append(m.Seen, ledger.SeenInstance{
+			Room: allocator.Room(s.GetRoom()), Name: allocator.Instance(s.GetName()), Incarnation: s.GetIncarnation(),
+			Address: s.GetAddress(), Left: s.GetLeftRevision(),
+		})
+	}
+	if len(m.Incarnations) == 0 {
+		return m, allocator.Errorf(allocator.Invalid, "incarnations: none; allowed: 1 or more")
+	}
+	return m, m.Validate()
 }
 
-// askToVouch asks another instance to vouch for this one's marks, where it is
-// without its journal.
-func (s *Server) askToVouch(ctx context.Context, peer ledger.SeenInstance) (ledger.Memory, error) {
-	uuid, err := s.ledger.UUID(ctx)
-	if err != nil {
-		return ledger.Memory{}, err
+// marksFromProto checks a part of an instance's marks. Its error is Invalid.
+func marksFromProto(p []*marchv1.RememberedMark) ([]ledger.RememberedMark, error) {
+	marks := make([]ledger.RememberedMark, 0, len(p))
+	for _, mark := range p {
+		marks = append(marks, ledger.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
 	}
-	conn, err := api.Dial(peer.Address, append(observe.CallsOut(s.cfg.Tracer), grpc.WithIdleTimeout(time.Minute))...)
-	if err != nil {
-		return ledger.Memory{}, err
-	}
-	defer func() { _ = conn.Close() }()
-	return AskMarks(ctx, conn, &marchv1.ReportMarksRequest{ClusterUuid: uuid, Vouch: true})
+	return marks, ledger.ValidateMarks(marks)
 }

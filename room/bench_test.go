@@ -13,9 +13,9 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
@@ -27,7 +27,7 @@ const callers = 16
 
 func benchRoom(b *testing.B) *instance {
 	c := newCluster(b, halves())
-	c.tag(func(s *ledger.TagSettings) { s.Chain.MinStep = 10_000_000 }, "order")
+	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 10_000_000 }, "order")
 	return c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 }
 
@@ -74,7 +74,7 @@ func BenchmarkEchoPipelined(b *testing.B) {
 	ctx, stop := context.WithCancel(bg)
 	stopped := make(chan error, 1)
 	go func() {
-		stopped <- server.Run(ctx, server.Config{
+		stopped <- serve.Run(ctx, serve.Config{
 			GRPC: l, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, echo{}) },
 		})

@@ -3,26 +3,31 @@
 //
 // # Life of an instance
 //
-//  1. It reads the layout and registers; from then on a registration of the
-//     same name by another process fences it out (package ledger).
-//  2. A tag's chain is made when the tag is first asked for, or at the start for
-//     the tags named in Config.WarmTags. One read and one write in etcd, then
-//     everything is served from memory.
-//  3. It watches etcd. A new layout is adopted tag by tag, the busiest first: a
-//     fresh segment under the new layout, then what was held under the old is
-//     dropped. A tag that was not asked for of late (Config.ColdAfter) drops what
-//     it holds and leases nothing: it is read, so that its next caller waits for
-//     one transaction. When every chain is done the instance reports the version.
-//     A changed tag's settings take effect at once.
-//  4. When etcd is away it goes on with what it holds.
-//  5. At the end it answers the calls under way and deregisters.
+//  1. The instance reads the layout and registers. If another process registers
+//     under the same name later, that one takes its place: the instance drops the
+//     segments that it holds, and stops (package ledger).
+//  2. It makes a tag's chain when a caller first asks for the tag, or at the start
+//     if Config.WarmTags names the tag. That takes one read and one write in etcd.
+//     Then it serves everything from memory.
+//  3. It watches etcd for new layouts. A new layout keeps a segment if the boundary is
+//     the same and the room's new range contains the segment's range. Such a segment
+//     stays, so a room that lost nothing leases nothing. The instance replaces every
+//     other segment, tag by tag, the busiest tag first: it leases a fresh segment
+//     under the new layout, then drops the old one. A tag that no caller asked for of
+//     late (Config.ColdAfter) drops its segments and leases nothing. Its mark is read,
+//     so that its next caller waits for one transaction only. When every chain is
+//     done the instance reports the layout's version.
+//  4. A changed tag's settings take effect at once.
+//  5. When etcd is away the instance goes on with the segments that it holds.
+//  6. At the end it answers the calls under way and deregisters.
 //
 // # Invariants
 //
-//  1. Every ID it answers was taken from a chain, so it was leased by this
-//     instance and is answered once.
-//  2. The version it reports is that of no ID it will still issue under an older
-//     layout: it reports after all chains are renewed.
-//  3. A goroutine count that does not grow with tags: chains have none of
-//     their own.
+//  1. Every ID that the instance answers was taken from a chain. So this instance
+//     leased it, and answers it once.
+//  2. Once the instance has reported a layout's version, each ID that it issues is of
+//     a segment that was leased under that layout or a later one, or that the layout
+//     keeps. It reports after the last chain is renewed.
+//  3. The number of goroutines does not grow with the number of tags: chains have
+//     none of their own.
 package room

@@ -1,6 +1,13 @@
 package room
 
-import "time"
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/observe"
+)
 
 // Growth opens the measure of how fast a mark rises.
 type Growth = growth
@@ -22,3 +29,68 @@ func (r *Rates) Note(now time.Time, issued int64) { r.note(now, issued) }
 
 // Get returns the rates.
 func (r *Rates) Get() []float64 { return r.get() }
+
+// Index opens the chains in the order of their tags.
+type Index struct{ index index }
+
+// Put adds a tag.
+func (x *Index) Put(tag allocator.Tag) { x.index.put(tagged{tag: tag}) }
+
+// Remove removes a tag.
+func (x *Index) Remove(tag allocator.Tag) { x.index.remove(tag) }
+
+// After returns the first n tags after one.
+func (x *Index) After(tag allocator.Tag, n int) []allocator.Tag {
+	tags := []allocator.Tag{}
+	for _, t := range x.index.after(tag, n, nil) {
+		tags = append(tags, t.tag)
+	}
+	return tags
+}
+
+// Unknown opens what is remembered of tags that do not exist.
+type Unknown struct{ unknown unknown }
+
+// NewUnknown returns one with a limit for each caller.
+func NewUnknown(most int64) *Unknown {
+	var m *observe.Metrics
+	u := &Unknown{}
+	u.unknown.init(m.Limit(maxUnknownTags, most))
+	return u
+}
+
+// Look asks whether a tag may be read.
+func (u *Unknown) Look(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
+	return u.unknown.look(caller, tag, now)
+}
+
+// Add tells that a tag was read and does not exist.
+func (u *Unknown) Add(caller netip.Addr, tag allocator.Tag, now time.Time) {
+	u.unknown.add(caller, tag, now, u.unknown.changes())
+}
+
+// Changed tells that a tag was created.
+func (u *Unknown) Changed(tag allocator.Tag) { u.unknown.changed(tag) }
+
+// Size returns how many tags and callers are remembered.
+func (u *Unknown) Size() (tags, callers int) {
+	return len(u.unknown.mu.tags), len(u.unknown.mu.callers)
+}
+
+// Turns opens what bounds the streams that answer.
+type Turns struct{ turns *turns }
+
+// NewTurns returns turns for so many streams at once.
+func NewTurns(most int) Turns { return Turns{newTurns(most)} }
+
+// Pass returns a stream's.
+func (t Turns) Pass() *Pass { return &Pass{pass{turns: t.turns}} }
+
+// Pass opens a stream's way to its turns.
+type Pass struct{ pass pass }
+
+// Take waits for a turn.
+func (p *Pass) Take(ctx context.Context) { p.pass.take(ctx) }
+
+// End ends it.
+func (p *Pass) End() { p.pass.end() }

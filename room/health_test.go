@@ -10,7 +10,7 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/room"
 )
 
@@ -30,7 +30,7 @@ func TestHealth(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
 	warm := make(chan struct{})
-	c.onTxn = func(txn ledger.Txn) {
+	c.onTxn = func(txn store.Txn) {
 		for _, op := range txn.Then {
 			if op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
 				<-warm
@@ -56,7 +56,7 @@ func TestHealth(t *testing.T) {
 
 	// A call under way keeps the instance from stopping, so it can be looked at.
 	release := make(chan struct{})
-	a.store.onTxn(func(ledger.Txn) { <-release })
+	a.store.onTxn(func(store.Txn) { <-release })
 	watch, err := healthpb.NewHealthClient(a.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // request sends "POST /path body" and returns the answer's status and body.
@@ -37,7 +37,7 @@ func (i *instance) request(line string) string {
 func TestHTTP(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
-	c.tag(func(s *ledger.TagSettings) { s.Limit = 3 }, "small")
+	c.tag(func(s *record.TagSettings) { s.Limit = 3 }, "small")
 	a := c.start("a", "a1", nil)
 	for _, tt := range []struct{ request, want string }{
 		{"POST /v1/tags/order/next", `200 {"id":"1"}`},
@@ -60,7 +60,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", tt.request, got, tt.want)
 		}
 	}
-	entries, err := c.admin.Audits(bg, "", 1)
+	entries, _, err := c.admin.Audits(bg, "", 1)
 	if err != nil || len(entries) != 1 || entries[0].Actor != "unknown from 127.0.0.1" {
 		t.Errorf("audit: %v, %v", entries, err)
 	}
@@ -70,10 +70,10 @@ func TestHTTP(t *testing.T) {
 // these, and then why it is ready no longer.
 func TestReadyzWithoutEtcd(t *testing.T) {
 	c := newCluster(t, halves())
-	c.tag(func(s *ledger.TagSettings) { s.Chain.MinStep = 20 }, "order")
+	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 20 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
-	if got, want := a.request("GET /readyz?verbose"), "200 [+]serving ok\n[+]layout ok: version 1, boundary 100\n[+]ids ok: etcd answers\nreadyz check passed\n"; got != want {
+	if got, want := a.request("GET /readyz?verbose"), "200 [+]serving ok\n[+]layout ok: version 1, boundary 100\n[+]ids ok: etcd answers and takes writes\nreadyz check passed\n"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if got := a.request("GET /readyz"); got != "200 ok\n" {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
+	"github.com/march-id/march/internal/operator"
 )
 
 // withChain calls use with a tag's chain, and again with a new one where the
@@ -55,6 +55,7 @@ func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.Nex
 	if err != nil {
 		return nil, err
 	}
+	s.issued.Add(1)
 	crash.Here(crash.BeforeReply)
 	return &marchv1.NextResponse{Id: id}, nil
 }
@@ -73,6 +74,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	if err != nil {
 		return nil, err
 	}
+	s.issued.Add(r.GetCount())
 	crash.Here(crash.BeforeReply)
 	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
 }
@@ -84,19 +86,29 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	}
 	var seg allocator.Segment
 	var ttl time.Duration
+	var limit int64
 	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
 		seg, err = c.Lease(ctx, r.GetCount())
+		limit = c.Limited()
 		ttl = s.ttl(c, seg)
 		return err
 	})
+	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
+		err = &allocator.LimitError{Limit: limit, Err: err}
+	}
 	if err != nil {
 		return nil, err
 	}
+	s.issued.Add(seg.Count)
 	crash.Here(crash.BeforeReply)
-	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl)}, nil
+	answer := &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl), Limit: limit}
+	if part := s.served.Load(); part != nil {
+		answer.Serves = api.PartToProto(*part)
+	}
+	return answer, nil
 }
 
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return levers.Decode(ctx, s.ledger, r)
+	return operator.Decode(ctx, s.ledger, r)
 }

@@ -24,8 +24,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
 )
 
@@ -57,7 +59,7 @@ type cluster struct {
 	etcd   *ledgertest.Etcd
 	admin  *ledger.Ledger
 	tracer trace.TracerProvider // of instances launched from now on, nil for none
-	onTxn  func(ledger.Txn)     // called for each transaction of instances launched from now on, where set
+	onTxn  func(store.Txn)      // called for each transaction of instances launched from now on, where set
 }
 
 func newCluster(tb testing.TB, first allocator.Layout) *cluster {
@@ -71,22 +73,22 @@ func newCluster(tb testing.TB, first allocator.Layout) *cluster {
 }
 
 // store returns a connection to etcd.
-func (c *cluster) store() ledger.Store {
+func (c *cluster) store() store.Store {
 	c.Helper()
 	if c.tracer == nil {
 		return c.etcd.Store(c)
 	}
-	store, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: []string{c.etcd.Endpoint}, Tracer: c.tracer})
+	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.etcd.Endpoint}, Tracer: c.tracer})
 	if err != nil {
 		c.Fatal(err)
 	}
-	c.Cleanup(func() { _ = store.Close() })
-	return store
+	c.Cleanup(func() { _ = etcd.Close() })
+	return etcd
 }
 
-func (c *cluster) ledger(store ledger.Store) *ledger.Ledger {
+func (c *cluster) ledger(etcd store.Store) *ledger.Ledger {
 	c.Helper()
-	l, err := ledger.New(store, ledger.DefaultConfig())
+	l, err := ledger.New(etcd, ledger.DefaultConfig())
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -94,10 +96,10 @@ func (c *cluster) ledger(store ledger.Store) *ledger.Ledger {
 }
 
 // tag creates tags, with settings that change changed.
-func (c *cluster) tag(change func(*ledger.TagSettings), names ...allocator.Tag) {
+func (c *cluster) tag(change func(*record.TagSettings), names ...allocator.Tag) {
 	c.Helper()
 	for _, name := range names {
-		settings := ledger.DefaultTag()
+		settings := record.DefaultTag()
 		if change != nil {
 			change(&settings)
 		}
@@ -107,9 +109,9 @@ func (c *cluster) tag(change func(*ledger.TagSettings), names ...allocator.Tag) 
 	}
 }
 
-func (c *cluster) update(name allocator.Tag, change func(*ledger.TagSettings)) {
+func (c *cluster) update(name allocator.Tag, change func(*record.TagSettings)) {
 	c.Helper()
-	_, err := c.admin.UpdateTag(bg, name, func(s *ledger.TagSettings) error { change(s); return nil }, "test")
+	_, err := c.admin.UpdateTag(bg, name, func(s *record.TagSettings) error { change(s); return nil }, "test")
 	if err != nil {
 		c.Fatalf("update tag: %v", err)
 	}
@@ -122,17 +124,17 @@ func (c *cluster) change(to allocator.Layout) int64 {
 	if err != nil {
 		c.Fatalf("refresh: %v", err)
 	}
-	record, err := c.admin.ChangeLayout(bg, from, to, "test")
+	stored, err := c.admin.ChangeLayout(bg, from, to, "test")
 	if err != nil {
 		c.Fatalf("change layout: %v", err)
 	}
-	return record.Layout.Version
+	return stored.Layout.Version
 }
 
 // registered returns the registration of an instance, nil when there is none.
-func (c *cluster) registered(in allocator.Room, name allocator.Instance) *ledger.InstanceRecord {
+func (c *cluster) registered(in allocator.Room, name allocator.Instance) *record.Instance {
 	c.Helper()
-	instances, err := c.admin.Instances(bg, in)
+	instances, _, err := c.admin.Instances(bg, in)
 	if err != nil {
 		c.Fatalf("instances: %v", err)
 	}
@@ -307,19 +309,19 @@ func dial(tb testing.TB, address string) *grpc.ClientConn {
 // countingStore counts transactions, and lets a test come between, or cut them
 // off.
 type countingStore struct {
-	ledger.Store
+	store.Store
 	cut    atomic.Bool
 	txns   atomic.Int64
 	writes atomic.Int64
 	before struct {
 		sync.Mutex
-		hook func(ledger.Txn)
+		hook func(store.Txn)
 	}
 }
 
-func (s *countingStore) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+func (s *countingStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if s.cut.Load() {
-		return ledger.Answer{}, allocator.Errorf(allocator.Unavailable, "cut off")
+		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "cut off")
 	}
 	s.txns.Add(1)
 	if ledgertest.Writes(txn) {
@@ -335,7 +337,7 @@ func (s *countingStore) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer,
 }
 
 // onTxn has hook called before each transaction.
-func (s *countingStore) onTxn(hook func(ledger.Txn)) {
+func (s *countingStore) onTxn(hook func(store.Txn)) {
 	s.before.Lock()
 	defer s.before.Unlock()
 	s.before.hook = hook

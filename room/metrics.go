@@ -1,10 +1,6 @@
 package room
 
 import (
-	"cmp"
-	"math"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,15 +25,8 @@ const otherTags = "(other)"
 // not fall when a tag gets or loses its own.
 type metrics struct {
 	server  *Server
-	limit   int
 	results *prometheus.CounterVec
-	behind  prometheus.Counter
-
-	mu struct {
-		sync.Mutex
-		own  map[*counted]totals // with what was counted among the others before
-		past totals              // what the own series showed of chains that are gone
-	}
+	orphans prometheus.Counter
 
 	chains, ready, served                  *prometheus.Desc
 	held, reserve, step                    *prometheus.Desc
@@ -50,16 +39,16 @@ func newMetrics(s *Server) *metrics {
 		return prometheus.NewDesc("march_"+name, help, labels, nil)
 	}
 	m := &metrics{
-		server: s, limit: s.cfg.MetricsTags,
+		server: s,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "march_refills_total", Help: "Segments asked of the ledger, by result: ok, or the kind of error.",
 		}, []string{"result"}),
-		behind: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "march_left_behind_total", Help: "Tags whose IDs may have been issued twice, as a recover did not know of what this instance held.",
+		orphans: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "march_orphaned_tags_total", Help: "Tags whose IDs may have been issued twice, as a recover went on without this instance.",
 		}),
 		chains:  desc("chains", "Tags in memory."),
 		ready:   desc("ready", "1 while this instance can issue IDs."),
-		served:  desc("layout_served_version", "The layout that this instance says it serves: it issues no ID of an earlier one."),
+		served:  desc("layout_served_version", "The layout that this instance says it serves: it issues only IDs of segments that this layout keeps, or that are newer."),
 		held:    desc("chain_held_ids", "IDs in memory.", "tag"),
 		reserve: desc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; of a strict tag no longer than hold lets it go on.", "tag"),
 		step:    desc("chain_step_ids", "How many IDs the chain aims to hold.", "tag"),
@@ -72,10 +61,10 @@ func newMetrics(s *Server) *metrics {
 		used:    desc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark.", "tag"),
 		lasts:   desc("tag_limit_seconds", "When the mark reaches the tag's limit, should it rise as in the last hour; +Inf while that is not in sight.", "tag"),
 	}
-	m.mu.own = make(map[*counted]totals)
+	s.chains.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*tagChain]series)}
 	m.results.WithLabelValues(resultOK)
 	m.results.WithLabelValues(allocator.Unavailable.Error())
-	s.cfg.Metrics.Register(m, m.results, m.behind)
+	s.cfg.Metrics.Register(m, m.results, m.orphans)
 	return m
 }
 
@@ -108,11 +97,10 @@ type seen struct {
 
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
-	list, gone := m.server.chains.counts()
 	gauge := func(desc *prometheus.Desc, value float64) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
-	gauge(m.chains, float64(len(list)))
+	gauge(m.chains, float64(m.server.chains.len()))
 	ready := 0.0
 	if m.server.Ready() == nil {
 		ready = 1
@@ -122,12 +110,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.served, float64(m.server.instance.Version()))
 	}
 
-	all := make([]seen, len(list))
-	for i, t := range list {
-		s := m.server.statusOf(t.chain.Chain)
-		all[i] = seen{t, s, t.chain.totals(s)}
-	}
-	own, others, rest := m.split(all, gone)
+	own, others, rest := m.server.scrape()
 	now := time.Now()
 	for _, t := range own {
 		m.send(out, string(t.tag), t.totals, state{
@@ -136,81 +119,14 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		})
 		out <- prometheus.MustNewConstMetric(m.mark, prometheus.GaugeValue, float64(t.status.Last+1), string(t.tag))
 	}
-	m.send(out, otherTags, rest, together(others, now))
+	m.send(out, otherTags, rest, others)
 }
 
-// state is what a series shows beside its totals.
+// state is what a series shows beside its totals; of several chains together
+// sums, and otherwise the worst.
 type state struct {
 	held, step           int64
 	reserve, used, lasts float64
-}
-
-// together returns the state of several chains: sums, and otherwise the worst.
-// One that never held an ID has no reserve that could be low.
-func together(list []seen, now time.Time) state {
-	all := state{reserve: allocator.LongestReserve.Seconds(), lasts: math.Inf(1)}
-	for _, t := range list {
-		all.held += t.status.Held
-		all.step += t.status.Target
-		if t.status.Refills > 0 {
-			all.reserve = min(all.reserve, t.status.Lasts.Seconds())
-		}
-		all.used = max(all.used, t.chain.used(t.status))
-		all.lasts = min(all.lasts, t.chain.lasts(t.status, now))
-	}
-	return all
-}
-
-// split returns the chains with series of their own, with what is counted in
-// these, the others, and what is counted in the others' series: all that was
-// ever counted less what is or was counted in others' own.
-func (m *metrics) split(all []seen, gone totals) (own, others []seen, rest totals) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for c, before := range m.mu.own {
-		if final := c.final.Load(); final != nil {
-			m.mu.past.add(final.minus(before))
-			delete(m.mu.own, c)
-		}
-	}
-	rest = gone.minus(m.mu.past)
-	for _, t := range all {
-		if _, has := m.mu.own[t.chain]; has {
-			own = append(own, t)
-		} else {
-			others = append(others, t)
-		}
-	}
-	if free := min(m.limit-len(own), len(others)); free > 0 {
-		if free < len(others) {
-			slices.SortFunc(others, func(a, b seen) int { return cmp.Compare(b.status.Peak, a.status.Peak) })
-		}
-		kept := others[:0]
-		for _, t := range others {
-			if free == 0 || t.chain.final.Load() != nil { // removed just now
-				kept = append(kept, t)
-				continue
-			}
-			free--
-			var before totals
-			if t.chain.other {
-				before = t.totals
-			}
-			m.mu.own[t.chain] = before
-			own = append(own, t)
-		}
-		others = kept
-	}
-	for i, t := range own {
-		before := m.mu.own[t.chain]
-		rest.add(before)
-		own[i].totals = t.totals.minus(before)
-	}
-	for _, t := range others {
-		t.chain.other = true
-		rest.add(t.totals)
-	}
-	return own, others, rest
 }
 
 // send sends a series of everything that all have.

@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// rateEvery is how often the rate of all chains together is measured.
-// api.RatesKept of these are remembered: so that whoever comes to look sees what
-// was, and all see the same.
+// rateEvery is how often the rate of all chains together is measured. The room
+// remembers api.RatesKept rates, so that every console sees the rates of the last
+// minutes, and all consoles see the same.
 const rateEvery = time.Second
 
 // rates remembers how many IDs were issued per second of late.
@@ -63,7 +63,7 @@ func (s *Server) measure(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			s.rates.note(time.Now(), s.chains.issued())
+			s.rates.note(time.Now(), s.issued.Load())
 		}
 	}
 }

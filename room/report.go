@@ -1,14 +1,15 @@
 package room
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -24,49 +25,68 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 	if !strings.EqualFold(r.GetClusterUuid(), uuid) {
 		return allocator.Errorf(allocator.Refused, "cluster_uuid: %q; this is an instance of cluster %s", r.GetClusterUuid(), uuid)
 	}
-	if r.GetVouch() && r.GetBar() {
-		return allocator.Errorf(allocator.Invalid, "vouch and bar: both are set; allowed: one of them")
+	q := ledger.Question{After: r.GetAfterSequence()}
+	if b := r.GetBarrier(); b != nil {
+		q.Barrier = &ledger.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
 	}
-	var m ledger.Memory
-	if r.GetVouch() {
-		m, err = s.instance.Vouch(stream.Context())
-	} else {
-		m, err = s.instance.Report(r.GetBar())
-	}
-	if err != nil {
-		return err
-	}
-	part := &marchv1.ReportMarksResponse{
-		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
-		Epochs: m.Epochs, LayoutVersion: m.Version, Revision: m.Revision,
-	}
-	for _, room := range m.Rooms {
-		part.Rooms = append(part.Rooms, string(room))
-	}
-	for _, seen := range m.Seen {
-		part.Seen = append(part.Seen, &marchv1.SeenInstance{
-			Room: string(seen.Room), Name: string(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address,
-		})
-	}
-	for _, tag := range slices.Sorted(maps.Keys(m.Marks)) {
-		if part.Marks = append(part.Marks, &marchv1.RememberedMark{Tag: string(tag), Next: m.Marks[tag]}); len(part.Marks) == reportPage {
-			if err := stream.Send(part); err != nil {
-				return err
-			}
-			part = &marchv1.ReportMarksResponse{}
+	m := s.instance.Report(stream.Context(), q)
+	part := memoryToProto(m)
+	for page := range slices.Chunk(m.Marks, reportPage) {
+		for _, mark := range page {
+			part.Marks = append(part.Marks, &marchv1.RememberedMark{Tag: string(mark.Tag), Next: mark.Next})
 		}
+		if err := stream.Send(part); err != nil {
+			return err
+		}
+		part = &marchv1.ReportMarksResponse{}
+	}
+	if len(m.Marks) > 0 {
+		return nil
 	}
 	return stream.Send(part)
 }
 
-// leftBehind is told of a tag of which this instance held IDs that others may
-// have leased too, since a recover did not know of them.
-func (s *Server) leftBehind(tag allocator.Tag, next int64) {
+// memoryToProto returns a memory without its marks as a message.
+func memoryToProto(m ledger.Memory) *marchv1.ReportMarksResponse {
+	p := &marchv1.ReportMarksResponse{
+		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
+		Epochs: m.Epochs, LayoutVersion: m.Version, LatestEpoch: m.Latest,
+		NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary, MarginTotal: m.MarginTotal, SeenUnder: m.SeenUnder,
+		Barred: m.Barred, UnbarredReason: m.Unbarred, Sequence: m.Sequence,
+	}
+	if m.Layout.Version != 0 {
+		p.Layout = api.LayoutToProto(m.Layout)
+	}
+	for _, room := range m.Rooms {
+		p.Rooms = append(p.Rooms, string(room))
+	}
+	for _, seen := range m.Seen {
+		p.Seen = append(p.Seen, &marchv1.SeenInstance{
+			Room: string(seen.Room), Name: string(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address, LeftRevision: seen.Left,
+		})
+	}
+	return p
+}
+
+// barred returns which recover has barred this instance, nil for none.
+func (s *Server) barred() *marchv1.Barred {
+	if b, is := s.instance.Barred(); is {
+		return &marchv1.Barred{By: b.By, Since: timestamppb.New(b.Since)}
+	}
+	return nil
+}
+
+// orphaned is told of a tag of which this instance held IDs that other instances may
+// have issued, too, since a recover went on without it.
+func (s *Server) orphaned(o ledger.Orphan) {
 	if s.metrics != nil {
-		s.metrics.behind.Inc()
+		s.metrics.orphans.Inc()
 	}
-	s.log.Error("IDs may have been issued twice: `march recover` did not know of what this instance held; it is dropped", "tag", tag, "held_below", next)
-	if chain := s.chains.get(string(tag)); chain != nil {
-		s.chains.remove(tag, chain)
-	}
+	s.log.Error("IDs may have been issued twice: a recover went on without this instance", "tag", o.Tag, "from", o.Began, "below", o.Below)
+}
+
+// drop drops all that this instance holds. Callers are served from new chains.
+func (s *Server) drop(why string) {
+	s.chains.closeAll()
+	s.log.Warn("all IDs that were held are dropped", "why", why)
 }

@@ -2,10 +2,13 @@ package room
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -17,10 +20,11 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/rest"
-	"github.com/march-id/march/api/server"
-	"github.com/march-id/march/internal/rarely"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Config says which room an instance serves, and how.
@@ -43,9 +47,6 @@ type Config struct {
 	// RequireJournal has this instance lease nothing without its journal until its
 	// marks are confirmed, whatever the cluster's settings say. Default false.
 	RequireJournal bool
-	// Ask asks another instance to vouch for this one's marks: see
-	// ledger.Registration. Default: where it registered, over gRPC.
-	Ask func(context.Context, ledger.SeenInstance) (ledger.Memory, error)
 	// CreateTags creates a tag with default settings when it is first asked for,
 	// instead of answering not_found. For development: with it a misspelt tag
 	// is a new sequence. Default false.
@@ -64,9 +65,22 @@ type Config struct {
 	// issues a residue that the room may have given up. Default false: it goes on
 	// with what it holds, and the IDs are unique all the same.
 	StrictRetract bool
+	// Limits bound what callers may take of the server.
+	Limits serve.Limits
+	// MaxBusyStreams is how many streams answer at the same moment. The others wait
+	// for their turn, so that unary calls find a processor free. Default half of the
+	// processors.
+	MaxBusyStreams int
+	// MaxUnknownTags is how many names of tags that do not exist a caller may ask
+	// for in a minute, and ten times as many all callers together. Default 100.
+	MaxUnknownTags int
 	// ColdAfter is for how long a tag's IDs were not asked for when a new layout
 	// drops them without leasing others ahead. Default 1 minute.
 	ColdAfter time.Duration
+	// ReadyReserve is how much the busiest of the tags in use must still hold for the
+	// instance to be ready while it can lease nothing. Default 0: some ID; 7 days at
+	// most.
+	ReadyReserve time.Duration
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
 	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
@@ -90,7 +104,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
-		Drain: 10 * time.Second, MetricsTags: 1000, Rand: rand.Float64,
+		Drain: 10 * time.Second, MetricsTags: 1000, Rand: rand.Float64, Limits: serve.DefaultLimits(),
+		MaxBusyStreams: max(runtime.GOMAXPROCS(0)/2, 1), MaxUnknownTags: 100,
 	}
 }
 
@@ -106,6 +121,9 @@ type Server struct {
 	chains   chains
 	health   *health.Server
 	status   status
+	met      problem.Log // since when problems are
+	turns    *turns
+	issued   atomic.Int64   // IDs, to all callers
 	streams  sync.WaitGroup // what answers streams
 	loads    sync.WaitGroup // what makes chains
 
@@ -115,7 +133,8 @@ type Server struct {
 	routes      func(*http.ServeMux)
 	lines       lines
 
-	rates rates
+	rates  rates
+	served atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
 
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
@@ -127,7 +146,7 @@ type Server struct {
 const maxRequest = 64 << 10
 
 // lines are what could be logged for every tag at once.
-type lines struct{ deleted, updated, refused, dropped, unwarmed, unready rarely.Line }
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, troubled throttle.Log }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -144,6 +163,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
 	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
 		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
+	case cfg.ReadyReserve < 0 || cfg.ReadyReserve > allocator.LongestReserve:
+		return nil, allocator.Errorf(allocator.Invalid, "ready-reserve: %v; allowed: 0s to %v", cfg.ReadyReserve, allocator.LongestReserve)
 	case cfg.ColdAfter < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
 	case cfg.MetricsTags < 0 || cfg.MetricsTags > MaxMetricsTags:
@@ -159,7 +180,10 @@ func New(cfg Config) (*Server, error) {
 	} else if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is no address that others can reach; give --advertise HOST:PORT where --grpc listens on all addresses", cfg.Advertise)
 	}
-	if err := server.CheckHosts(cfg.AllowedHosts); err != nil {
+	if err := errors.Join(
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(), serve.CheckLimit(maxBusyStreams, cfg.MaxBusyStreams),
+		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags),
+	); err != nil {
 		return nil, err
 	}
 	if cfg.Logger == nil {
@@ -174,15 +198,13 @@ func New(cfg Config) (*Server, error) {
 		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
-	if s.cfg.Ask == nil {
-		s.cfg.Ask = s.askToVouch
-	}
 	if cfg.HTTP != nil {
 		if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
 			return nil, err
 		}
 	}
-	s.chains.init(cfg.Name)
+	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)))
+	s.turns = newTurns(int(cfg.Metrics.Limit(maxBusyStreams, int64(cfg.MaxBusyStreams)).Most()))
 	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
@@ -198,7 +220,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
 		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
-		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Ask: s.cfg.Ask,
+		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal,
 	})
 	if err != nil {
 		s.closeListeners()
@@ -212,8 +234,13 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}()
 	s.instance.OnTag(s.tagChanged)
-	s.instance.OnBehind(s.leftBehind)
+	s.instance.OnOrphan(s.orphaned)
+	s.instance.OnDrop(s.drop)
 	served := s.instance.Version()
+	if record, _ := s.ledger.Layout(); record.Layout.Version == served {
+		part := record.Layout.Part(s.cfg.Room)
+		s.served.Store(&part)
+	}
 	// The background goes on while calls drain, and ends after them.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -223,7 +250,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
 	work.Go(func() error {
 		err := s.instance.Run(background)
-		if err != nil { // another process has our name: issue nothing more
+		if err != nil { // another process has this one's name: issue nothing more
 			s.log.Error("registration lost", "error", err)
 			s.status.stopped()
 			s.chains.closeAll()
@@ -242,20 +269,21 @@ func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(background, stopServing)() // the registration is lost, say
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
-	err = server.Run(serving, server.Config{
+	err = serve.Run(serving, serve.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)
 		},
-		Ready:    func(context.Context) []server.Check { return s.checks() },
+		Ready:    func(context.Context) []serve.Check { return s.checks() },
+		Problems: func(context.Context) []string { return problem.AsLines(s.problems()) },
 		Routes:   s.routes,
 		Metrics:  s.cfg.Metrics,
 		Tracer:   s.cfg.Tracer,
 		Logger:   s.log,
 		Draining: s.status.stopped,
 
-		AllowedHosts: s.cfg.AllowedHosts,
+		AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
 	})
 	stopServing()
 	warming.Wait()
@@ -280,6 +308,10 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
+// enterPatience bounds how long an instance starts because it first has to compare
+// what it leased with the marks: it may be asked meanwhile for what needs no lease.
+const enterPatience = 2 * time.Second
+
 // warm fetches the first segments of the tags that want them, then says that
 // the instance is ready.
 func (s *Server) warm(ctx context.Context) {
@@ -298,6 +330,10 @@ func (s *Server) warm(ctx context.Context) {
 			}
 		}
 	}
+	// Enter the epoch in force; a failure is reported below.
+	entering, cancel := context.WithTimeout(ctx, enterPatience)
+	defer cancel()
+	_ = s.ledger.Check(entering)
 	if ctx.Err() == nil {
 		s.status.started()
 		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())

@@ -2,7 +2,6 @@ package room_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -61,13 +60,16 @@ func (c *cluster) verify(all ...*issued) {
 	for _, r := range dump.History {
 		layouts[r.Layout.Version] = r.Layout
 	}
+	eras, err := ledgertest.Eras(bg, c.etcd.Store(c), "default")
+	if err != nil {
+		c.Errorf("eras: %v", err)
+	}
 	segments := make(ledgertest.Issued)
 	for _, s := range all {
-		eras := slices.Concat(dump.Eras[s.tag][s.room], []ledger.Era{dump.Marks[s.tag][s.room].Era})
 		for _, r := range s.runs {
-			l, ok := under(layouts, eras, r.First)
+			l, ok := under(layouts, eras[s.tag][s.room], r.First)
 			if !ok {
-				c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras)
+				c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras[s.tag][s.room])
 				continue
 			}
 			// Runs of adjacent segments are joined; they are of one range as
@@ -81,7 +83,7 @@ func (c *cluster) verify(all ...*issued) {
 }
 
 // under returns the layout that an ID was leased under.
-func under(layouts map[int64]allocator.Layout, eras []ledger.Era, id int64) (allocator.Layout, bool) {
+func under(layouts map[int64]allocator.Layout, eras []record.Era, id int64) (allocator.Layout, bool) {
 	for _, e := range eras {
 		if e.First <= id && id < e.End {
 			return layouts[e.Version], true

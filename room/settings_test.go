@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/room"
 )
 
@@ -22,18 +22,18 @@ func TestTagChangesLive(t *testing.T) {
 
 	t.Run("update", func(t *testing.T) {
 		a.mustNext("order")
-		c.update("order", func(s *ledger.TagSettings) { s.Chain.MinStep = 5000 })
+		c.update("order", func(s *record.TagSettings) { s.Chain.MinStep = 5000 })
 		a.await("the larger step is held", func() bool { return a.chain("order").GetHeld() >= 5000 })
-		c.update("order", func(s *ledger.TagSettings) { s.Chain.MinStep = 10 })
+		c.update("order", func(s *record.TagSettings) { s.Chain.MinStep = 10 })
 		a.await("the smaller step is aimed at", func() bool { return a.chain("order").GetStep() == 10 })
 	})
 
 	t.Run("prescale", func(t *testing.T) {
-		c.update("order", func(s *ledger.TagSettings) {
+		c.update("order", func(s *record.TagSettings) {
 			s.Chain.Prescale, s.Chain.PrescaleUntil = 50_000, time.Now().Add(time.Hour)
 		})
 		a.await("the prescale is held", func() bool { return a.chain("order").GetHeld() >= 50_000 })
-		c.update("order", func(s *ledger.TagSettings) { s.Chain.Prescale, s.Chain.PrescaleUntil = 0, time.Time{} })
+		c.update("order", func(s *record.TagSettings) { s.Chain.Prescale, s.Chain.PrescaleUntil = 0, time.Time{} })
 		a.await("the prescale is over", func() bool { return a.chain("order").GetStep() == 10 })
 	})
 
@@ -63,7 +63,7 @@ func TestTagChangesLive(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.await("room b skips", func() bool { return b.mustNext("lagging") >= 10_000_000 })
-		c.update("lagging", func(s *ledger.TagSettings) { s.MaxSkew = 5000 })
+		c.update("lagging", func(s *record.TagSettings) { s.MaxSkew = 5000 })
 		// It holds at the next lease, not for what is held.
 		for range 10 {
 			if _, err := a.NextBatch(bg, batchRequest("lagging", 1000)); err != nil {
@@ -77,7 +77,7 @@ func TestTagChangesLive(t *testing.T) {
 
 	t.Run("limit", func(t *testing.T) {
 		a.mustNext("limited")
-		c.update("limited", func(s *ledger.TagSettings) { s.Limit = 5000 }) // of what is leased from now on
+		c.update("limited", func(s *record.TagSettings) { s.Limit = 5000 }) // of what is leased from now on
 		exhausted := want{codes.ResourceExhausted, "exhausted", []string{"limited", "5000"}}
 		last, err := int64(0), error(nil)
 		for id := int64(0); err == nil; id, err = a.next("limited") {
@@ -89,7 +89,7 @@ func TestTagChangesLive(t *testing.T) {
 		if last != 4949 { // the last of room a below 5,000
 			t.Errorf("the last ID is %d, want 4949", last)
 		}
-		c.update("limited", func(s *ledger.TagSettings) { s.Limit = allocator.MaxID })
+		c.update("limited", func(s *record.TagSettings) { s.Limit = allocator.MaxID })
 		a.await("the limit is lifted", func() bool { id, err := a.next("limited"); return err == nil && id >= 5000 })
 	})
 	c.verify()
@@ -138,7 +138,7 @@ func TestMissedChange(t *testing.T) {
 	other := c.ledger(c.etcd.Store(t)) // without back-off
 	c.etcd.Stop()
 	c.etcd.Start(t)
-	if _, err := other.UpdateTag(bg, "order", func(s *ledger.TagSettings) error { s.Chain.MinStep = 77_000; return nil }, "test"); err != nil {
+	if _, err := other.UpdateTag(bg, "order", func(s *record.TagSettings) error { s.Chain.MinStep = 77_000; return nil }, "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })

@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/internal/serve"
 )
 
 // Why an instance is not ready by its own state.
@@ -66,35 +66,93 @@ func (s *status) stopping() error {
 // Ready returns why the instance cannot issue IDs, nil when it can: it is
 // ready once it registered and warmed its tags, and stays so without etcd
 // while it holds IDs that it may issue.
-func (s *Server) Ready() error { return server.Failed(s.checks()) }
+func (s *Server) Ready() error { return serve.Failed(s.checks()) }
 
 // checks is what Ready rests on.
-func (s *Server) checks() []server.Check {
+func (s *Server) checks() []serve.Check {
+	checks, _ := s.judge()
+	return checks
+}
+
+// judge returns what Ready rests on, and what the instance lacks to be ready while it can
+// lease nothing, in the words of a problem: empty where it lacks nothing.
+func (s *Server) judge() (checks []serve.Check, lacks string) {
 	record, _ := s.ledger.Layout()
-	layout := server.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d", record.Layout.Version, record.Layout.Boundary)}
+	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d", record.Layout.Version, record.Layout.Boundary)}
 	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
 		layout.Err = allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
 	}
-	ids := server.Check{Name: "ids"}
-	why := s.ledger.Lessable()
-	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
-		why = allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
+	serving := serve.Check{Name: "serving", Err: s.status.get()}
+	if serving.Err != nil { // before it has joined there is no instance to ask
+		return []serve.Check{serving, layout}, ""
 	}
-	held, may := false, false
-	if why != nil {
-		held, may = s.chains.anyHeld(s.open)
+	ids, lacks := s.checkIDs()
+	checks = []serve.Check{serving, layout, ids}
+	if b, is := s.instance.Barred(); is {
+		checks = append(checks, serve.Check{Name: "recover", Note: fmt.Sprintf(
+			"%s runs one that has barred this instance from leasing since %s", b.By, b.Since.UTC().Format(time.RFC3339))})
 	}
-	switch {
-	case why == nil:
-		ids.Note = "etcd answers"
-	case may:
-		ids.Note = "only those that are held: " + why.Error()
-	case held:
-		ids.Err = allocator.Errorf(allocator.KindOf(why), "those that are held may not be issued, as strict_retract is set and hold (%v) has passed, and %w", s.cfg.Hold, why)
+	return checks, lacks
+}
+
+// checkIDs says whether this instance can lease, and for how long it can issue IDs if it
+// cannot. An instance is not ready if it can lease nothing, and no tag in use has IDs
+// for longer than ready-reserve. A tag that is at its own limit does not count. lacks
+// is as judge returns it.
+func (s *Server) checkIDs() (ids serve.Check, lacks string) {
+	ids = serve.Check{Name: "ids", Note: "etcd answers and takes writes"}
+	why := s.cannotLease()
+	if why == nil {
+		return ids, ""
+	}
+	r := s.look()
+	lasts := ""
+	if r.busy {
+		lasts = fmt.Sprintf(", for %v (tag %s for %v)", short(r.longest), r.scarce, short(r.reserve))
+	}
+	switch kind := allocator.KindOf(why); {
+	case r.held == 0:
+		lacks = "it holds no IDs"
+		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
+	case !s.may(r):
+		lacks = fmt.Sprintf("it may not issue what it holds, as strict_retract is set and hold (%v) has passed", s.cfg.Hold)
+		ids.Err = allocator.Errorf(kind, "those that are held may not be issued, as strict_retract is set and hold (%v) has passed, and %w", s.cfg.Hold, why)
+	case r.busy && r.longest <= s.cfg.ReadyReserve:
+		lacks = fmt.Sprintf("of the tags in use it holds no more than for ready-reserve (%v)", s.cfg.ReadyReserve)
+		ids.Err = allocator.Errorf(kind, "of the tags in use no more are held than for ready-reserve (%v)%s, and %w", s.cfg.ReadyReserve, lasts, why)
 	default:
-		ids.Err = allocator.Errorf(allocator.KindOf(why), "none are held, and %w", why)
+		ids.Note = "only those that are held" + lasts + ": " + why.Error()
 	}
-	return []server.Check{{Name: "serving", Err: s.status.get()}, layout, ids}
+	return ids, lacks
+}
+
+// short is a time as people read it.
+func short(d time.Duration) time.Duration {
+	if d > time.Minute {
+		return d.Round(time.Second)
+	}
+	return d.Round(time.Millisecond)
+}
+
+// cannotLease returns why this instance can lease nothing, nil when it can.
+func (s *Server) cannotLease() error {
+	if err := s.away(); err != nil {
+		return err
+	}
+	trouble := s.instance.Trouble()
+	if trouble.Err == nil || trouble.Since.IsZero() {
+		return trouble.Err
+	}
+	return allocator.Errorf(allocator.KindOf(trouble.Err), "nothing can be leased since %s: %w", trouble.Since.UTC().Format(time.RFC3339), trouble.Err)
+}
+
+// away returns since when etcd has not answered and why, nil while it answers.
+func (s *Server) away() error {
+	contact := s.ledger.Contact()
+	if contact.Away.IsZero() {
+		return nil
+	}
+	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
 }
 
 // healthEvery is how late gRPC's health service may be.
@@ -104,15 +162,28 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said := false // that nothing can be issued
+	said, troubled := false, false // that nothing can be issued, or leased
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
-		switch err := s.reportHealth(); {
-		case s.status.get() != nil: // it starts or stops, which is said elsewhere
+		checks, lacks := s.judge()
+		err := serve.Failed(checks)
+		s.setHealth(err)
+		_ = s.problemsOf(lacks) // takes note of since when each is
+		if s.status.get() != nil {
+			continue // it starts or stops, which is said elsewhere
+		}
+		switch why := s.cannotLease(); {
+		case why != nil && !troubled:
+			troubled = s.lines.troubled.Log(time.Now(), s.log.Warn, "nothing can be leased: only IDs that are held are issued", "error", why)
+		case why == nil && troubled:
+			troubled = false
+			s.log.Info("IDs can be leased again")
+		}
+		switch {
 		case err != nil && !said:
 			said = s.lines.unready.Log(time.Now(), s.log.Warn, "nothing can be issued", "error", err)
 		case err == nil && said:
@@ -125,14 +196,20 @@ func (s *Server) watchHealth(ctx context.Context) error {
 // reportHealth tells gRPC's health service whether the instance is ready, and
 // returns what Ready does.
 func (s *Server) reportHealth() error {
-	serving, why := healthpb.HealthCheckResponse_SERVING, s.Ready()
+	why := s.Ready()
+	s.setHealth(why)
+	return why
+}
+
+// setHealth tells gRPC's health service why the instance is not ready, nil where it is.
+func (s *Server) setHealth(why error) {
+	serving := healthpb.HealthCheckResponse_SERVING
 	if why != nil {
 		serving = healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName, marchv1.RoomService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, serving)
 	}
-	return why
 }
 
 // GetChain implements RoomService.
@@ -145,7 +222,7 @@ func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*march
 	if chain == nil {
 		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
 	}
-	return &marchv1.GetChainResponse{Chain: s.chainToProto(s.statusOf(chain.Chain))}, nil
+	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Chain)}, nil
 }
 
 // ListChains implements RoomService.
@@ -157,7 +234,7 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	page, more := s.chains.after(allocator.Tag(r.GetPageToken()), size)
 	answer := &marchv1.ListChainsResponse{}
 	for _, t := range page {
-		answer.Chains = append(answer.Chains, s.chainToProto(s.statusOf(t.chain.Chain)))
+		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Chain))
 	}
 	if more {
 		answer.NextPageToken = string(page[len(page)-1].tag)
@@ -165,12 +242,16 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	return answer, nil
 }
 
-func (s *Server) chainToProto(c allocator.Status) *marchv1.Chain {
+func (s *Server) chainToProto(chain *allocator.Chain) *marchv1.Chain {
+	c := s.statusOf(chain)
 	p := &marchv1.Chain{
 		Tag: string(c.Tag), Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
 		Issued: c.Issued, Held: c.Held, Dropped: c.Dropped, Step: c.Target, Peak: c.Peak,
 		Reserve: durationpb.New(c.Lasts), Refills: c.Refills, Waits: c.Waits, Version: c.Version,
 		Used: timestamppb.New(c.Used),
+	}
+	if held := chain.Segments(); len(held) > 0 {
+		p.First, p.End = held[0].First, held[len(held)-1].Last()+1
 	}
 	if c.Failure != nil {
 		p.Failure = c.Failure.Error()

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -35,10 +35,10 @@ func TestGracefulStop(t *testing.T) {
 
 	release, waiting := make(chan struct{}), make(chan struct{})
 	var once, gone sync.Once
-	var after []ledger.Txn // what was sent after the registration was taken away
+	var after []store.Txn // what was sent after the registration was taken away
 	var mu sync.Mutex
 	var left bool
-	a.store.onTxn(func(txn ledger.Txn) {
+	a.store.onTxn(func(txn store.Txn) {
 		for _, op := range txn.Then {
 			if op.Put != nil && op.Put.Key == "/march/default/marks/a/slow" {
 				once.Do(func() { close(waiting) })
@@ -170,7 +170,7 @@ func TestDrainEnds(t *testing.T) {
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 300 * time.Millisecond })
 	hung, waiting := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	a.store.onTxn(func(txn ledger.Txn) {
+	a.store.onTxn(func(txn store.Txn) {
 		for _, op := range txn.Then {
 			if op.Put != nil && op.Put.Key == "/march/default/marks/a/slow" {
 				once.Do(func() { close(waiting) })
@@ -238,17 +238,25 @@ func TestReplaced(t *testing.T) {
 	c.verify(firsts, seconds)
 }
 
-// TestForgotten takes an instance's registration away, as an operator does.
+// TestForgotten takes an instance's registration away, as an operator does. The
+// instance stopped then, and what it alone remembered was gone; now it drops what
+// it holds, registers anew, and goes on.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
-	a.mustNext("order")
-	if _, err := c.etcd.Store(t).Txn(bg, ledger.Txn{Then: []ledger.Op{{Delete: "/march/default/rooms/a/a1"}}}); err != nil {
+	ids := &issued{TB: t, room: "a", tag: "order"}
+	first := a.mustNext("order")
+	ids.addID(first)
+	if err := c.admin.Forget(bg, "a", "a1", "test"); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.wait(); allocator.KindOf(err) != allocator.Refused {
-		t.Errorf("it ended with %v", err)
+	a.await("registered again", func() bool { return c.registered("a", "a1") != nil })
+	next := a.mustNext("order")
+	ids.addID(next)
+	if next <= first+1 {
+		t.Errorf("after ID %d it issued %d of what it held", first, next)
 	}
+	c.verify(ids)
 }

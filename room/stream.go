@@ -31,9 +31,10 @@ func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 
 // answer answers the requests of a stream until it ends.
 func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error {
-	request := &marchv1.NextRequest{} // read again and again: nobody keeps it
+	request := &marchv1.NextRequest{} // used for every message: no call below keeps it
 	tag := ""
-	var chain *counted // the tag's, kept so that it is not looked up each time
+	var chain *tagChain // the tag's, kept so that it is not looked up each time
+	pass := pass{turns: s.turns}
 	for {
 		err := stream.RecvMsg(request)
 		if !turn.begin() {
@@ -48,6 +49,7 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		if next := request.GetTag(); next != "" && next != tag {
 			tag, chain = next, nil
 		}
+		pass.take(stream.Context())
 		var id int64
 		if chain != nil {
 			chain.asked.Add(1)
@@ -57,11 +59,13 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 			id, err = s.next(stream.Context(), tag)
 			chain = s.chains.get(tag)
 		}
-		if err != nil {
-			return err
+		if err == nil {
+			s.issued.Add(1)
+			crash.Here(crash.BeforeReply)
+			err = stream.Send(&marchv1.NextResponse{Id: id})
 		}
-		crash.Here(crash.BeforeReply)
-		if err := stream.Send(&marchv1.NextResponse{Id: id}); err != nil {
+		pass.end()
+		if err != nil {
 			return err
 		}
 		turn.rest()

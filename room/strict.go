@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // An instance confirms its layout with etcd every confirmEvery, or four times
@@ -17,61 +17,66 @@ const (
 
 // strict reports whether IDs of a tag are issued only under a layout that was
 // confirmed less than Hold ago.
-func (s *Server) strict(settings ledger.TagSettings) bool {
+func (s *Server) strict(settings record.TagSettings) bool {
 	return s.cfg.StrictRetract || settings.StrictRetract
 }
 
 // gateOf returns the gate of a tag's chain: nil where it is not strict.
-func (s *Server) gateOf(settings ledger.TagSettings) allocator.Gate {
+func (s *Server) gateOf(settings record.TagSettings) allocator.Gate {
 	if !s.strict(settings) {
 		return nil
 	}
 	return s.gate
 }
 
-// gate is an allocator.Gate that lets IDs of a layout through until Hold after
-// the layout was last confirmed. A layout that another replaced is confirmed no
-// more, so Hold after the change no ID of it is issued, whatever this process
-// has heard, and however long it was stopped.
-func (s *Server) gate(version int64) (newest int64, err error) {
-	left, newest := s.left(version)
-	if left > 0 || mutant("gate-open") {
+// gate is an allocator.Gate that lets IDs of a segment through until Hold after
+// a layout was last confirmed that keeps the segment: the one that it was leased
+// under, or a newer one. Once a layout that takes its residues away is in force,
+// none such is confirmed any more. So Hold after that change no ID of the segment
+// is issued, whatever this process has heard, and however long it was stopped.
+func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) {
+	left, newest := s.left(seg)
+	if left > 0 {
 		return newest, nil
 	}
 	select {
 	case s.unconfirmed <- struct{}{}:
-	default: // somebody said so
+	default: // another call has said so already
 	}
-	err = allocator.Errorf(allocator.Unavailable, "layout version %d was not confirmed with etcd for longer than hold (%v), and strict_retract is set", version, s.cfg.Hold)
-	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
-		err = allocator.Errorf(allocator.Unavailable, "%w: etcd has not answered since %s: %v", err, contact.Away.UTC().Format(time.RFC3339), contact.Cause)
+	err = allocator.Errorf(allocator.Unavailable,
+		"layout version %d, or a newer one with these residues, was not confirmed with etcd for longer than hold (%v), and strict_retract is set",
+		seg.Version, s.cfg.Hold)
+	if away := s.away(); away != nil {
+		err = allocator.Errorf(allocator.Unavailable, "%w: %w", err, away)
 	}
 	return newest, err
 }
 
-// left returns for how long IDs of a layout may still be issued by a strict
-// tag, not above 0 when no longer, and the newest layout known.
-func (s *Server) left(version int64) (left time.Duration, newest int64) {
-	at, newest := s.ledger.Confirmed(version)
+// left returns for how long IDs of a segment may still be issued by a strict
+// tag, not above 0 when no longer, and what the room has by the newest layout.
+func (s *Server) left(seg allocator.Segment) (left time.Duration, newest allocator.Part) {
+	at, newest := s.ledger.Confirmed(s.cfg.Room, seg)
 	if at.IsZero() {
 		return 0, newest
 	}
 	return s.cfg.Hold - allocator.Elapsed(at, time.Now()), newest
 }
 
-// open reports whether IDs of a layout may still be issued by a strict tag.
-func (s *Server) open(version int64) bool {
-	left, _ := s.left(version)
+// open reports whether IDs of a segment may still be issued by a strict tag.
+func (s *Server) open(seg allocator.Segment) bool {
+	left, _ := s.left(seg)
 	return left > 0
 }
 
-// statusOf returns a chain's status. What a strict tag holds lasts no longer than
-// it may be issued without etcd.
+// statusOf returns a chain's status. The IDs of a strict tag last no longer than they may
+// be issued without etcd.
 func (s *Server) statusOf(chain *allocator.Chain) allocator.Status {
 	status := chain.Status()
-	if chain.Gated() && status.Held > 0 {
-		left, _ := s.left(status.Version)
-		status.Lasts = min(status.Lasts, max(left, 0))
+	if chain.Gated() {
+		for _, seg := range chain.Segments() {
+			left, _ := s.left(seg)
+			status.Lasts = min(status.Lasts, max(left, 0))
+		}
 	}
 	return status
 }
@@ -79,10 +84,10 @@ func (s *Server) statusOf(chain *allocator.Chain) allocator.Status {
 // ttl returns for how long a client may use seg. A client that is told so at
 // the end of a strict tag's hold has nothing of it, and asks again.
 func (s *Server) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duration {
-	if !chain.Gated() || mutant("whole-hold-for-clients") {
+	if !chain.Gated() {
 		return s.cfg.Hold
 	}
-	left, _ := s.left(seg.Version)
+	left, _ := s.left(seg)
 	return max(left, time.Nanosecond) // 0 would be no bound
 }
 

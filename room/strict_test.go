@@ -9,7 +9,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -17,7 +17,7 @@ import (
 var strictWant = want{codes.Unavailable, "unavailable", []string{"strict_retract", "hold (1s)", "layout version 1"}}
 
 // strict holds more than a test can issue while etcd is away.
-func strict(s *ledger.TagSettings) { s.StrictRetract, s.Chain.MinStep = true, 1_000_000 }
+func strict(s *record.TagSettings) { s.StrictRetract, s.Chain.MinStep = true, 1_000_000 }
 
 // TestStrictRetract cuts an instance off from etcd and takes residues from its
 // room meanwhile: its strict tag stops within hold of the change, the other goes
@@ -152,7 +152,7 @@ func TestStrictUnderLoad(t *testing.T) {
 		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	for _, set := range []bool{false, true} {
-		c.update("strict", func(s *ledger.TagSettings) { s.StrictRetract = set })
+		c.update("strict", func(s *record.TagSettings) { s.StrictRetract = set })
 	}
 	close(done)
 	callers.Wait()
@@ -177,4 +177,59 @@ func TestLeaseTimeToLive(t *testing.T) {
 	if ttl := r.GetTtl().AsDuration(); err != nil || ttl != 3*time.Second {
 		t.Errorf("%v, %v; want the hold", ttl, err)
 	}
+}
+
+// TestStrictStays has a strict tag's room keep its range over layouts that other
+// rooms change, for longer than hold: the tag issues what it holds all the while
+// and leases nothing, and stops within hold of the layout that takes a residue.
+func TestStrictStays(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(func(s *record.TagSettings) {
+		strict(s)
+		s.Chain.Reserve = 10 * time.Second // the first segment is enough, however often it is measured
+	}, "strict")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
+	mine := &issued{TB: t, room: "a", tag: "strict"}
+	for start := time.Now(); time.Since(start) < time.Second; time.Sleep(time.Millisecond) { // it is filled ahead by then
+		mine.addID(a.mustNext("strict"))
+	}
+	refills := a.chain("strict").GetRefills()
+	for k := range 3 {
+		version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 51 + int64(k), Upper: 100}}))
+		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
+		for start := time.Now(); time.Since(start) < 600*time.Millisecond; time.Sleep(time.Millisecond) {
+			mine.addID(a.mustNext("strict"))
+		}
+	}
+	if r := a.chain("strict"); r.GetRefills() != refills || r.GetDropped() != 0 || r.GetVersion() != 1 {
+		t.Errorf("the room lost nothing: %v; %d refills before", r, refills)
+	}
+	a.store.cut.Store(true)
+	c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 49}, "b": {Lower: 53, Upper: 100}}))
+	changed := time.Now()
+	for {
+		start := time.Now()
+		id, err := a.next("strict")
+		if err != nil {
+			if problem := strictWant.check(err); problem != "" {
+				t.Error(problem)
+			}
+			break
+		}
+		if mine.addID(id); start.Sub(changed) > time.Second {
+			t.Fatalf("%d was issued %v after the change", id, start.Sub(changed))
+		}
+	}
+	a.store.cut.Store(false)
+	a.await("it issues again", func() bool {
+		id, err := a.next("strict")
+		if err == nil {
+			if mine.addID(id); id%100 >= 49 {
+				t.Errorf("%d, of a residue that the room lost", id)
+			}
+		}
+		return err == nil
+	})
+	c.verify(mine)
 }

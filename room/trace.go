@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
 )
 
 // span begins a span of what callers of a tag wait for, where spans are made,

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
 )
 
 // receiver is an OTLP receiver that keeps the spans it gets.

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -27,7 +27,7 @@ func TestWarmTags(t *testing.T) {
 		t.Errorf("when it says it is ready: %v, want min_step IDs held", got)
 	}
 	var leases int
-	a.store.onTxn(func(txn ledger.Txn) {
+	a.store.onTxn(func(txn store.Txn) {
 		for _, op := range txn.Then {
 			if op.Get != nil && op.Get.Key == "/march/default/tags/order" || op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
 				leases++
@@ -51,7 +51,7 @@ func TestColdBurst(t *testing.T) {
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
 	var cost atomic.Int64 // transactions on the tag
-	a.store.onTxn(func(txn ledger.Txn) {
+	a.store.onTxn(func(txn store.Txn) {
 		for _, op := range txn.Then {
 			if op.Get != nil && op.Get.Key == "/march/default/tags/order" || op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
 				cost.Add(1)
@@ -82,7 +82,7 @@ func TestColdTags(t *testing.T) {
 	c := newCluster(t, halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
 	var now, most atomic.Int64
-	a.store.onTxn(func(ledger.Txn) {
+	a.store.onTxn(func(store.Txn) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
@@ -185,7 +185,7 @@ func TestDeadlines(t *testing.T) {
 	held := make(chan struct{})
 	var release sync.Once
 	t.Cleanup(func() { release.Do(func() { close(held) }) })
-	a.store.onTxn(func(ledger.Txn) { <-held }) // etcd hangs
+	a.store.onTxn(func(store.Txn) { <-held }) // etcd hangs
 	for tag, count := range map[string]int64{"order": 100_000, "cold": 1} {
 		ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
 		start := time.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/oklog/ulid/v2"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // TestAudits: pages of any size have all entries, the newest first, however
@@ -27,7 +27,7 @@ func TestAudits(t *testing.T) {
 			}
 			k++
 			id[14], id[15] = k, byte(many)
-			c.mem.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "audit/" + id.String(), Value: value}})
+			c.mem.Corrupt(store.Op{Put: &store.Put{Key: prefix + "audit/" + id.String(), Value: value}})
 		}
 	}
 	for ago, many := range map[time.Duration]int{
@@ -48,7 +48,7 @@ func TestAudits(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			var got []string
 			for before := ""; ; {
-				page, err := c.admin.Audits(bg, before, n)
+				page, _, err := c.admin.Audits(bg, before, n)
 				if err != nil || len(page) > n {
 					t.Fatalf("%d entries, %v", len(page), err)
 				}

@@ -10,6 +10,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 const prefix = "/march/default/"
@@ -17,7 +19,7 @@ const prefix = "/march/default/"
 // cluster is a cluster in memory, with all that was issued in it.
 type cluster struct {
 	tb     ledgertest.TB
-	mem    *ledgertest.Memory
+	mem    *ledgertest.Fake
 	admin  *ledger.Ledger
 	issued ledgertest.Issued
 	names  int
@@ -44,13 +46,13 @@ func lay(tb ledgertest.TB, text string) allocator.Layout {
 }
 
 // open returns a ledger over a store.
-func open(tb ledgertest.TB, store ledger.Store, change ...func(*ledger.Config)) *ledger.Ledger {
+func open(tb ledgertest.TB, etcd store.Store, change ...func(*ledger.Config)) *ledger.Ledger {
 	tb.Helper()
 	cfg := ledger.DefaultConfig()
 	for _, f := range change {
 		f(&cfg)
 	}
-	l, err := ledger.New(store, cfg)
+	l, err := ledger.New(etcd, cfg)
 	if err != nil {
 		tb.Fatalf("new ledger: %v", err)
 	}
@@ -60,50 +62,50 @@ func open(tb ledgertest.TB, store ledger.Store, change ...func(*ledger.Config)) 
 // newCluster makes a cluster with a layout and the tag "t".
 func newCluster(tb ledgertest.TB, layout string) *cluster {
 	tb.Helper()
-	c := &cluster{tb: tb, mem: ledgertest.NewMemory(tb), issued: ledgertest.Issued{}}
+	c := &cluster{tb: tb, mem: ledgertest.NewFake(tb), issued: ledgertest.Issued{}}
 	c.admin = open(tb, c.mem.Open())
 	if _, err := c.admin.Init(bg, lay(tb, layout), "test"); err != nil {
 		tb.Fatalf("init: %v", err)
 	}
-	c.tag("t", func(*ledger.TagSettings) {})
+	c.tag("t", func(*record.TagSettings) {})
 	return c
 }
 
 var bg = context.Background()
 
-func (c *cluster) tag(name allocator.Tag, change func(*ledger.TagSettings)) {
+func (c *cluster) tag(name allocator.Tag, change func(*record.TagSettings)) {
 	c.tb.Helper()
-	settings := ledger.DefaultTag()
+	settings := record.DefaultTag()
 	change(&settings)
 	if _, err := c.admin.CreateTag(bg, name, settings, "test"); err != nil {
 		c.tb.Fatalf("create tag: %v", err)
 	}
 }
 
-func (c *cluster) update(name allocator.Tag, change func(*ledger.TagSettings)) {
+func (c *cluster) update(name allocator.Tag, change func(*record.TagSettings)) {
 	c.tb.Helper()
-	if _, err := c.admin.UpdateTag(bg, name, func(s *ledger.TagSettings) error { change(s); return nil }, "test"); err != nil {
+	if _, err := c.admin.UpdateTag(bg, name, func(s *record.TagSettings) error { change(s); return nil }, "test"); err != nil {
 		c.tb.Fatalf("update tag: %v", err)
 	}
 }
 
 // move changes the layout.
-func (c *cluster) move(layout string) ledger.LayoutRecord {
+func (c *cluster) move(layout string) record.Layout {
 	c.tb.Helper()
 	return c.moveTo(lay(c.tb, layout))
 }
 
-func (c *cluster) moveTo(layout allocator.Layout) ledger.LayoutRecord {
+func (c *cluster) moveTo(layout allocator.Layout) record.Layout {
 	c.tb.Helper()
 	from, err := c.admin.Refresh(bg)
 	if err != nil {
 		c.tb.Fatalf("refresh: %v", err)
 	}
-	record, err := c.admin.ChangeLayout(bg, from, layout, "test")
+	stored, err := c.admin.ChangeLayout(bg, from, layout, "test")
 	if err != nil {
 		c.tb.Fatalf("change layout: %v", err)
 	}
-	return record
+	return stored
 }
 
 // check ends a test: the whole cluster fits together.
@@ -115,9 +117,9 @@ func (c *cluster) check() {
 
 // corrupt writes a value by hand; nil deletes the key.
 func (c *cluster) corrupt(key string, value []byte) {
-	op := ledger.Op{Put: &ledger.Put{Key: prefix + key, Value: value}}
+	op := store.Op{Put: &store.Put{Key: prefix + key, Value: value}}
 	if value == nil {
-		op = ledger.Op{Delete: prefix + key}
+		op = store.Op{Delete: prefix + key}
 	}
 	c.mem.Corrupt(op)
 }
@@ -133,13 +135,13 @@ func (c *cluster) value(key string) []byte {
 }
 
 // mark returns the mark of tag t in a room; zero where there is none.
-func (c *cluster) mark(room allocator.Room) ledger.Mark {
+func (c *cluster) mark(room allocator.Room) record.Mark {
 	c.tb.Helper()
 	v, ok := c.mem.Value(prefix + "marks/" + string(room) + "/t")
 	if !ok {
-		return ledger.Mark{}
+		return record.Mark{}
 	}
-	m, _, err := ledger.DecodeMark(v)
+	m, err := record.DecodeMark(store.KV{Key: "test", Value: v})
 	if err != nil {
 		c.tb.Fatalf("mark of %s: %v", room, err)
 	}
@@ -215,9 +217,9 @@ func (p *process) lease(n int64) allocator.Segment {
 }
 
 // next sets the fate of the next transaction that match accepts.
-func (p *process) next(fate ledgertest.Fate, match func(ledger.Txn) bool) (met *int) {
+func (p *process) next(fate ledgertest.Fate, match func(store.Txn) bool) (met *int) {
 	met = new(int)
-	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+	p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if !match(txn) {
 			return ledgertest.Fate{}
 		}
@@ -230,8 +232,8 @@ func (p *process) next(fate ledgertest.Fate, match func(ledger.Txn) bool) (met *
 }
 
 // writes matches transactions that put a key that begins with prefix.
-func writes(key string) func(ledger.Txn) bool {
-	return func(txn ledger.Txn) bool {
+func writes(key string) func(store.Txn) bool {
+	return func(txn store.Txn) bool {
 		for _, op := range txn.Then {
 			if op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+key) {
 				return true

@@ -8,6 +8,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Two instances of each of two rooms hammer eight tags from cold, over both
@@ -18,25 +20,25 @@ func TestManyAtOnce(t *testing.T) {
 	for i := range tags {
 		tags[i] = allocator.Tag(fmt.Sprintf("t%d", i))
 	}
-	stores := map[string]func(t *testing.T) func() ledger.Store{
-		"memory": func(t *testing.T) func() ledger.Store {
-			m := ledgertest.NewMemory(t)
-			return func() ledger.Store { return m.Open() }
+	stores := map[string]func(t *testing.T) func() store.Store{
+		"memory": func(t *testing.T) func() store.Store {
+			m := ledgertest.NewFake(t)
+			return func() store.Store { return m.Open() }
 		},
-		"etcd": func(t *testing.T) func() ledger.Store {
+		"etcd": func(t *testing.T) func() store.Store {
 			e := ledgertest.StartEtcd(t)
-			return func() ledger.Store { return e.Store(t) }
+			return func() store.Store { return e.Store(t) }
 		},
 	}
 	for name, connect := range stores {
 		t.Run(name, func(t *testing.T) {
-			store := connect(t)
-			admin := open(t, store())
+			etcd := connect(t)
+			admin := open(t, etcd())
 			if _, err := admin.Init(bg, lay(t, layouts[0]), "test"); err != nil {
 				t.Fatal(err)
 			}
 			for _, tag := range tags {
-				if _, err := admin.CreateTag(bg, tag, ledger.DefaultTag(), "test"); err != nil {
+				if _, err := admin.CreateTag(bg, tag, record.DefaultTag(), "test"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -44,7 +46,7 @@ func TestManyAtOnce(t *testing.T) {
 			issued := ledgertest.Issued{}
 			var all sync.WaitGroup
 			for i, room := range []allocator.Room{"a", "a", "b", "b"} {
-				l := open(t, store())
+				l := open(t, etcd())
 				p, err := l.Join(bg, ledger.Registration{Room: room, Name: allocator.Instance(fmt.Sprint(i))})
 				if err != nil {
 					t.Fatal(err)
@@ -70,7 +72,7 @@ func TestManyAtOnce(t *testing.T) {
 				change(t, admin, layout)
 			}
 			all.Wait()
-			ledgertest.CheckCluster(t, store(), "default", issued)
+			ledgertest.CheckCluster(t, etcd(), "default", issued)
 		})
 	}
 }

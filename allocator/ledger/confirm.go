@@ -1,45 +1,72 @@
 package ledger
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
 
-// confirmations is when each layout version was last known to be the current
-// one: the time at which a request was sent whose answer, a linearizable read or
-// a committed lease, shows that it was.
-type confirmations map[int64]time.Time
+	"github.com/march-id/march/allocator"
+)
+
+// confirmation is when a layout was last known to be the current one. A linearizable
+// read or a committed lease shows that; the time is when its request was sent.
+type confirmation struct {
+	layout allocator.Layout
+	at     time.Time
+}
+
+// confirmations is what Confirmed goes by. It is never changed but replaced, under the
+// ledger's lock, so that gates read it without the lock.
+type confirmations struct {
+	newest allocator.Layout // known, as the state has it
+	all    []confirmation   // one for each version, the newest version first
+}
 
 // maxConfirmations bounds how many versions are remembered, the newest.
 const maxConfirmations = 64
 
-func (c confirmations) add(version int64, sent time.Time) {
-	if sent.After(c[version]) {
-		c[version] = sent
+// with returns c with a confirmation added.
+func (c *confirmations) with(layout allocator.Layout, sent time.Time) *confirmations {
+	i, known := slices.BinarySearchFunc(c.all, layout.Version, func(of confirmation, version int64) int {
+		return cmp.Compare(version, of.layout.Version)
+	})
+	if known && !sent.After(c.all[i].at) {
+		return c
 	}
-	for len(c) > maxConfirmations {
-		oldest := version
-		for v := range c {
-			oldest = min(oldest, v)
+	all := slices.Clone(c.all)
+	if known {
+		all[i] = confirmation{layout, sent}
+	} else {
+		all = slices.Insert(all, i, confirmation{layout, sent})
+	}
+	return &confirmations{c.newest, all[:min(len(all), maxConfirmations)]}
+}
+
+// confirm notes that layout was the current one at some time after sent.
+func (l *Ledger) confirm(layout allocator.Layout, sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.confirmations.Store(l.confirmations.Load().with(layout, sent))
+}
+
+// Confirmed returns a time, by this process's clock, after which a layout still
+// was the current one that keeps s with room (the layout of the lease does); of
+// several such layouts the newest counts. It is zero when no such time is known.
+//
+// An instance that issues IDs of s only for a while after this time stops for
+// certain that long after the residues were taken from its room. With a layout
+// that keeps s current after at, the layout that took them came either later
+// than at, or earlier, and then they were given back since. It does not matter
+// which layouts were between, or whether the process heard of them.
+//
+// newest is what the newest layout known gives to the room.
+func (l *Ledger) Confirmed(room allocator.Room, s allocator.Segment) (at time.Time, newest allocator.Part) {
+	confirmed := l.confirmations.Load()
+	newest = confirmed.newest.Part(room)
+	for i := range confirmed.all {
+		if c := &confirmed.all[i]; c.layout.Part(room).Keeps(s) {
+			return c.at, newest
 		}
-		delete(c, oldest)
 	}
-}
-
-// confirm notes that version was the current layout at some time after sent.
-func (l *Ledger) confirm(version int64, sent time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if mutant("confirmed-when-answered") {
-		sent = time.Now()
-	}
-	l.mu.confirmed.add(version, sent)
-}
-
-// Confirmed returns a time, by this process's clock, after which version still
-// was the current layout, as late as is known; zero when nothing is known. A
-// layout that was replaced is confirmed no more, so whoever issues its IDs only
-// for a while after this time stops for certain that long after the change.
-// newest is the version of the newest layout known.
-func (l *Ledger) Confirmed(version int64) (at time.Time, newest int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.confirmed[version], l.mu.state.layout.Layout.Version
+	return time.Time{}, newest
 }

@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // TestConfirmed: a layout is confirmed by reads and by leases, at the time they
@@ -18,15 +19,22 @@ func TestConfirmed(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		a, b := c.start("a"), c.start("b")
 		l := a.ledger
+		segments := map[int64]allocator.Segment{ // what room a may hold of each version
+			1: {Version: 1, Boundary: 10, Range: allocator.Range{Upper: 5}, Count: 1},
+			2: {Version: 2, Boundary: 10, Range: allocator.Range{Upper: 2}, Count: 1},
+			3: {Version: 3, Boundary: 20, Range: allocator.Range{Upper: 2}, Count: 1},
+		}
 		is := func(what string, version int64, at time.Time, newest int64) {
 			t.Helper()
-			if got, known := l.Confirmed(version); !got.Equal(at) || known != newest {
-				t.Errorf("%s: version %d confirmed at %v of newest %d, want %v and %d", what, version, got, known, at, newest)
+			seg := segments[version]
+			if got, known := l.Confirmed("a", seg); !got.Equal(at) || known.Version != newest {
+				t.Errorf("%s: %v confirmed at %v of newest %v, want %v and %d", what, seg, got, known, at, newest)
 			}
 		}
 		joined := time.Now()
 		is("joined", 1, joined, 1)
-		is("joined", 2, time.Time{}, 1)
+		is("joined", 2, joined, 1) // a part of its range
+		is("joined", 3, time.Time{}, 1)
 		time.Sleep(time.Minute)
 		is("without a word", 1, joined, 1)
 		if _, err := l.Refresh(bg); err != nil {
@@ -63,11 +71,11 @@ func TestConfirmed(t *testing.T) {
 
 // slowStore takes its time to answer.
 type slowStore struct {
-	ledger.Store
+	store.Store
 	takes time.Duration
 }
 
-func (s *slowStore) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+func (s *slowStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := s.Store.Txn(ctx, txn)
 	time.Sleep(s.takes)
 	return answer, err
@@ -79,16 +87,16 @@ func TestConfirmedIsWhenItWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=0-5")
 		a := c.start("a")
-		store := &slowStore{Store: c.mem.Open()}
-		l := open(t, store)
+		etcd := &slowStore{Store: c.mem.Open()}
+		l := open(t, etcd)
 		time.Sleep(time.Minute)
-		store.takes = time.Second
+		etcd.takes = time.Second
 		start := time.Now()
 		if _, err := l.Refresh(bg); err != nil {
 			t.Fatal(err)
 		}
 		// The identity is read first, which takes as long.
-		if at, _ := l.Confirmed(1); !at.Equal(start.Add(time.Second)) {
+		if at, _ := l.Confirmed("a", allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Upper: 5}}); !at.Equal(start.Add(time.Second)) {
 			t.Errorf("confirmed %v after the beginning, want a second; the answer came after %v", at.Sub(start), time.Since(start))
 		}
 		a.lease(1)
@@ -108,14 +116,72 @@ func TestConfirmationsAreBounded(t *testing.T) {
 		}
 	}
 	var known int
-	for version := range int64(changes + 10) {
-		if at, _ := a.ledger.Confirmed(version); !at.IsZero() {
+	of := func(version int64) allocator.Segment { // what only that version and those before keep
+		return allocator.Segment{Version: version, Boundary: 1000, Range: allocator.Range{Upper: 502 - version}}
+	}
+	for version := int64(2); version < changes+10; version++ {
+		if at, _ := a.ledger.Confirmed("a", of(version)); !at.IsZero() && version <= changes+1 {
 			known++
 		}
 	}
-	if at, newest := a.ledger.Confirmed(changes + 1); at.IsZero() || newest != changes+1 || known > 64 {
-		t.Errorf("version %d confirmed at %v, newest %d, %d versions known", changes+1, at, newest, known)
+	if at, newest := a.ledger.Confirmed("a", of(changes+1)); at.IsZero() || newest.Version != changes+1 || known > 64 {
+		t.Errorf("version %d confirmed at %v, newest %v, %d versions known", changes+1, at, newest, known)
 	}
 	a.lease(1)
 	c.check()
+}
+
+// TestConfirmedAcrossLayouts: a segment counts as confirmed by every layout that
+// keeps it, whichever came between, and by none that takes a residue of it.
+func TestConfirmedAcrossLayouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=2-5 b=5-10")
+		l := c.start("a").ledger
+		seg := allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Lower: 2, Upper: 5}, Count: 1}
+		kept := time.Now()
+		for i, step := range []struct {
+			layout string
+			keeps  bool
+		}{
+			{"10 a=2-5 b=6-10", true},    // another room's retract
+			{"10 a=0-6 b=6-10", true},    // an expand
+			{"10 a=3-6 b=6-10", false},   // one residue less
+			{"100 a=2-5 b=60-99", false}, // another boundary
+			{"10 a=2-5 b=5-10", true},    // given back
+			{"10 b=5-10", false},         // no range
+		} {
+			time.Sleep(time.Minute)
+			c.move(step.layout)
+			if at, newest := l.Confirmed("a", seg); !at.Equal(kept) || newest.Version != int64(i)+1 {
+				t.Errorf("%s, not heard of: confirmed at %v, want %v; newest %v", step.layout, at, kept, newest)
+			}
+			if _, err := l.Refresh(bg); err != nil {
+				t.Fatal(err)
+			}
+			if step.keeps {
+				kept = time.Now()
+			}
+			at, newest := l.Confirmed("a", seg)
+			if !at.Equal(kept) || newest.Version != int64(i)+2 || newest.Outdates(seg) == step.keeps {
+				t.Errorf("%s: confirmed at %v, want %v; newest %v", step.layout, at, kept, newest)
+			}
+		}
+		c.check()
+	})
+}
+
+// BenchmarkConfirmed measures what the gate of a strict tag asks of the ledger, twice for
+// each ID.
+func BenchmarkConfirmed(b *testing.B) {
+	c := newCluster(b, "1000 a=0-500 b=500-1000")
+	l := c.start("a").ledger
+	seg := allocator.Segment{Version: 1, Boundary: 1000, Range: allocator.Range{Upper: 500}, Count: 1}
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			if at, _ := l.Confirmed("a", seg); at.IsZero() {
+				b.Error("not confirmed")
+				return
+			}
+		}
+	})
 }

@@ -1,126 +1,163 @@
-// Package ledger is what makes March safe: the only code that knows etcd, its
-// keys and its transactions. It leases segments to a room's instances so that
-// no ID is ever leased twice, whatever etcd, the network or the clocks do, and
-// it keeps everything else that a cluster shares: layouts, tags,
-// registrations.
+// Package ledger is the protocol that makes March safe. It leases segments to a room's
+// instances so that no ID is ever leased twice, whatever etcd, the network or the
+// clocks do; the exceptions are at the end of this comment. It also keeps everything
+// else that a cluster shares: layouts, tags, registrations. It decides which
+// transactions are sent; package store sends them to etcd, and package record has the
+// keys and values.
+//
+// The design of record is DESIGN.md in the root of the repository; its section 3 is
+// the protocol. This comment says which file has which step.
 //
 // # Keys
 //
-// All under /march/<cluster>/. Values are JSON with int64 as strings and a
-// format number; an unknown format is refused.
+// All keys are under /march/<cluster>/. Values are JSON, with int64 as strings. Each
+// value carries a format number: the lowest format that can hold it. A reader that
+// needs a value of an unknown format fails; a reader that lists values passes over it
+// and names its key. Unknown fields are kept when a value is written again. In marks,
+// eras, layouts and the epoch, which say which IDs may be issued, an unknown field is
+// refused. So two versions of the program can run beside each other.
 //
 //	identity                     the cluster's uuid and the ID of its etcd cluster
-//	epoch                        128 random bits, compared by every lease; or halted
+//	epoch                        128 random bits, compared by every lease, and the margin total; or halted
+//	answered                     the processes whose memory the last recover took
 //	beat                         "etcd was at least here": its raft index
-//	settings                     those of the whole cluster; none until somebody sets them
+//	settings                     the settings of the whole cluster; none until an operator sets them
 //	layout                       the current layout, and all rooms that ever had a range
-//	layouts/<version>            every layout that ever was
+//	layouts/<version>            every layout, the latest 1,000
 //	tags/<tag>                   a tag's settings
-//	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the current era
-//	eras/<room>/<tag>/<version>  an era that ended
+//	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the latest 8 eras
 //	rooms/<room>/<instance>      an instance's registration
-//	alive/<room>/<instance>      its heartbeat, under an etcd lease
-//	silent/<room>/<instance>     since when it was missed
-//	migrations/<ulid>            a change of layout in moves, and how far it is
-//	migration                    the ID of the one under way
-//	driver                       the console that drives it, under an etcd lease
-//	audit/<ulid>                 who changed what, when; written with the change
+//	alive/<room>/<instance>      its heartbeat: a plain key, see heartbeat.go
+//	migrations/<ulid>            a change of layout in moves, and how far it is; the latest 1,000
+//	migration                    the ID of the migration under way
+//	audit/<ulid>                 what changed, when, and the actor; written with the change; the latest 100,000
 //
-// An era is what a room leased of a tag under one layout: (stamp, layout
-// version, first, end). A stamp is (epoch, mod revision of the layout): which
-// layout, in a way that no one can retype.
+// The number of keys of each kind is bounded: by the number of tags and rooms, by the
+// number of instances, or by a number in the list above (bounds.go). The write that
+// adds one key too many removes the oldest.
+//
+// A stamp is the pair (epoch, mod revision of the layout). It names one layout as it
+// was written once: the same layout written again has another stamp. An era is the
+// part of a tag that a room leased under one stamp: (layout version, epoch, first,
+// end).
 //
 // # Life of a segment
 //
 // An instance of room r wants n IDs of tag t (Instance.Source, lease.go):
 //
-//  1. It knows a layout L with its mod revision, and the epoch E.
-//  2. It knows the tag's settings and the mark m of (r, t): read, or remembered
-//     from its own last transaction.
-//  3. The base is the largest of m.next, the tag's start and, where m's stamp is
-//     not (E, L), the floor: the largest next over the marks of t in all rooms
-//     that ever were, read in one transaction that is conditional on L and E.
+//  1. The instance knows a layout L with its mod revision, and the epoch E.
+//  2. It knows the tag's settings and the mark m of (r, t). It has read them, or
+//     remembers them from its own last transaction.
+//  3. It computes the base, below which it leases nothing: the largest of m.next, the
+//     tag's start and the tag's skip for r. The floor counts, too, if m's stamp is not
+//     (E, L). The floor is the largest next + d over the marks of t in all rooms that
+//     ever had a range. These marks are read in one transaction that is conditional on
+//     L and E. d is the space that recovers left free since the mark's last lease
+//     (floor.go): their margin in steps, each as long as a lease of the tag can span.
+//     d lies above the tag's start and the room's skip, too. An absent mark counts as
+//     the tag's start with the margin of all recovers. If the tag was created with
+//     --fresh, only recovers since its creation count.
 //  4. The segment is the first n IDs >= base in r's range in L, below the
 //     tag's limit.
-//  5. One transaction: IF epoch, layout, tag, mark and the instance's own
-//     registration are as known THEN put the mark and, where an era begins, the
-//     ended one ELSE get them all.
-//  6. The segment is ours only if there was no error, the transaction
-//     succeeded, the answer is from our etcd cluster, and its revision is above
-//     every revision seen before it was sent. In every other case it is leased
-//     and lost: a gap. The mark is read again, nothing is assumed.
+//  5. The instance sends one transaction: IF epoch, layout, tag, mark and its own
+//     registration are as known THEN put the mark ELSE get them all. A new stamp
+//     begins a new era in the mark.
+//  6. The segment is the instance's only if all of this is true: there was no error;
+//     the transaction succeeded; the answer is from the cluster's etcd; its revision
+//     is above every revision seen before the request was sent; no suspicion, barrier
+//     or other epoch came up meanwhile; and the answer came over the connection that
+//     the last probe checked. In every other case the segment is leased and lost: a
+//     gap. The instance then assumes nothing and reads the mark again.
+//  7. The mark is synced to the journal before the segment is returned.
 //
 // # Why no ID is leased twice
 //
-// Take any two segments of one tag. Same room: both bumped the same mark by
-// compare-and-swap, so they are disjoint. Two rooms under one layout: residues
-// are disjoint. Two rooms under layouts u then v: the first committed while
-// layout was u, so before v was written; the second room's first lease after u
-// read its floor from a snapshot that shows a layout newer than u, and so saw
-// the first segment's mark, and stays above it. Clocks, etcd leases and what an
-// instance has heard of play no part; any layout may follow any other.
+// Take any two segments of one tag.
+//
+//   - Of one room: both leases moved the same mark by compare-and-swap, so the
+//     segments are disjoint.
+//   - Of two rooms under one layout: the rooms' residues are disjoint.
+//   - Of two rooms under layouts u, then v: the first lease committed while the layout
+//     was u, so before v was written. The second room's first lease after u read its
+//     floor from a snapshot that shows a layout newer than u. So it saw the first
+//     segment's mark, and stays above it.
+//
+// The argument does not use clocks or heartbeats, nor which changes an instance has
+// heard of. Any layout may follow any other.
 //
 // # Invariants
 //
-//  1. A mark's next never shrinks, and a mark is never deleted, not with its
-//     tag and not with its room. mark.go alone computes new marks.
+//  1. A mark's next never shrinks. A mark is never deleted, not with its tag and not
+//     with its room. Only record/mark.go computes new marks.
 //  2. The layout changes by one compare-and-swap on layout and epoch, which also
 //     writes layouts/<version> and the audit entry. Versions only grow.
 //  3. An invalid layout (a broken constraint, one that differs from its own
 //     layouts/<version>, a list of rooms that shrank) is never adopted: nothing
 //     is leased until it is repaired.
-//  4. A transaction is sent once per try. A try whose answer did not come is
-//     unknown: it may have happened.
+//  4. A transaction is sent once per try. If the answer to a try does not come, its
+//     outcome is unknown: the transaction may have happened.
 //
-// Beyond the design of record a lease compares the tag's mod revision too, so
-// that a limit or a deletion takes effect at once, and the registration's mod
-// revision, so that of two processes with one name only the newer leases.
+// A lease compares the tag's mod revision, so that a limit or a deletion takes
+// effect at once. It compares the registration's mod revision, so that of two
+// processes with one name only the newer one leases.
 //
 // # Going back in time
 //
 // An etcd that was restored from a backup has forgotten marks, and its revisions
 // repeat. So revisions, and what is remembered of layouts, belong to an epoch
-// (epoch.go). The rules:
+// (epoch_clock.go). The rules:
 //
-//  1. What shows that time went back: an epoch that is in force again after
-//     another; a revision below one that was seen under the same epoch; an own
-//     mark below what it was (memory.go, and over restarts package journal); a
-//     raft index below that of the beat (beat.go).
-//  2. An instance looks (look.go) when it starts, after every connection that
-//     broke, and before a lease that comes more than 5 s after the last look. A
-//     lease is ours only if it came over the connection that was looked through,
-//     in the generation that it was sent in (Instance.accept).
-//  3. The first sight is a doubt, which stops leasing in this process at once. A
-//     second look, in the order of all writes, clears it up or confirms it, and
-//     then halts leasing for all (halt.go): it is written over the very epoch that
-//     was looked at. Another uuid or etcd cluster stops only who meets it. A console
-//     does the same, and looks before it moves the layout or forgets an instance; an
-//     operator's command halts nobody but on purpose.
-//  4. While leasing is halted what is held is issued, layouts stay, nobody is
-//     forgotten, and who stops stays registered: recover has to know of all.
-//  5. What was leased is in the journal, synced, before a segment of it is
-//     returned. Who starts in the place of a process whose journal it does not
-//     have says so in its registration (rejoin.go): that counts as not answered.
-//  6. Recover (recover.go) halts, then asks all that it can learn of. Who answers
-//     accepts no answer to what it sent before, and leases nothing until there is
-//     an epoch that it never saw. The marks of all rooms go above all that anybody
-//     knows. Then one transaction begins a new random epoch, with a layout version
-//     above all that were known, and, as far as the clock of who recovers goes
-//     right, above all that were forgotten (newVersion).
-//  7. Under a new epoch each instance compares what it holds with the marks, and
-//     drops what lies above them (memory.go); it registers again where etcd has
-//     forgotten it. Nothing of the epoch before counts any longer but its marks,
-//     so nothing halts again.
-//  8. Where journals are required (ClusterSettings), who starts without its own
-//     leases nothing before its marks are confirmed, by a live instance's memory
-//     or an operator (vouch.go).
+//  1. Any of these shows that time went back: an epoch that is in force again after
+//     another; an epoch that was never seen, with a layout version that is not above
+//     the highest known; a revision below one that was seen under the same epoch; a
+//     mark of the instance's own that is lower than before (memory.go, and over
+//     restarts package journal); a raft index below that of the beat (beat.go).
+//  2. An instance probes etcd (probe.go) when it starts, after every connection that
+//     broke, and before a lease that comes more than 5 s after the last probe.
+//  3. The first sign is a suspicion. It stops leasing in this process at once. A second
+//     probe, in the order of all writes, clears the suspicion up or confirms it. If it
+//     confirms it, the process halts leasing for all (halt.go): it writes the halt over
+//     the very epoch that it probed. Another uuid or etcd cluster stops only the
+//     instance that meets it. A console does the same, and probes before it moves the
+//     layout or forgets an instance. Of the operator's commands only `march halt` and
+//     `march recover` halt leasing.
+//  4. While leasing is halted, instances issue the IDs that they hold, layouts stay, and
+//     no instance is forgotten. An instance that stops stays registered. Recover has to
+//     know of all of them.
+//  5. A process that starts without its predecessor's journal records that in its
+//     registration (rejoin.go): the predecessor counts as not answered. An instance
+//     probes if its heartbeat is gone, or is an earlier one of its own (heartbeat.go).
+//  6. Recover (recover.go) asks all instances that it can learn of before it changes
+//     anything. It goes on without an instance only if the operator names it. Then it
+//     writes a halt of its own over any other, and asks again, with a barrier
+//     (barrier.go). An instance accepts the barrier if its own etcd shows exactly that
+//     halt. From then on it takes no answer to a request that it sent before, and
+//     leases nothing under an epoch that it has seen. Recover raises each mark that a
+//     memory knows to be higher, in the room that leased, and confirms all answers.
+//  7. One transaction, which compares the halt's nonce, begins a new random epoch. It
+//     has the list of the processes whose memory recover took, a margin total, and a
+//     layout version above all known ones. The version is above all forgotten ones,
+//     too, if the clock of recover's host goes right (newVersion). The margin is for
+//     the instances that recover went on without, in steps. The floor adds it to each
+//     mark of an older total, so recover writes no mark for it.
+//  8. An instance enters a new epoch before it leases under it (enter.go). It was left
+//     out if the list does not name it, or if the halt stopped an epoch that it was not
+//     in. Then it drops the segments that it holds, and compares the IDs that it leased
+//     with the marks of all rooms. If the marks do not cover them, it raises the marks
+//     in all rooms, and names in an alarm the tags of which other instances may have
+//     leased the same IDs since.
+//  9. Where journals are required (ClusterSettings), an instance that starts without
+//     its journal leases nothing before an operator has confirmed its marks
+//     (unconfirmed.go).
 //
-// Versions of layouts that were lost on the way, and the stretch of IDs, are known
-// as such (LayoutRecord.Lost).
+// IDs between a room's eras of two epochs may have been leased and then forgotten.
 //
 // # What it cannot see
 //
-// A rollback of raft's own data with every process and journal lost, unless
-// journals are required; an instance that a recover went on without, until it
-// reaches etcd; a cloned process within one heartbeat. See the README.
+//   - A rollback of raft's own data, if the instance that leases first remembers
+//     nothing of the lost part.
+//   - An instance that a recover went on without, until it reaches etcd.
+//   - A cloned process, within one heartbeat.
+//
+// docs/restore.md has every case.
 package ledger

@@ -12,15 +12,17 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // heard is how long news may take.
 const heard = 10 * time.Second
 
 // etcdAt returns a store over endpoints, closed when the test ends.
-func etcdAt(t *testing.T, endpoints ...string) ledger.Store {
+func etcdAt(t *testing.T, endpoints ...string) store.Store {
 	t.Helper()
-	s, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: endpoints})
+	s, err := store.NewEtcd(store.EtcdConfig{Endpoints: endpoints})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func TestUnreachable(t *testing.T) {
 				return err
 			},
 			"CreateTag": func(ctx context.Context, l *ledger.Ledger) error {
-				_, err := l.CreateTag(ctx, "t", ledger.DefaultTag(), "me")
+				_, err := l.CreateTag(ctx, "t", record.DefaultTag(), "me")
 				return err
 			},
 		} {
@@ -121,7 +123,7 @@ func TestAnotherEndpointWhenOneFails(t *testing.T) {
 func TestGivingUpKeepsTheEndpoint(t *testing.T) {
 	e := ledgertest.StartEtcd(t)
 	s := etcdAt(t, e.Endpoint, dead(t))
-	read := ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: "a"}}}}}
+	read := store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "a"}}}}}
 	if _, err := s.Txn(bg, read); err != nil {
 		t.Fatal(err)
 	}
@@ -138,14 +140,14 @@ func TestGivingUpKeepsTheEndpoint(t *testing.T) {
 
 func TestNewEtcdEndpoints(t *testing.T) {
 	for _, endpoints := range [][]string{nil, {""}, {"a:1", " "}, {"a:1,b:2"}, {"a b"}} {
-		_, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: endpoints})
+		_, err := store.NewEtcd(store.EtcdConfig{Endpoints: endpoints})
 		wantKind(t, err, allocator.Invalid, "etcd endpoints")
 	}
 	// One that parses and leads nowhere is an error when it is used, not a hang.
 	for _, endpoint := range []string{"http://", "://", "nonsense://x", "http://[::1"} {
 		s := etcdAt(t, endpoint)
 		ctx, cancel := context.WithTimeout(bg, 3*time.Second)
-		_, err := s.Txn(ctx, ledger.Txn{})
+		_, err := s.Txn(ctx, store.Txn{})
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), endpoint) {
 			t.Errorf("endpoint %q: error %v does not name it", endpoint, err)

@@ -11,6 +11,9 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/verify"
 )
 
 // A reader reads every key that a cluster writes, tells which of them are kept
@@ -21,11 +24,11 @@ func TestReader(t *testing.T) {
 	a.lease(10)
 	c.move("100 a=50-100 b=0-50")
 	a.lease(10)
-	r, err := ledger.NewReader("default")
+	r, err := record.NewReader("default")
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := c.mem.Open().Txn(bg, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: r.All()}}}})
+	answer, err := c.mem.Open().Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: r.All()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,18 +40,18 @@ func TestReader(t *testing.T) {
 		}
 		kinds = append(kinds, e.Kind)
 		set := map[string]bool{
-			"epoch": e.Epoch != nil, "layout": e.Layout != nil, "layouts": e.Layout != nil, "tags": e.Settings != nil, "marks": e.Mark != nil,
-			"eras": e.Era != nil, "rooms": e.Registration != nil, "migrations": e.Migration != nil,
+			"epoch": e.Epoch != nil, "layout": e.Layout != nil, "layouts": e.Layout != nil, "tags": e.Stored != nil, "marks": e.Mark != nil,
+			"rooms": e.Registration != nil, "migrations": e.Migration != nil,
 		}
 		if has, known := set[e.Kind]; known && !has {
 			t.Errorf("%s: nothing was read: %+v", kv.Key, e)
 		}
-		kept := slices.Contains([]string{"epoch", "identity", "layout", "layouts", "marks", "eras", "audit"}, e.Kind)
-		passing := slices.Contains([]string{"alive", "silent", "beat", "driver", "migration"}, e.Kind)
+		kept := slices.Contains([]string{"epoch", "identity", "layout", "marks"}, e.Kind)
+		passing := slices.Contains([]string{"alive", "beat", "migration"}, e.Kind)
 		if r.Kept(kv.Key) != kept || r.Lasting(kv.Key) == passing {
 			t.Errorf("%s: kept %v, lasting %v", kv.Key, r.Kept(kv.Key), r.Lasting(kv.Key))
 		}
-		gone, err := r.Entry(ledger.KV{Key: kv.Key})
+		gone, err := r.Entry(store.KV{Key: kv.Key})
 		if err != nil || gone.Kind != e.Kind || gone.Room != e.Room || gone.Tag != e.Tag || gone.Mark != nil || gone.Layout != nil {
 			t.Errorf("%s deleted: %+v, %v", kv.Key, gone, err)
 		}
@@ -57,22 +60,22 @@ func TestReader(t *testing.T) {
 			t.Errorf("%s: %s was read", kv.Key, kv.Value)
 		}
 	}
-	for _, kind := range []string{"epoch", "identity", "layout", "layouts", "marks", "eras", "audit", "tags", "rooms"} {
+	for _, kind := range []string{"epoch", "identity", "layout", "layouts", "marks", "audit", "tags", "rooms"} {
 		if !slices.Contains(kinds, kind) {
 			t.Errorf("there is no key of kind %s among %v", kind, kinds)
 		}
 	}
-	if _, err := r.Entry(ledger.KV{Key: "/march/default/surprise", ModRevision: 1}); err == nil {
+	if _, err := r.Entry(store.KV{Key: "/march/default/surprise", ModRevision: 1}); err == nil {
 		t.Error("a key of nobody was read")
 	}
-	if d, err := r.Dump(answer.Revision, answer.Got[0]); err != nil || len(d.Problems()) > 0 || len(d.History) != 2 {
+	if d, err := r.Dump(answer.Revision, answer.Got[0]); err != nil || len(verify.DumpProblems(d)) > 0 || len(d.History) != 2 {
 		t.Errorf("dump: %+v, %v", d, err)
 	}
 }
 
 // What became of each segment is in the log before anybody has the segment.
 func TestSegmentsAreTold(t *testing.T) {
-	m := ledgertest.NewMemory(t)
+	m := ledgertest.NewFake(t)
 	var log bytes.Buffer
 	cfg := ledger.DefaultConfig()
 	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, JSONFormat: true})
@@ -84,7 +87,7 @@ func TestSegmentsAreTold(t *testing.T) {
 	if _, err := l.Init(bg, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+	if _, err := l.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	i, err := l.Join(bg, ledger.Registration{Room: "a", Name: "one"})
@@ -109,7 +112,7 @@ func TestSegmentsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	told(`"@message":"segment leased"`, `"first":1`, `"count":7`, `"revision":`)
-	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if ledgertest.Writes(txn) {
 			return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
 		}
@@ -120,7 +123,7 @@ func TestSegmentsAreTold(t *testing.T) {
 	}
 	told(`"@message":"segment lost"`, `"first":13`, `"count":3`, `"error":"memory: request timed out"`)
 	once := true
-	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if ledgertest.Writes(txn) && once {
 			once = false
 			return ledgertest.Fate{Name: ledgertest.Twice}

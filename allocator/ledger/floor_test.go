@@ -2,7 +2,9 @@ package ledger_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Any layout may follow any other.
@@ -89,30 +93,43 @@ func checkInBubble(t *testing.T, f func(*rapid.T)) {
 	})
 }
 
+// checkUntil checks until enough was seen. A run under -short has a fifth of the
+// examples, among which there may be none of a rare kind.
+func checkUntil(t *testing.T, enough func() bool, f func(*rapid.T)) {
+	for round := 0; round < 20 && (round == 0 || !enough()) && !t.Failed(); round++ {
+		checkInBubble(t, f)
+	}
+}
+
 // Random layouts, rooms, instances, tags, restarts and faults, and recovers where
 // an answer's revision was below what was seen, twice: no ID is ever in two
 // segments. The store complains about each single step, tryLease about
 // growth, and check lists all IDs.
 func TestNoIDTwice(t *testing.T) {
 	refusals, leases, recovers := map[allocator.Kind]int{}, 0, 0
-	checkInBubble(t, func(t *rapid.T) {
+	kinds := []allocator.Kind{allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.Exhausted, allocator.Refused}
+	never := func(kind allocator.Kind) bool { return refusals[kind] == 0 }
+	enough := func() bool { return !slices.ContainsFunc(kinds, never) }
+	checkUntil(t, enough, func(t *rapid.T) {
 		rooms := []allocator.Room{"a", "b", "c"}
 		c := newCluster(t, "10 a=0-3 b=3-6 c=7-10")
 		var processes []*process
-		var fate ledgertest.Fate
+		var fate atomic.Pointer[ledgertest.Fate] // of one transaction of the next action
+		next := func(store.Txn) ledgertest.Fate {
+			if now := fate.Swap(nil); now != nil {
+				return *now
+			}
+			return ledgertest.Fate{}
+		}
 		start := func(room allocator.Room) {
 			p := c.start(room)
-			p.conn.Fate(func(ledger.Txn) ledgertest.Fate {
-				now := fate // for one transaction of the next action
-				fate = ledgertest.Fate{}
-				return now
-			})
+			p.conn.Fate(next)
 			processes = append(processes, p)
 		}
 		for _, room := range rooms {
 			start(room)
 		}
-		c.tag("u", func(s *ledger.TagSettings) {
+		c.tag("u", func(s *record.TagSettings) {
 			s.Start, s.Limit = 5, rapid.Int64Range(50, 2000).Draw(t, "limit")
 			s.MaxJump = rapid.SampledFrom([]int64{20, 1000}).Draw(t, "max jump")
 			s.MaxSkew = rapid.SampledFrom([]int64{0, 1, 40}).Draw(t, "max skew")
@@ -120,15 +137,15 @@ func TestNoIDTwice(t *testing.T) {
 		tags := rapid.SampledFrom([]allocator.Tag{"t", "t", "u"})
 		for range rapid.IntRange(1, 100).Draw(t, "actions") {
 			if name := rapid.SampledFrom(ledgertest.Fates()).Draw(t, "fate"); rapid.IntRange(0, 3).Draw(t, "fault") == 0 {
-				fate = ledgertest.Fate{Name: name, N: rapid.IntRange(1, 8).Draw(t, "n")}
+				fate.Store(&ledgertest.Fate{Name: name, N: rapid.IntRange(1, 8).Draw(t, "n")})
 			}
 			if c.isHalted() != "" {
-				var ids []ledger.InstanceID // some were started again without a journal
+				var ids []record.InstanceID // some were started again without a journal
 				for _, p := range processes {
 					ids = append(ids, ledger.Registration{Room: p.room, Name: p.name}.ID())
 				}
 				c.mem.Arrive()
-				if _, err := c.recover(c.mem.Open(), processes, without(ids...), func(cfg *ledger.RecoverConfig) { cfg.Margin = 7 }); err != nil {
+				if _, err := c.recover(c.mem.Open(), processes, without(ids...), margin(7)); err != nil {
 					t.Fatalf("recover: %v", err)
 				}
 				recovers++
@@ -141,9 +158,9 @@ func TestNoIDTwice(t *testing.T) {
 			case 2:
 				start(p.room)
 			case 3: // a restart under its name
-				fate = ledgertest.Fate{}
+				fate.Store(nil)
 				again := c.startAs(p.room, p.name)
-				again.conn.Fate(func(ledger.Txn) ledgertest.Fate { now := fate; fate = ledgertest.Fate{}; return now })
+				again.conn.Fate(next)
 				processes[i] = again
 			case 4:
 				_ = p.Serve(bg, 1)
@@ -160,8 +177,8 @@ func TestNoIDTwice(t *testing.T) {
 		c.check()
 	})
 	t.Logf("%d leases, refused: %v; %d recovers", leases, refusals, recovers)
-	for _, kind := range []allocator.Kind{allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.Exhausted, allocator.Refused} {
-		if refusals[kind] == 0 {
+	for _, kind := range kinds {
+		if never(kind) {
 			t.Errorf("weak: no lease was refused as %v", kind)
 		}
 	}
@@ -173,7 +190,7 @@ func TestNoIDTwice(t *testing.T) {
 // A typo in one room must not drag the others to the end of the space.
 func TestMaxJump(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("j", func(s *ledger.TagSettings) { s.MaxJump = 1000 })
+	c.tag("j", func(s *record.TagSettings) { s.MaxJump = 1000 })
 	a, b := c.start("a"), c.start("b")
 	must := func(p *process, n int64) allocator.Segment {
 		t.Helper()
@@ -195,7 +212,7 @@ func TestMaxJump(t *testing.T) {
 	_, err = c.start("b").tryLease("j", 10)
 	wantKind(t, err, allocator.Refused)
 	must(a, 10) // the furthest itself may go on
-	c.update("j", func(s *ledger.TagSettings) { s.MaxJump = 5000 })
+	c.update("j", func(s *record.TagSettings) { s.MaxJump = 5000 })
 	if seg := must(b, 10); seg.First < 2000 {
 		t.Errorf("after the jump was agreed: %v", seg)
 	}
@@ -208,13 +225,13 @@ func TestSkewAndSkips(t *testing.T) {
 	a, b := c.start("a"), c.start("b")
 	a.lease(1000)
 	b.lease(10)
-	c.update("t", func(s *ledger.TagSettings) { s.MaxSkew = 500 })
+	c.update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
 	far := c.mark("a").Next
 	if seg := b.lease(10); seg.First < far-500 || seg.First > far+100 {
 		t.Errorf("with max_skew 500 behind %d: %v", far, seg)
 	}
 	// A catch-up over more than max_jump is refused, as a floor is.
-	c.update("t", func(s *ledger.TagSettings) { s.MaxJump = 2000 })
+	c.update("t", func(s *record.TagSettings) { s.MaxJump = 2000 })
 	if _, err := c.admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, false, "test"); err == nil {
 		t.Error("a skip of 10,000,000 was not refused")
 	} else {
@@ -230,7 +247,7 @@ func TestSkewAndSkips(t *testing.T) {
 	wantKind(t, err, allocator.Refused, "max_jump")
 	// Without max_skew, room b need not follow a typo in room a, not even
 	// when it starts anew.
-	c.update("t", func(s *ledger.TagSettings) { s.MaxSkew = 0 })
+	c.update("t", func(s *record.TagSettings) { s.MaxSkew = 0 })
 	for _, p := range []*process{b, c.start("b")} {
 		if seg := p.lease(10); seg.Last() > 10_000 {
 			t.Errorf("room b followed: %v", seg)

@@ -2,101 +2,105 @@ package ledger
 
 import (
 	"context"
-	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// HaltRecord says who halted leasing, why and when.
-type HaltRecord struct {
-	By   string
-	Why  string
-	Time time.Time // by their clock
-}
-
 // Halted returns the halt that is in force as this process knows it, if one is.
-func (l *Ledger) Halted() (HaltRecord, bool) {
+func (l *Ledger) Halted() (record.HaltRecord, bool) {
 	s, _ := l.current()
 	if s.halted == nil {
-		return HaltRecord{}, false
+		return record.HaltRecord{}, false
 	}
-	return HaltRecord{By: s.halted.By, Why: s.halted.Why, Time: s.halted.Time}, true
+	return s.halted.Record(), true
 }
 
-// HaltAs has this process halt leasing as who, where it sees etcd go back in time,
-// and look for that as an instance does. An instance's Join does that; a console
-// moves layouts and forgets instances, and may be all that lived through a restore.
-// It must be called before anything else.
+// HaltAs makes this process halt leasing under the name who if it sees etcd go back in
+// time, and probe for that as an instance does. An instance's Join calls it. A console
+// calls it because it moves layouts and forgets instances, and may be the only process
+// that lived through a restore. It must be called before anything else.
 func (l *Ledger) HaltAs(who string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.haltsAs = who
 }
 
-// Check looks whether etcd went back in time, where the last look is too old, or
-// something came up since. Its error is why nothing can be leased at present, or
-// why that could not be seen.
+// Check probes whether etcd went back in time, if the last probe is too old or a
+// suspicion came up since. Its error is the reason why nothing can be leased at present,
+// or why the probe failed.
 func (l *Ledger) Check(ctx context.Context) error {
-	_, err := l.lessableState(ctx)
+	_, err := l.leasableState(ctx)
 	return err
 }
 
-// checkNow is Check by a look of its own, whatever was seen a moment ago: for what
-// is done as soon as it is written. (A lease is used only if it came through the
-// connection that was looked through.) It returns the state as lessableState does.
+// checkNow is Check with a probe of its own, even if the last probe was a moment ago. It
+// is for changes that take effect as soon as they are written. (A lease is used only if
+// its answer came through the connection that was probed.) It returns the state as
+// leasableState does.
 func (l *Ledger) checkNow(ctx context.Context) (*state, error) {
 	l.uncheck()
-	return l.lessableState(ctx)
+	return l.leasableState(ctx)
 }
 
-// Halt stops all leasing, in all rooms, until `march recover` begins a new
-// epoch. What is held may still be issued. Where leasing is halted already, that
-// halt stays. Its errors are Unavailable and what keeps the epoch from being
-// read.
-func (l *Ledger) Halt(ctx context.Context, who, why string) (HaltRecord, error) {
+// Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
+// may still issue the IDs that they hold. If leasing is halted already, that halt stays.
+// Its errors are Unavailable, and the reason if the epoch cannot be read.
+func (l *Ledger) Halt(ctx context.Context, who, why string) (record.HaltRecord, error) {
 	for range haltAttempts {
 		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
-			return HaltRecord{}, err
-		}
-		if h, ok := l.Halted(); ok {
-			return h, nil
+			return record.HaltRecord{}, err
 		}
 		s, _ := l.current()
-		if s.raw == nil {
-			return HaltRecord{}, s.lessable()
+		switch {
+		case s.halted != nil:
+			return s.halted.Record(), nil
+		case s.raw == nil:
+			return record.HaltRecord{}, s.refusal()
 		}
-		if _, err := l.halt(ctx, s.raw, haltValue{By: who, Why: why}); err != nil && allocator.KindOf(err) != allocator.Conflict {
-			return HaltRecord{}, err
+		if _, err := l.halt(ctx, s, who, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+			return record.HaltRecord{}, err
 		}
 	}
-	return HaltRecord{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by others %d times while leasing was to be halted", haltAttempts)
+	return record.HaltRecord{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by others %d times while leasing was to be halted", haltAttempts)
 }
 
-// haltAttempts bounds how often Halt starts over because the epoch was changed
-// by somebody else just then.
+// haltAttempts bounds how often Halt starts over because another process changed
+// the epoch just then.
 const haltAttempts = 5
 
-// halt writes a halt over the epoch, where its value still is was, and returns
-// the key as it wrote it. Its errors are Conflict and Unavailable.
-func (l *Ledger) halt(ctx context.Context, was []byte, v haltValue) (KV, error) {
-	v.Time, v.Nonce = now(), randomHex()
-	value := encode(&epochValue{Halted: &v})
-	answer, err := l.try(ctx, Txn{
-		If:   []Cond{hasValue(l.keys.epoch(), was)},
-		Then: []Op{put(l.keys.epoch(), value), l.audit(v.By, "halt", l.keys.epoch(), was, value)},
+// halt writes a halt over the epoch of s, if that is still in force, and returns the key
+// as it wrote it. The operations in also are done in the same transaction. Its errors are
+// Conflict and Unavailable. Only a recover writes a halt over another halt.
+func (l *Ledger) halt(ctx context.Context, s *state, who, why string, also ...store.Op) (store.KV, error) {
+	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: randomHex(), Stopped: s.epoch}
+	if s.halted != nil {
+		v.Stopped = s.halted.Stopped
+	}
+	value := record.Encode(&record.Epoch{MarginTotal: s.total, Halted: &v})
+	answer, err := l.change(ctx, store.Txn{
+		If:   []store.Cond{store.HasValue(l.keys.Epoch(), s.raw)},
+		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), s.raw, value)),
 	})
 	if err == nil && answer.Succeeded {
-		l.log.Error("leasing is halted", "by", v.By, "why", v.Why)
-		return KV{Key: l.keys.epoch(), Value: value, ModRevision: answer.Revision}, nil
+		level := hclog.Error
+		if l.haltsAs() == "" { // an operator's command says it itself
+			level = hclog.Info
+		}
+		l.log.Log(level, "leasing is halted", "by", who, "why", why)
+		return store.KV{Key: l.keys.Epoch(), Value: value, ModRevision: answer.Revision}, nil
 	}
-	// Unknown, or perhaps sent twice: the nonce tells.
-	if check, checkErr := l.gets(ctx, get(l.keys.epoch())); checkErr == nil {
-		if kv, ok := check.one(0); ok && string(kv.Value) == string(value) {
+	// The outcome is unknown, or the request was sent twice: the nonce tells.
+	if check, checkErr := l.gets(ctx, store.OpGet(l.keys.Epoch())); checkErr == nil {
+		if kv, ok := check.One(0); ok && string(kv.Value) == string(value) {
 			return kv, nil
 		}
 	}
 	if err != nil {
-		return KV{}, err
+		return store.KV{}, err
 	}
-	return KV{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by somebody else just now")
+	return store.KV{}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now")
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 func TestIdentityMismatch(t *testing.T) {
@@ -30,21 +32,21 @@ func TestIdentityMismatch(t *testing.T) {
 	wrong := configured(other)
 	_, join := wrong.Join(bg, ledger.Registration{Room: "a", Name: "one"})
 	_, refresh := wrong.Refresh(bg)
-	_, create := wrong.CreateTag(bg, "x", ledger.DefaultTag(), "me")
-	_, instances := wrong.Instances(bg, "")
+	_, create := wrong.CreateTag(bg, "x", record.DefaultTag(), "me")
+	_, _, instances := wrong.Instances(bg, "")
 	for _, err := range []error{join, refresh, create, instances} {
 		wantKind(t, err, allocator.Refused, uuid, other)
 	}
 
 	// The same data under another etcd: a copy, or a wrong endpoint.
 	conn := c.mem.Open()
-	conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
+	conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
 	_, err = open(t, conn).Refresh(bg)
 	wantKind(t, err, allocator.Refused, "fedcba9876543210", "fedcba9876543211")
 
 	// Met later, every answer is refused.
 	p := c.start("a")
-	p.conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
+	p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
 	_, err = p.ledger.Refresh(bg)
 	wantKind(t, err, allocator.WentBack, "fedcba9876543210", "fedcba9876543211")
 	c.check()
@@ -52,7 +54,7 @@ func TestIdentityMismatch(t *testing.T) {
 
 func TestInitTakesTheConfiguredUUID(t *testing.T) {
 	const uuid = "00000000-0000-4000-8000-00000000000a"
-	l := open(t, ledgertest.NewMemory(t).Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
+	l := open(t, ledgertest.NewFake(t).Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
 	if _, err := l.Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func TestContact(t *testing.T) {
 		t.Errorf("in contact: %+v", now)
 	}
 	before := time.Now()
-	p.conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+	p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
 	ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
 	defer cancel()
 	_, err := p.ledger.Refresh(ctx)
@@ -164,7 +166,7 @@ func TestObserve(t *testing.T) {
 		if _, err := l.Refresh(bg); err != nil {
 			t.Fatal(err)
 		}
-		conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+		conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
 		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
 		_, err := l.Refresh(ctx)
 		cancel()
@@ -196,15 +198,33 @@ func TestOrigin(t *testing.T) {
 	for room, segments := range c.issued["t"] {
 		for _, seg := range segments {
 			for id := range seg.IDs() {
-				got, layout, err := c.admin.Origin(bg, "t", id)
-				if err != nil || got != room || layout.Layout.Version != seg.Version {
-					t.Errorf("ID %d: %s, version %d, %v; want %s, %d", id, got, layout.Layout.Version, err, room, seg.Version)
+				got, err := c.admin.Origin(bg, "t", id)
+				if err != nil || got.Room != room || got.Layout.Layout.Version != seg.Version {
+					t.Errorf("ID %d: %+v, %v; want %s, %d", id, got, err, room, seg.Version)
 				}
 			}
 		}
 	}
 	for _, id := range []int64{0, 10_000, allocator.MaxID, -1} {
-		_, _, err := c.admin.Origin(bg, "t", id)
+		_, err := c.admin.Origin(bg, "t", id)
 		wantKind(t, err, allocator.NotFound)
 	}
+}
+
+// Data of the first release is refused by what is read first, in words that say what
+// to do.
+func TestFirstReleaseIsRefused(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	c.corrupt("identity", []byte(strings.Replace(string(c.value("identity")), `"format":2`, `"format":1`, 1)))
+	_, err := open(t, c.mem.Open()).Refresh(bg)
+	wantKind(t, err, allocator.Refused, "first release", "empty prefix", "--cluster")
+}
+
+func TestClusterNames(t *testing.T) {
+	for _, name := range []string{"", "A", "a/b", "a ", "-a", strings.Repeat("a", 64), "ä"} {
+		_, err := ledger.New(nil, ledger.Config{Cluster: name, TryTimeout: 1})
+		wantKind(t, err, allocator.Invalid, "cluster")
+	}
+	_, err := ledger.New(nil, ledger.Config{Cluster: "a"})
+	wantKind(t, err, allocator.Invalid, "try timeout")
 }

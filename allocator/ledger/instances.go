@@ -2,168 +2,90 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// InstanceRecord is an instance as etcd knows it.
-type InstanceRecord struct {
-	Registration
-	Version  int64 // of the layout it serves
-	Started  time.Time
-	Alive    bool      // whether its heartbeat is there
-	LastSeen time.Time // when its last heartbeat was sent, by its clock; zero when it is not there
-	// SilentSince is when a console first missed its heartbeat, by the console's
-	// clock; zero while the heartbeat is there, or before one looked.
-	SilentSince time.Time
-	// Unconfirmed: it started without its journal, which is required, and leases
-	// nothing before its marks are confirmed.
-	Unconfirmed bool
-
-	incarnation  string
-	registration KV
-	epoch        KV // as it was in the same snapshot
-	silent       KV // the note of its silence; without a value where there is none
-}
-
 // Instances returns the registered instances of a room, or of all when room is
-// empty, by room and name.
-func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]InstanceRecord, error) {
-	if err := l.attach(ctx); err != nil {
-		return nil, err
+// empty, by room and name, and the keys among them that cannot be read.
+func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]record.Instance, []record.KeyError, error) {
+	if err := l.attachToRead(ctx); err != nil {
+		return nil, nil, err
 	}
-	answer, err := l.gets(ctx, getPrefix(l.keys.registrations(room)), getPrefix(l.keys.heartbeats(room)), getPrefix(l.keys.silences(room)), get(l.keys.epoch()))
+	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations(room)), store.OpGetPrefix(l.keys.Heartbeats(room)), store.OpGet(l.keys.Epoch()))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	beats := make(map[string]aliveValue, len(answer.Got[1]))
-	for _, kv := range answer.Got[1] {
-		var v aliveValue
-		if err := decode(kv, &v); err != nil {
-			return nil, err
-		}
-		beats[v.Incarnation] = v
-	}
-	silences := make(map[string]KV, len(answer.Got[2]))
-	for _, kv := range answer.Got[2] {
-		silences[kv.Key] = kv
-	}
-	epoch, _ := answer.one(3)
-	records := make([]InstanceRecord, 0, len(answer.Got[0]))
+	beats := make(map[string]store.KV, len(answer.Got[1]))
+	_, bad := record.ReadEach(answer.Got[1], func(kv store.KV) (v record.Heartbeat, err error) {
+		beats[kv.Key] = kv
+		err = record.Decode(kv, &v)
+		return v, err
+	})
+	epoch, _ := answer.One(2)
+	inForce, isHalted := epochOf(epoch)
+	records := make([]record.Instance, 0, len(answer.Got[0]))
 	for _, kv := range answer.Got[0] {
-		r, err := l.parseInstance(kv)
+		r, err := l.keys.ParseInstance(kv)
 		if err != nil {
-			return nil, err
+			bad = append(bad, *record.Unreadable(kv.Key, err))
+			if r.Name == "" {
+				continue // not even its name
+			}
 		}
-		beat, alive := beats[r.incarnation]
-		r.Alive, r.LastSeen, r.epoch = alive, beat.Time, epoch
-		key := l.keys.silent(r.Room, r.Name)
-		r.silent = silences[key]
-		r.silent.Key = key
-		if err := r.note(); err != nil {
-			return nil, err
+		key := l.keys.Alive(r.Room, r.Name)
+		r.EpochKV, r.BeatKV = epoch, beats[key]
+		r.BeatKV.Key = key
+		r.Stale = r.Unreadable == nil && !isHalted && r.Epoch != inForce
+		r.Beat = r.Incarnation + string(r.BeatKV.Value)
+		var v record.Heartbeat // one that cannot be read is as good as none
+		if r.BeatKV.ModRevision != 0 && record.Decode(r.BeatKV, &v) == nil && v.Incarnation == r.Incarnation {
+			r.LastSeen = v.Time
 		}
 		records = append(records, r)
 	}
-	return records, nil
+	return records, bad[:min(len(bad), record.MaxUnreadable)], nil
 }
 
-// parseInstance reads a registration.
-func (l *Ledger) parseInstance(kv KV) (InstanceRecord, error) {
-	var v registrationValue
-	if err := decode(kv, &v); err != nil {
-		return InstanceRecord{}, err
+// epochOf returns the epoch that a key says is in force. While leasing is halted, or where
+// the key cannot be read, no layout changes, and no report is judged by it.
+func epochOf(kv store.KV) (epoch string, halted bool) {
+	var e record.Epoch
+	if err := record.Decode(kv, &e); err != nil || e.Halted != nil {
+		return "", true
 	}
-	key, err := l.keys.parse(kv.Key)
-	if err != nil {
-		return InstanceRecord{}, err
-	}
-	hold, err := time.ParseDuration(v.Hold)
-	if err != nil {
-		return InstanceRecord{}, allocator.Errorf(allocator.Internal, "key %s: hold: %w", kv.Key, err)
-	}
-	return InstanceRecord{
-		Registration: Registration{Room: key.room, Name: key.instance, Address: v.Address, Build: v.Build, Hold: hold},
-		Version:      v.Version, Started: v.Started, Unconfirmed: v.Unconfirmed, incarnation: v.Incarnation, registration: kv,
-	}, nil
+	return e.Epoch, false
 }
 
-// note takes up the note of silence, unless it is an earlier process's, or the
-// heartbeat is there again.
-func (r *InstanceRecord) note() error {
-	if r.silent.ModRevision == 0 || r.Alive {
-		return nil
-	}
-	var v silentValue
-	if err := decode(r.silent, &v); err != nil {
-		return err
-	}
-	if v.Incarnation == r.incarnation {
-		r.SilentSince = v.Since
-	}
-	return nil
-}
-
-// NoteSilence stores since when instances have been silent, so that whichever
-// console looks next goes on counting, and takes away the notes of those that
-// are not any longer. It is for the console that drives. An instance whose
-// note another process changed at the same time is left for the next look. Its
-// error is Unavailable.
-func (l *Ledger) NoteSilence(ctx context.Context, instances []InstanceRecord) error {
-	for _, i := range instances {
-		var txn Txn
-		switch {
-		case i.Alive && i.silent.ModRevision != 0:
-			txn = Txn{If: []Cond{unchanged(i.silent)}, Then: []Op{{Delete: i.silent.Key}}}
-		case !i.Alive && i.SilentSince.IsZero():
-			txn = Txn{
-				If:   []Cond{unchanged(i.registration), absent(l.keys.alive(i.Room, i.Name)), unchanged(i.silent)},
-				Then: []Op{put(i.silent.Key, encode(&silentValue{Incarnation: i.incarnation, Since: now()}))},
-			}
-		default:
-			continue
-		}
-		if _, err := l.try(ctx, txn); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// ForgetSilent forgets an instance that has been silent for long, unless it was
-// heard of since i was read, or leasing is halted: then nothing happens. Its
-// error is Unavailable.
-func (l *Ledger) ForgetSilent(ctx context.Context, i InstanceRecord, actor string) error {
-	if i.SilentSince.IsZero() {
-		return errors.New("ledger: an instance that is not silent was to be forgotten as silent")
-	}
-	if forgettable(i.epoch) != nil {
+// ForgetSilent forgets an instance that a console counted as silent for long,
+// unless it was heard of since i was read, or leasing is halted: then nothing
+// happens. Its error is Unavailable.
+func (l *Ledger) ForgetSilent(ctx context.Context, i record.Instance, actor string) error {
+	if forgettable(i.EpochKV) != nil {
 		return nil
 	}
 	if err := l.unforgetful(ctx); err != nil {
 		return err
 	}
-	key := l.keys.registration(i.Room, i.Name)
-	answer, err := l.try(ctx, Txn{
-		If: []Cond{unchanged(i.registration), hasValue(i.epoch.Key, i.epoch.Value), absent(l.keys.alive(i.Room, i.Name)), unchanged(i.silent)},
-		Then: []Op{
-			{Delete: key}, {Delete: i.silent.Key},
-			l.audit(actor, "forget instance", key, i.registration.Value, nil),
-		},
+	key := l.keys.Registration(i.Room, i.Name)
+	answer, err := l.change(ctx, store.Txn{
+		If:   []store.Cond{store.Unchanged(i.RegistrationKV), store.HasValue(i.EpochKV.Key, i.EpochKV.Value), store.Unchanged(i.BeatKV)},
+		Then: []store.Op{{Delete: key}, {Delete: i.BeatKV.Key}, l.audit(actor, "forget instance", key, i.RegistrationKV.Value, nil)},
 	})
 	if err == nil && answer.Succeeded {
-		l.log.Info("instance forgotten: it was silent for long", "instance", i.ID(), "silent_since", i.SilentSince)
+		l.log.Info("instance forgotten: it was silent for long", "instance", i.ID(), "last_seen", i.LastSeen)
 	}
 	return err
 }
 
 // forgettable returns why no instance may be forgotten, nil where it may:
 // `march recover` asks those that are registered.
-func forgettable(epoch KV) error {
-	var e epochValue
-	if err := decode(epoch, &e); err != nil {
+func forgettable(epoch store.KV) error {
+	var e record.Epoch
+	if err := record.Decode(epoch, &e); err != nil {
 		return err
 	}
 	if e.Halted != nil {
@@ -173,9 +95,9 @@ func forgettable(epoch KV) error {
 	return nil
 }
 
-// unforgetful returns why it may be that etcd itself has forgotten something: then
-// nobody is forgotten, as `march recover` has to ask all, nor confirmed. An invalid
-// layout is no reason.
+// unforgetful returns an error if etcd itself may have forgotten something. No
+// instance may be forgotten then, as `march recover` has to ask all of them, and none
+// may be confirmed. An invalid layout is no reason.
 func (l *Ledger) unforgetful(ctx context.Context) error {
 	if _, err := l.checkNow(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
@@ -183,41 +105,43 @@ func (l *Ledger) unforgetful(ctx context.Context) error {
 	return nil
 }
 
-// Forget takes an instance's registration away: it leases nothing from then on,
-// whatever it does. It compares the epoch: after a restore the mod revision of
-// another registration may be the same. Its errors are NotFound where it is not
-// registered, WentBack while leasing is halted, and Conflict.
+// Forget takes an instance's registration and its heartbeat away. If the instance lives
+// after all, it drops what it holds, and registers anew. Forget compares the epoch: after
+// a restore the mod revision of another registration may be the same. Its errors are
+// NotFound where the instance is not registered, WentBack while leasing is halted, and
+// Conflict.
 func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
 	if err := l.attach(ctx); err != nil {
 		return err
 	}
-	key := l.keys.registration(room, name)
-	answer, err := l.gets(ctx, get(key), get(l.keys.epoch()))
+	key := l.keys.Registration(room, name)
+	answer, err := l.gets(ctx, store.OpGet(key), store.OpGet(l.keys.Epoch()))
 	if err != nil {
 		return err
 	}
-	kv, ok := answer.one(0)
+	kv, ok := answer.One(0)
 	if !ok {
 		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
 	}
-	epoch, _ := answer.one(1)
+	epoch, _ := answer.One(1)
 	if err := forgettable(epoch); err != nil {
 		return err
 	}
 	if err := l.unforgetful(ctx); err != nil {
 		return err
 	}
-	answer, err = l.try(ctx, Txn{
-		If:   []Cond{unchanged(kv), hasValue(epoch.Key, epoch.Value)},
-		Then: []Op{{Delete: key}, {Delete: l.keys.silent(room, name)}, l.audit(actor, "forget instance", key, kv.Value, nil)},
+	answer, err = l.change(ctx, store.Txn{
+		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
+		Then: []store.Op{{Delete: key}, {Delete: l.keys.Alive(room, name)}, l.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
 	if err == nil && answer.Succeeded {
 		return nil
 	}
-	// Unknown, or perhaps sent twice: it is gone, or it tells who is there.
-	check, checkErr := l.gets(ctx, get(key))
+	// The outcome is unknown, or the transaction may have been sent twice: the key is gone,
+	// or it names the instance that is there.
+	check, checkErr := l.gets(ctx, store.OpGet(key))
 	if checkErr == nil {
-		if _, there := check.one(0); !there {
+		if _, there := check.One(0); !there {
 			return nil
 		}
 	}
@@ -235,7 +159,7 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 	if err := l.attach(ctx); err != nil {
 		return err
 	}
-	key := l.keys.registration(room, name)
+	key := l.keys.Registration(room, name)
 	v, kv, epoch, err := l.registrationOf(ctx, key)
 	if err != nil {
 		return err
@@ -243,13 +167,13 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 	if v == nil {
 		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
 	}
-	var e epochValue
-	if err := decode(epoch, &e); err != nil {
+	var e record.Epoch
+	if err := record.Decode(epoch, &e); err != nil {
 		return err
 	}
 	switch {
 	case e.Halted != nil:
-		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, then confirm who is still without its journal", e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
+		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, then confirm each instance that is still without its journal", e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
 	case !v.Unconfirmed:
 		return nil
 	}
@@ -257,10 +181,10 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 		return err
 	}
 	v.Unconfirmed = false
-	value := encode(v)
-	answer, err := l.try(ctx, Txn{
-		If:   []Cond{unchanged(kv), hasValue(epoch.Key, epoch.Value)},
-		Then: []Op{put(key, value), l.audit(actor, "confirm instance", key, kv.Value, value)},
+	value := record.Encode(v)
+	answer, err := l.change(ctx, store.Txn{
+		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
+		Then: []store.Op{store.OpPut(key, value), l.audit(actor, "confirm instance", key, kv.Value, value)},
 	})
 	if err == nil && answer.Succeeded {
 		return nil
@@ -277,16 +201,16 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 
 // registrationOf returns a registration, nil where there is none, and the epoch
 // of the same snapshot.
-func (l *Ledger) registrationOf(ctx context.Context, key string) (v *registrationValue, kv, epoch KV, err error) {
-	answer, err := l.gets(ctx, get(key), get(l.keys.epoch()))
+func (l *Ledger) registrationOf(ctx context.Context, key string) (v *record.Registration, kv, epoch store.KV, err error) {
+	answer, err := l.gets(ctx, store.OpGet(key), store.OpGet(l.keys.Epoch()))
 	if err != nil {
 		return nil, kv, epoch, err
 	}
-	epoch, _ = answer.one(1)
-	kv, ok := answer.one(0)
+	epoch, _ = answer.One(1)
+	kv, ok := answer.One(0)
 	if !ok {
 		return nil, kv, epoch, nil
 	}
-	v = &registrationValue{}
-	return v, kv, epoch, decode(kv, v)
+	v = &record.Registration{}
+	return v, kv, epoch, record.Decode(kv, v)
 }

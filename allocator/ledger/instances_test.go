@@ -2,111 +2,106 @@ package ledger_test
 
 import (
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// look notes who is silent and returns the one instance there is.
-func (c *cluster) look() ledger.InstanceRecord {
+// one returns the one instance that is registered.
+func (c *cluster) one() record.Instance {
 	c.tb.Helper()
-	for range 2 { // what was noted shows at the second look
-		all, err := c.admin.Instances(bg, "")
-		if err != nil || len(all) != 1 {
-			c.tb.Fatalf("instances: %v, %v", all, err)
-		}
-		if err := c.admin.NoteSilence(bg, all); err != nil {
-			c.tb.Fatalf("note: %v", err)
-		}
-	}
-	all, err := c.admin.Instances(bg, "")
+	all, _, err := c.admin.Instances(bg, "")
 	if err != nil || len(all) != 1 {
 		c.tb.Fatalf("instances: %v, %v", all, err)
 	}
 	return all[0]
 }
 
-func TestSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "10 a=0-5 b=5-10")
-		a := c.startAs("a", "one")
-		since := time.Now()
-		is := func(what string, want time.Time) ledger.InstanceRecord {
-			t.Helper()
-			i := c.look()
-			if !i.SilentSince.Equal(want.Truncate(time.Millisecond)) || i.Alive != want.IsZero() {
-				t.Errorf("%s: alive %v, silent since %v, want %v", what, i.Alive, i.SilentSince, want)
-			}
-			return i
-		}
-		is("no heartbeat yet", since)
-		time.Sleep(time.Hour)
-		is("still none", since)
-		stop := beating(a)
-		is("a heartbeat", time.Time{})
-		if keys := c.mem.Keys(prefix + "silent/"); len(keys) > 0 {
-			t.Errorf("left behind: %v", keys)
-		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(ledger.HeartbeatTTL + time.Second)
-		since = time.Now()
-		old := is("none again", since)
-
-		// Another process of the name begins anew, and an old look forgets nobody.
-		time.Sleep(time.Hour)
-		again := c.startAs("a", "one")
-		if err := c.admin.ForgetSilent(bg, old, "test"); err != nil {
-			t.Error(err)
-		}
-		again.lease(1)
-		since = time.Now()
-		old = is("a new process", since)
-		stop = beating(again)
-		if err := c.admin.ForgetSilent(bg, old, "test"); err != nil {
-			t.Error(err)
-		}
-		is("heard of meanwhile", time.Time{})
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if err := again.Leave(bg); err != nil {
-			t.Error(err)
-		}
-		if keys := append(c.mem.Keys(prefix+"silent/"), c.mem.Keys(prefix+"rooms/")...); len(keys) > 0 {
-			t.Errorf("left behind: %v", keys)
-		}
-		c.check()
-	})
-}
-
+// An instance is forgotten as it was seen, and not where it was heard of since, or
+// another process has its name.
 func TestForgetSilent(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	a := c.startAs("a", "one")
-	all, err := c.admin.Instances(bg, "")
-	if err != nil {
+	c.startAs("a", "one")
+	old := c.one()
+	again := c.startAs("a", "one")
+	forget := func(i record.Instance) {
+		t.Helper()
+		if err := c.admin.ForgetSilent(bg, i, "console x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forget(old)
+	old = c.one()
+	if err := again.Beat(bg); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.admin.ForgetSilent(bg, all[0], "test"); err == nil {
-		t.Error("one that is not known to be silent was forgotten")
-	}
-	a.lease(1)
-	i := c.look()
-	if err := c.admin.ForgetSilent(bg, i, "console x"); err != nil {
-		t.Fatal(err)
-	}
+	forget(old)
+	again.lease(1)
+	forget(c.one())
 	c.wantInstances("")
-	_, err = a.tryLease("t", 1)
-	wantKind(t, err, allocator.Refused, "not registered")
-	if keys := c.mem.Keys(prefix + "silent/"); len(keys) > 0 {
+	if keys := c.mem.Keys(prefix + "alive/"); len(keys) > 0 {
 		t.Errorf("left behind: %v", keys)
 	}
-	audit, err := c.admin.Audits(bg, "", 1)
+	audit, _, err := c.admin.Audits(bg, "", 1)
 	if err != nil || len(audit) != 1 || audit[0].Actor != "console x" || audit[0].Action != "forget instance" {
 		t.Errorf("audit: %+v, %v", audit, err)
 	}
+	if err := c.admin.Forget(bg, "a", "one", "test"); allocator.KindOf(err) != allocator.NotFound {
+		t.Errorf("forget again: %v", err)
+	}
 	c.check()
+}
+
+// A report is of the epoch that it was written under: after a restore and a recover an
+// instance has reported nothing, whatever its registration in the backup says, until it
+// has adopted the layout that the recover put in force.
+func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("b")
+	moved := c.move("100 a=0-50 b=50-60")
+	p.hear()
+	if err := p.Serve(bg, moved.Layout.Version); err != nil {
+		t.Fatal(err)
+	}
+	if i := c.one(); i.Stale || i.Reported() != moved.Layout.Version {
+		t.Fatalf("before: %+v", i)
+	}
+	c.mustRecover([]*process{p})
+	stale := c.one()
+	if !stale.Stale || stale.Reported() != 0 || stale.Version != moved.Layout.Version {
+		t.Errorf("after the recover: %+v", stale)
+	}
+	p.hear()
+	record, _ := p.ledger.Layout()
+	if err := p.Serve(bg, record.Layout.Version); err != nil {
+		t.Fatal(err)
+	}
+	if i := c.one(); i.Stale || i.Reported() != record.Layout.Version {
+		t.Errorf("after the report: %+v", i)
+	}
+}
+
+// A move that waited for reports under one epoch is not made under another.
+func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("b")
+	from, err := c.admin.Refresh(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := from.Layout
+	to.Version, to.Ranges = 2, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 60}}
+	m, err := c.admin.StartMigration(bg, from, record.Migration{
+		From: from.Layout, Target: to, Moves: []record.Move{{Kind: "retract", Layout: to, Loses: []allocator.Room{"b"}}},
+	}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := c.one()
+	c.mustRecover([]*process{p})
+	_, err = c.admin.MakeMove(bg, m, read.EpochKV)
+	wantKind(t, err, allocator.Conflict)
+	if m, err = c.admin.MakeMove(bg, m, c.one().EpochKV); err != nil || m.Reached != 1 {
+		t.Errorf("%+v, %v", m, err)
+	}
 }

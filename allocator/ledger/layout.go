@@ -2,105 +2,62 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/crash"
 )
-
-func (r LayoutRecord) encode(nonce string) []byte {
-	v := &layoutValue{
-		Version: r.Layout.Version, Boundary: r.Layout.Boundary, Rooms: make(map[string]rangeValue, len(r.Layout.Ranges)),
-		Time: r.Time, Actor: r.Actor, Nonce: nonce, Lost: r.Lost,
-	}
-	for room, rng := range r.Layout.Ranges {
-		v.Rooms[string(room)] = rangeValue(rng)
-	}
-	for _, room := range r.Ever {
-		v.Ever = append(v.Ever, string(room))
-	}
-	return encode(v)
-}
-
-func decodeLayout(kv KV) (LayoutRecord, error) {
-	r, _, err := decodeLayoutNonce(kv)
-	return r, err
-}
-
-// decodeLayoutNonce checks all that a layout must be by itself.
-func decodeLayoutNonce(kv KV) (LayoutRecord, string, error) {
-	var v layoutValue
-	if err := decode(kv, &v); err != nil {
-		return LayoutRecord{}, "", err
-	}
-	r := LayoutRecord{
-		Layout: allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range, len(v.Rooms))},
-		Time:   v.Time, Actor: v.Actor, Lost: v.Lost,
-	}
-	for room, rng := range v.Rooms {
-		r.Layout.Ranges[allocator.Room(room)] = allocator.Range(rng)
-	}
-	for _, room := range v.Ever {
-		r.Ever = append(r.Ever, allocator.Room(room))
-	}
-	if err := r.Layout.Validate(); err != nil {
-		return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: %w", kv.Key, err)
-	}
-	for i, room := range r.Ever { // they become parts of keys
-		if _, err := allocator.ParseRoom(string(room)); err != nil || i > 0 && r.Ever[i-1] >= room {
-			return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: rooms that ever were: %q; allowed: names in order", kv.Key, r.Ever)
-		}
-	}
-	if v.Lost != 0 && (v.Lost < 2 || v.Lost >= v.Version) {
-		return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: version %d, with versions lost from %d on", kv.Key, v.Version, v.Lost)
-	}
-	if v.Version < 1 || len(r.Ever) > allocator.MaxRooms || !containsAll(r.Ever, r.Layout.Rooms()) {
-		return LayoutRecord{}, "", allocator.Errorf(allocator.Internal, "key %s: version %d with rooms %v and rooms that ever were %v", kv.Key, v.Version, r.Layout.Rooms(), r.Ever)
-	}
-	return r, v.Nonce, nil
-}
 
 // Init makes the cluster: identity, epoch and the layout as version 1, in one
 // transaction, and only under an empty prefix. Its errors are Invalid (the
 // layout), Exists, and Unavailable, after which Init may be called again.
-func (l *Ledger) Init(ctx context.Context, layout allocator.Layout, actor string) (LayoutRecord, error) {
+func (l *Ledger) Init(ctx context.Context, layout allocator.Layout, actor string) (record.Layout, error) {
 	if err := layout.Validate(); err != nil {
-		return LayoutRecord{}, err
+		return record.Layout{}, err
 	}
 	layout.Version = 1
-	probe, err := l.gets(ctx, Op{Get: &Get{Interval: Interval{Key: string(l.keys), End: prefixEnd(string(l.keys))}, Limit: 1, KeysOnly: true}})
+	probe, err := l.gets(ctx, store.Op{Get: &store.Get{Interval: store.Interval{Key: string(l.keys), End: store.PrefixEnd(string(l.keys))}, Limit: 1, KeysOnly: true}},
+		store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()))
 	if err != nil {
-		return LayoutRecord{}, err
+		return record.Layout{}, err
+	}
+	if other := record.LostIdentity(probe.Got[1:]); other != "" {
+		return record.Layout{}, allocator.Errorf(allocator.Exists, "%w", l.keys.IdentityLost(other))
 	}
 	if len(probe.Got[0]) > 0 {
-		return LayoutRecord{}, allocator.Errorf(allocator.Exists, "there is something under %s already (%s): a cluster is initialised once", l.keys, probe.Got[0][0].Key)
+		return record.Layout{}, allocator.Errorf(allocator.Exists, "there is something under %s already (%s): a cluster is initialised once", l.keys, probe.Got[0][0].Key)
 	}
-	record := LayoutRecord{Layout: layout, Ever: slices.Sorted(maps.Keys(layout.Ranges)), Time: now(), Actor: actor}
-	id := identityValue{UUID: newUUID(), ClusterID: probe.ClusterID}
+	stored := record.Layout{Layout: layout, Ever: slices.Sorted(maps.Keys(layout.Ranges)), Time: l.now(), Actor: actor}
+	stored = stored.After(record.Layout{})
+	id := record.Identity{UUID: newUUID(), ClusterID: probe.ClusterID}
 	if l.cfg.UUID != "" {
 		id.UUID = l.cfg.UUID
 	}
-	value := record.encode(randomHex())
-	answer, err := l.try(ctx, Txn{
-		If: []Cond{absent(l.keys.identity()), absent(l.keys.epoch()), absent(l.keys.layout())},
-		Then: []Op{
-			put(l.keys.identity(), encode(&id)),
-			put(l.keys.epoch(), encode(&epochValue{Epoch: randomHex()})),
-			put(l.keys.layout(), value),
-			put(l.keys.layoutAt(1), value),
-			l.audit(actor, "init", l.keys.layout(), nil, value),
+	value := stored.Encode(randomHex())
+	answer, err := l.try(ctx, store.Txn{
+		If: []store.Cond{store.Absent(l.keys.Identity()), store.Absent(l.keys.Epoch()), store.Absent(l.keys.Layout())},
+		Then: []store.Op{
+			store.OpPut(l.keys.Identity(), record.Encode(&id)),
+			store.OpPut(l.keys.Epoch(), record.Encode(&record.Epoch{Epoch: randomHex()})),
+			store.OpPut(l.keys.Layout(), value),
+			store.OpPut(l.keys.LayoutAt(1), value),
+			l.audit(actor, "init", l.keys.Layout(), nil, value),
 		},
-		Else: []Op{get(l.keys.layout())},
+		Else: []store.Op{store.OpGet(l.keys.Layout())},
 	})
 	if err != nil { // unknown: is what is there now ours?
-		check, checkErr := l.gets(ctx, get(l.keys.layout()))
-		if kv, ok := check.firstIfAny(); checkErr != nil || !ok || string(kv.Value) != string(value) {
-			return LayoutRecord{}, err
+		check, checkErr := l.gets(ctx, store.OpGet(l.keys.Layout()))
+		if kv, ok := check.FirstIfAny(); checkErr != nil || !ok || string(kv.Value) != string(value) {
+			return record.Layout{}, err
 		}
-	} else if kv, _ := answer.firstIfAny(); !answer.Succeeded && string(kv.Value) != string(value) {
-		return LayoutRecord{}, allocator.Errorf(allocator.Exists, "somebody else initialised %s just now", l.keys)
+	} else if kv, _ := answer.FirstIfAny(); !answer.Succeeded && string(kv.Value) != string(value) {
+		return record.Layout{}, allocator.Errorf(allocator.Exists, "another process initialised %s just now", l.keys)
 	}
 	return l.Refresh(ctx)
 }
@@ -110,41 +67,40 @@ func (l *Ledger) Init(ctx context.Context, layout allocator.Layout, actor string
 // Any valid layout may follow any other. Its errors are Invalid, Conflict (the
 // layout is no longer from), WentBack (leasing is halted: nothing changes a
 // layout then) and Unavailable where the outcome could not be learned.
-func (l *Ledger) ChangeLayout(ctx context.Context, from LayoutRecord, to allocator.Layout, actor string) (LayoutRecord, error) {
-	return l.changeLayout(ctx, from, to, actor, Txn{})
+func (l *Ledger) ChangeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string) (record.Layout, error) {
+	return l.changeLayout(ctx, from, to, actor, store.Txn{})
 }
 
 // changeLayout is ChangeLayout, under more conditions and with more operations
 // in the same transaction.
-func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocator.Layout, actor string, with Txn) (LayoutRecord, error) {
+func (l *Ledger) changeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string, with store.Txn) (record.Layout, error) {
 	if err := to.Validate(); err != nil {
-		return LayoutRecord{}, err
+		return record.Layout{}, err
 	}
 	s, err := l.checkNow(ctx)
 	if err != nil {
-		return LayoutRecord{}, err
+		return record.Layout{}, err
 	}
-	to.Version = from.Layout.Version + 1
-	ever := slices.Concat(from.Ever, to.Rooms())
-	slices.Sort(ever)
-	record := LayoutRecord{Layout: to, Ever: slices.Compact(ever), Time: now(), Actor: actor}
-	if len(record.Ever) > allocator.MaxRooms {
-		return LayoutRecord{}, allocator.Errorf(allocator.Invalid, "rooms: the cluster would have had %d rooms in its life; allowed: %d", len(record.Ever), allocator.MaxRooms)
+	stored := from.Next(to)
+	stored.Time, stored.Actor = l.now(), actor
+	to = stored.Layout
+	if len(stored.Ever) > allocator.MaxRooms {
+		return record.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: the cluster would have had %d rooms in its life; allowed: %d", len(stored.Ever), allocator.MaxRooms)
 	}
 	nonce := randomHex()
-	value := record.encode(nonce)
-	answer, err := l.try(ctx, Txn{
+	value := stored.Encode(nonce)
+	answer, err := l.change(ctx, store.Txn{
 		If: append(with.If,
-			Cond{Key: l.keys.layout(), ModRevision: from.revision},
-			hasValue(l.keys.epoch(), s.raw),
-			absent(l.keys.layoutAt(to.Version)),
+			store.Cond{Key: l.keys.Layout(), ModRevision: from.Revision},
+			store.HasValue(l.keys.Epoch(), s.raw),
+			store.Absent(l.keys.LayoutAt(to.Version)),
 		),
 		Then: append(with.Then,
-			put(l.keys.layout(), value),
-			put(l.keys.layoutAt(to.Version), value),
-			l.audit(actor, "change layout", l.keys.layout(), from.encode(""), value),
+			store.OpPut(l.keys.Layout(), value),
+			store.OpPut(l.keys.LayoutAt(to.Version), value),
+			l.audit(actor, "change layout", l.keys.Layout(), from.Encode(""), value),
 		),
-	})
+	}, l.keys.Layouts())
 	crash.Here(crash.AfterChange)
 	if err == nil && answer.Succeeded {
 		return l.Refresh(ctx)
@@ -154,105 +110,140 @@ func (l *Ledger) changeLayout(ctx context.Context, from LayoutRecord, to allocat
 	made, checkErr := l.layoutHasNonce(ctx, to.Version, nonce)
 	switch {
 	case checkErr != nil && err != nil:
-		return LayoutRecord{}, allocator.Errorf(allocator.Unavailable, "change to layout version %d: the outcome is unknown, look at the layout before trying again: %w", to.Version, err)
+		return record.Layout{}, allocator.Errorf(allocator.Unavailable, "change to layout version %d: the outcome is unknown, look at the layout before trying again: %w", to.Version, err)
 	case err != nil && !made:
-		return LayoutRecord{}, err
+		return record.Layout{}, err
 	}
 	current, refreshErr := l.Refresh(ctx)
 	if refreshErr != nil || made {
 		return current, refreshErr
 	}
-	if s, _ := l.current(); s.lessable() != nil {
-		return LayoutRecord{}, s.lessable()
+	if s, _ := l.current(); s.refusal() != nil {
+		return record.Layout{}, s.refusal()
 	}
-	return LayoutRecord{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now (or the migration moved on), the change was made for version %d", current.Layout.Version, from.Layout.Version)
+	return record.Layout{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now (or the migration moved on), the change was made for version %d", current.Layout.Version, from.Layout.Version)
 }
 
 // layoutHasNonce reports whether version was written with nonce. It must be
 // asked after the try's time is over: a transaction that was sent may still
 // arrive before.
 func (l *Ledger) layoutHasNonce(ctx context.Context, version int64, nonce string) (bool, error) {
-	answer, err := l.gets(ctx, get(l.keys.layoutAt(version)))
+	answer, err := l.gets(ctx, store.OpGet(l.keys.LayoutAt(version)))
 	if err != nil {
 		return false, err
 	}
-	kv, ok := answer.one(0)
+	kv, ok := answer.One(0)
 	if !ok {
 		return false, nil
 	}
-	_, found, err := decodeLayoutNonce(kv)
+	_, found, err := record.DecodeLayoutNonce(kv)
 	return found == nonce, err
 }
 
 // LayoutAt returns the layout with a version. Its error is NotFound where
 // there never was one.
-func (l *Ledger) LayoutAt(ctx context.Context, version int64) (LayoutRecord, error) {
-	if err := l.attach(ctx); err != nil {
-		return LayoutRecord{}, err
+func (l *Ledger) LayoutAt(ctx context.Context, version int64) (record.Layout, error) {
+	if err := l.attachToRead(ctx); err != nil {
+		return record.Layout{}, err
 	}
-	answer, err := l.gets(ctx, get(l.keys.layoutAt(version)))
+	answer, err := l.gets(ctx, store.OpGet(l.keys.LayoutAt(version)))
 	if err != nil {
-		return LayoutRecord{}, err
+		return record.Layout{}, err
 	}
-	kv, ok := answer.one(0)
+	kv, ok := answer.One(0)
 	if !ok {
-		return LayoutRecord{}, allocator.Errorf(allocator.NotFound, "layout version %d does not exist; `march layout history` lists those that do", version)
+		return record.Layout{}, allocator.Errorf(allocator.NotFound, "layout version %d does not exist; `march layout history` lists those that do", version)
 	}
-	return decodeLayout(kv)
+	return record.DecodeLayout(kv)
 }
 
 // LayoutAfter returns the layout that replaced the one with a version: not always
 // the next version, for those that were lost when etcd went back in time never
 // were. Its error is NotFound where none did.
-func (l *Ledger) LayoutAfter(ctx context.Context, version int64) (LayoutRecord, error) {
-	if err := l.attach(ctx); err != nil {
-		return LayoutRecord{}, err
+func (l *Ledger) LayoutAfter(ctx context.Context, version int64) (record.Layout, error) {
+	if err := l.attachToRead(ctx); err != nil {
+		return record.Layout{}, err
 	}
-	within := Interval{Key: l.keys.layoutAt(version) + "\x00", End: prefixEnd(l.keys.layouts())}
-	answer, err := l.gets(ctx, Op{Get: &Get{Interval: within, Limit: 1}})
+	within := store.Interval{Key: l.keys.LayoutAt(version) + "\x00", End: store.PrefixEnd(l.keys.Layouts())}
+	answer, err := l.gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: 1}})
 	if err != nil {
-		return LayoutRecord{}, err
+		return record.Layout{}, err
 	}
-	kv, ok := answer.firstIfAny()
+	kv, ok := answer.FirstIfAny()
 	if !ok {
-		return LayoutRecord{}, allocator.Errorf(allocator.NotFound, "no layout follows version %d; `march layout history` lists all", version)
+		return record.Layout{}, allocator.Errorf(allocator.NotFound, "no layout follows version %d; `march layout history` lists all", version)
 	}
-	return decodeLayout(kv)
+	return record.DecodeLayout(kv)
 }
 
 // Layouts returns up to n layouts with versions below before, 0 for no bound,
-// the newest first.
-func (l *Ledger) Layouts(ctx context.Context, before int64, n int) ([]LayoutRecord, error) {
-	if err := l.attach(ctx); err != nil {
-		return nil, err
+// the newest first, and the keys among them that cannot be read.
+func (l *Ledger) Layouts(ctx context.Context, before int64, n int) ([]record.Layout, []record.KeyError, error) {
+	if err := l.attachToRead(ctx); err != nil {
+		return nil, nil, err
 	}
-	within := Interval{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}
+	within := store.Interval{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}
 	if before > 0 {
-		within.End = l.keys.layoutAt(before)
+		within.End = l.keys.LayoutAt(before)
 	}
-	answer, err := l.gets(ctx, Op{Get: &Get{Interval: within, Limit: int64(n), Descending: true}})
-	if err != nil {
-		return nil, err
-	}
-	records := make([]LayoutRecord, 0, len(answer.Got[0]))
-	for _, kv := range answer.Got[0] {
-		r, err := decodeLayout(kv)
-		if err != nil {
-			return nil, err
-		}
-		records = append(records, r)
-	}
-	return records, nil
+	return readPage(ctx, l, store.Get{Interval: within, Descending: true}, n, record.DecodeLayout)
 }
 
-// now is the time that records carry, for people to read, and by which versions of
-// recovers go on (newVersion): never for safety.
-func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-// firstIfAny returns the first key of the first Get, where the answer has one.
-func (a Answer) firstIfAny() (KV, bool) {
-	if len(a.Got) == 0 {
-		return KV{}, false
+// LastLayout returns the layout in force, for callers that only show it. If a key that
+// all leasing needs cannot be read or used, unusable says why: an *UnusableError, or a
+// *KeyError of the identity or the beat. The record is then the last good one that this
+// process saw, else the newest of the history, and zero if there is none. err is
+// Unavailable, or another error of Refresh.
+func (l *Ledger) LastLayout(ctx context.Context) (stored record.Layout, unusable, err error) {
+	stored, unusable = l.Refresh(ctx)
+	_, isUnusable := errors.AsType[*UnusableError](unusable)
+	_, isDamaged := errors.AsType[*record.KeyError](unusable)
+	if !isUnusable && (!isDamaged || allocator.KindOf(unusable) == allocator.Refused) {
+		return stored, nil, unusable
 	}
-	return a.one(0)
+	if stored.Layout.Version == 0 { // a probe that failed returns none
+		stored, _ = l.Layout()
+	}
+	if stored.Layout.Version > 0 {
+		return stored, unusable, nil
+	}
+	newest, _, err := l.Layouts(ctx, 0, 1)
+	if len(newest) > 0 {
+		stored = newest[0]
+	}
+	return stored, unusable, err
 }
+
+// historyAt reads what a probe has to see of the history where the layout is of a
+// version, or of the next: both keys, the one before and the one after. The version
+// must be known beforehand, as etcd would read the whole history to find its end.
+// Where the layout turns out to be of another version, otherVersion says so, and
+// the probe is made again.
+func (l *Ledger) historyAt(version int64) store.Op {
+	within := store.Interval{Key: l.keys.LayoutAt(max(version-1, 0)), End: store.PrefixEnd(l.keys.Layouts())}
+	return store.Op{Get: &store.Get{Interval: within, Limit: 4}}
+}
+
+// historyVersion returns the version of the layout that was read last.
+func (l *Ledger) historyVersion() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.version
+}
+
+// otherVersion reports whether the layout that s saw is of another version than it
+// took for the current one, and notes that.
+func (l *Ledger) otherVersion(s *probeResult) bool {
+	kv, _ := s.answer.One(1)
+	var v record.LayoutValue
+	if json.Unmarshal(kv.Value, &v) != nil || v.Version < 1 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.version = v.Version
+	return v.Version != s.version && v.Version != s.version+1
+}
+
+// now is the time by this process's clock, as records carry it: see Config.Now.
+func (l *Ledger) now() time.Time { return record.Recorded(l.cfg.Now()) }

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 var unknown = []ledgertest.FateName{ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.Late, ledgertest.NoLeader, ledgertest.NoSpaceButApplied, ledgertest.Twice}
@@ -19,7 +19,7 @@ func happened(fate ledgertest.FateName) bool {
 }
 
 func TestInit(t *testing.T) {
-	m := ledgertest.NewMemory(t)
+	m := ledgertest.NewFake(t)
 	l := open(t, m.Open())
 	_, err := l.Init(bg, lay(t, "10 a=0-6 b=5-10"), "me")
 	wantKind(t, err, allocator.Invalid, "overlap")
@@ -39,14 +39,14 @@ func TestInit(t *testing.T) {
 
 func TestInitOnlyIntoAnEmptyPrefix(t *testing.T) {
 	for _, key := range []string{"/march/default/marks/a/t", "/march/default/epoch", "/march/default/zzz"} {
-		m := ledgertest.NewMemory(t)
-		m.Corrupt(ledger.Op{Put: &ledger.Put{Key: key, Value: []byte("x")}})
+		m := ledgertest.NewFake(t)
+		m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("x")}})
 		_, err := open(t, m.Open()).Init(bg, lay(t, "10 a=0-5"), "me")
 		wantKind(t, err, allocator.Exists, key)
 	}
-	m := ledgertest.NewMemory(t) // neighbours are no hindrance
+	m := ledgertest.NewFake(t) // neighbours are no hindrance
 	for _, key := range []string{"/march/default", "/march/default0", "/march/default-2/epoch", "/march/defaul/epoch"} {
-		m.Corrupt(ledger.Op{Put: &ledger.Put{Key: key, Value: []byte("x")}})
+		m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("x")}})
 	}
 	if _, err := open(t, m.Open()).Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
 		t.Error(err)
@@ -54,14 +54,14 @@ func TestInitOnlyIntoAnEmptyPrefix(t *testing.T) {
 }
 
 func TestInitRace(t *testing.T) {
-	m := ledgertest.NewMemory(t)
+	m := ledgertest.NewFake(t)
 	// Both have looked into the empty prefix before either writes.
 	var looked, done sync.WaitGroup
 	looked.Add(2)
 	errs := make([]error, 2)
 	for i := range errs {
 		conn := m.Open()
-		conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		conn.Fate(func(txn store.Txn) ledgertest.Fate {
 			if writes("identity")(txn) {
 				looked.Done()
 				looked.Wait()
@@ -85,7 +85,7 @@ func TestInitRace(t *testing.T) {
 func TestInitUnknownOutcome(t *testing.T) {
 	for _, fate := range unknown {
 		t.Run(fate.String(), func(t *testing.T) {
-			m := ledgertest.NewMemory(t)
+			m := ledgertest.NewFake(t)
 			p := &process{conn: m.Open()}
 			p.next(ledgertest.Fate{Name: fate, N: 100}, writes("identity"))
 			l := open(t, p.conn)
@@ -122,14 +122,14 @@ func TestChangeLayout(t *testing.T) {
 	wantKind(t, err, allocator.Conflict, "version 2", "version 1") // who never looked does so first
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "20 b=5-10"), "you")
 	wantKind(t, err, allocator.Conflict, "version 2", "version 1")
-	all, err := c.admin.Layouts(bg, 0, 10)
+	all, _, err := c.admin.Layouts(bg, 0, 10)
 	if err != nil || len(all) != 2 || all[0].Layout.Version != 2 || !all[1].Layout.Equal(from.Layout) {
 		t.Errorf("history: %+v, %v", all, err)
 	}
-	if older, err := c.admin.Layouts(bg, 2, 10); err != nil || len(older) != 1 || older[0].Layout.Version != 1 {
+	if older, _, err := c.admin.Layouts(bg, 2, 10); err != nil || len(older) != 1 || older[0].Layout.Version != 1 {
 		t.Errorf("history before 2: %+v, %v", older, err)
 	}
-	if newest, err := c.admin.Layouts(bg, 0, 1); err != nil || len(newest) != 1 || newest[0].Layout.Version != 2 {
+	if newest, _, err := c.admin.Layouts(bg, 0, 1); err != nil || len(newest) != 1 || newest[0].Layout.Version != 2 {
 		t.Errorf("the newest: %+v, %v", newest, err)
 	}
 	_, err = c.admin.LayoutAt(bg, 3)
@@ -189,7 +189,7 @@ func TestChangeLayoutLostToAnother(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.start("a")
 	from, _ := p.ledger.Layout()
-	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+	p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if !writes("layout")(txn) {
 			return ledgertest.Fate{}
 		}

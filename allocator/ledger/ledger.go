@@ -1,11 +1,12 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +15,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/rarely"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Config says which cluster a ledger is of.
@@ -28,9 +31,19 @@ type Config struct {
 	// TryTimeout bounds one try of a transaction. Default 2 s: more than an
 	// election takes, short enough for a second try within a caller's patience.
 	TryTimeout time.Duration
+	// MaxTags bounds the tags of the cluster: CreateTag refuses more. Processes
+	// that create tags at once may exceed it by what they create in 10 s. Default,
+	// and what 0 stands for, 2,000,000.
+	MaxTags int64
+	// TooManyTags, where it is set, is called for each tag that is refused so.
+	TooManyTags func()
 	// Observe, where it is set, is told of every transaction that was sent: how
 	// long it took, and the error, if any.
 	Observe func(took time.Duration, err error)
+	// Now is the clock by which records carry their time, a beat is old, and versions
+	// of recovers go on: never for safety, so it may be wrong. How long something takes
+	// is measured by time.Now. Default, and what nil stands for, time.Now.
+	Now func() time.Time
 	// Tracer makes spans of what callers wait for; nil makes none.
 	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
@@ -39,7 +52,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Cluster: "default", TryTimeout: 2 * time.Second}
+	return Config{Cluster: "default", TryTimeout: 2 * time.Second, MaxTags: defaultMaxTags}
 }
 
 // Ledger is one process's view of a cluster. Methods are safe for concurrent
@@ -47,52 +60,68 @@ func DefaultConfig() Config {
 // time, of which a change may or may not have happened.
 type Ledger struct {
 	cfg   Config
-	store Store
-	keys  keys
+	store store.Store
+	keys  record.Keys
 	log   hclog.Logger
 
-	regressions atomic.Int64
+	bounds bounds
 
-	// What would be logged at each turn for as long as it lasts.
-	wentBackLog, refusedLog, watchLog rarely.Line
+	regressions   atomic.Int64
+	tagCount      tagCount
+	confirmations atomic.Pointer[confirmations] // see Confirmed; never nil, stored under mu
+
+	// Conditions that would be logged at each turn for as long as they last.
+	wentBackLog, refusedLog, watchLog throttle.Log
 
 	mu struct {
 		sync.Mutex
-		identity identityValue // zero until the cluster's was read
-		timeline timeline
-		state    *state        // never nil
-		changed  chan struct{} // closed when state is replaced
-		flight   *shared       // the look that leases wait for, nil while there is none
-		haltsAs  string        // who halts leasing where this process sees etcd go back; empty for nobody
-		told     func([]KV)    // of registrations that were written, nil for nobody
-		blank    *blank        // why nothing is leased where journals are required; nil for nothing
-		demands  bool          // a journal is required, whatever the cluster's settings say
+		identity record.Identity // zero until the cluster's was read
+		clock    epochClock
+		state    *state           // never nil
+		changed  chan struct{}    // closed when state is replaced
+		flight   *shared          // the probe that leases wait for, nil while there is none
+		haltsAs  string           // in whose name this process halts leasing if etcd goes back; empty if it may not
+		looked   time.Time        // when the last probe that leases waited for ended
+		told     func([]store.KV) // is told of registrations that were written or deleted, nil for none
 
-		confirmed confirmations // see Confirmed
+		enters   func(context.Context) error // has the instance enter the epoch in force, nil for a process without one
+		entering func(context.Context) error // is enters from when a new epoch is met until that is done
+
+		unconfirmed *unconfirmed // why nothing is leased where journals are required; nil for nothing
+		demands     bool         // a journal is required, whatever the cluster's settings say
+
+		auditsSpare int64 // how many audit entries may be written before they are counted again
+		version     int64 // of the layout, as it was read last; see historyAt
 
 		contact  Contact
-		awayLog  rarely.Line
+		awayLog  throttle.Log
 		saidAway bool // that etcd is away was logged, so that it is back will be
 	}
 }
 
 // New returns a ledger over store, which it closes with Close. Its error is
 // Invalid.
-func New(store Store, cfg Config) (*Ledger, error) {
-	k, err := newKeys(cfg.Cluster)
+func New(etcd store.Store, cfg Config) (*Ledger, error) {
+	k, err := record.NewKeys(cfg.Cluster)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.TryTimeout <= 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "try timeout: %v; allowed: above 0", cfg.TryTimeout)
 	}
-	l := &Ledger{cfg: cfg, store: store, keys: k, log: cfg.Logger}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.MaxTags = cmp.Or(cfg.MaxTags, defaultMaxTags); cfg.MaxTags < 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", cfg.MaxTags)
+	}
+	l := &Ledger{cfg: cfg, store: etcd, keys: k, log: cfg.Logger, bounds: defaultBounds}
 	if l.log == nil {
 		l.log = hclog.NewNullLogger()
 	}
 	l.mu.state = &state{}
+	l.confirmations.Store(&confirmations{})
 	l.mu.changed = make(chan struct{})
-	l.mu.confirmed = make(confirmations)
 	return l, nil
 }
 
@@ -131,7 +160,7 @@ func (l *Ledger) Contact() Contact {
 
 // try sends txn once. The answer is from the cluster's own etcd, or the error
 // says otherwise. After an error it is unknown whether it happened.
-func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
+func (l *Ledger) try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
 	before := l.before()
@@ -142,25 +171,24 @@ func (l *Ledger) try(ctx context.Context, txn Txn) (Answer, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	contact, t := &l.mu.contact, &l.mu.timeline
+	contact, t := &l.mu.contact, &l.mu.clock
 	if err != nil {
-		t.checked = check{} // what answers next may be another etcd
-		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable {
+		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable && !errors.Is(err, store.ErrNoSpace) {
 			contact.Cause = err
 			if contact.Away.IsZero() {
 				contact.Away = now
 				l.mu.saidAway = l.mu.awayLog.Log(now, l.log.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
 			}
 		}
-		return Answer{}, err
+		return store.Answer{}, err
 	}
 	if !contact.Away.IsZero() && l.mu.saidAway {
 		l.log.Info("etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
 	contact.answered(now, now.Sub(before.at))
-	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID && !mutant("no-cluster-check") {
+	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
 		t.checked = check{}
-		return Answer{}, allocator.Errorf(allocator.WentBack, "%w", &otherClusterError{l.mu.identity.UUID, pinned, answer.ClusterID})
+		return store.Answer{}, allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{UUID: l.mu.identity.UUID, Pinned: pinned, Told: answer.ClusterID})
 	}
 	if why := t.saw(before, answer.Revision); why != "" {
 		t.suspect(why, nil)
@@ -180,45 +208,23 @@ func (l *Ledger) sawBack(ctx context.Context, err error) error {
 // leasing halted because another process did.
 func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
 
-// retryPause is the pause between tries of a read.
-const retryPause = 50 * time.Millisecond
-
 // read sends a transaction that changes nothing until it is answered or ctx
-// ends, for at most two tries' time.
-func (l *Ledger) read(ctx context.Context, txn Txn) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*l.cfg.TryTimeout)
-	defer cancel()
-	var reason error // of the last try that had its time
-	for {
-		answer, err := l.try(ctx, txn)
-		if l.moved(ctx, err) {
-			continue
+// ends, for at most two tries' time. Where `march recover` has moved the cluster to another
+// etcd cluster, it asks there.
+func (l *Ledger) read(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	return store.Retry(ctx, l.cfg.TryTimeout, func(ctx context.Context) (store.Answer, error) {
+		for {
+			answer, err := l.try(ctx, txn)
+			if !l.moved(ctx, err) {
+				return answer, err
+			}
 		}
-		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
-			return answer, err
-		}
-		if ctx.Err() == nil || reason == nil {
-			reason = err
-		}
-		if !pause(ctx) {
-			return Answer{}, reason
-		}
-	}
-}
-
-// pause waits a moment before another try, and returns false when ctx ends.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(retryPause):
-		return true
-	}
+	})
 }
 
 // gets reads keys in one transaction.
-func (l *Ledger) gets(ctx context.Context, ops ...Op) (Answer, error) {
-	return l.read(ctx, Txn{Then: ops})
+func (l *Ledger) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+	return l.read(ctx, store.Txn{Then: ops})
 }
 
 // attach reads the cluster's identity, once. Its errors are Refused when there
@@ -230,35 +236,45 @@ func (l *Ledger) attach(ctx context.Context) error {
 	if attached {
 		return nil
 	}
-	answer, err := l.gets(ctx, get(l.keys.identity()))
+	answer, err := l.gets(ctx, store.OpGet(l.keys.Identity()))
 	if err != nil {
 		return err
 	}
-	kv, ok := answer.one(0)
+	kv, ok := answer.One(0)
 	if !ok {
-		return allocator.Errorf(allocator.Refused, "there is no cluster under %s yet: make one with `march layout init FILE`", l.keys)
+		return l.noIdentity(ctx, noCluster)
 	}
-	var id identityValue
-	if err := decode(kv, &id); err != nil {
+	var id record.Identity
+	if err := record.Decode(kv, &id); err != nil {
 		return err
 	}
 	return l.pin(id, answer.ClusterID)
 }
 
+// attachToRead is attach for what only reads: that the identity cannot be read is no
+// reason to show nothing of a cluster. Its errors are attach's other ones.
+func (l *Ledger) attachToRead(ctx context.Context) error {
+	err := l.attach(ctx)
+	if _, damaged := errors.AsType[*record.KeyError](err); damaged && allocator.KindOf(err) != allocator.Refused {
+		return nil
+	}
+	return err
+}
+
 // pin takes id for the cluster's identity from now on.
-func (l *Ledger) pin(id identityValue, clusterID uint64) error {
-	switch {
-	case l.cfg.UUID != "" && !strings.EqualFold(l.cfg.UUID, id.UUID):
-		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s, but this program is configured for cluster %s: check --cluster, --cluster-uuid and the etcd endpoints",
-			l.keys, id.UUID, l.cfg.UUID)
-	case id.ClusterID != clusterID:
-		return allocator.Errorf(allocator.Refused, "%s belongs to a cluster in etcd cluster %x, but etcd cluster %x answered: a wrong endpoint, or a copy of the data; `march recover` takes over an etcd that was restored into a new cluster",
-			l.keys, id.ClusterID, clusterID)
+func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
+	if err := id.Check(l.keys, l.cfg.UUID, clusterID); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.identity = id
 	return nil
+}
+
+// Cluster returns what reads this cluster without taking part in it.
+func (l *Ledger) Cluster() *record.Cluster {
+	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID, TryTimeout: l.cfg.TryTimeout}
 }
 
 // UUID returns the cluster's uuid. Its errors are attach's.
@@ -278,7 +294,14 @@ func (l *Ledger) Ping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return checkVersion(status.Version)
+	return store.CheckVersion(status.Version)
+}
+
+// status asks the etcd server that answers about itself, for TryTimeout at most.
+func (l *Ledger) status(ctx context.Context) (store.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	defer cancel()
+	return l.store.Status(ctx)
 }
 
 // randomHex returns 128 random bits.

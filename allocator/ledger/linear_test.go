@@ -13,8 +13,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // A leaseCall is one call of a history: a lease of count IDs in a room, or,
@@ -144,7 +144,7 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 			room := client % 2
 			own := rand.New(rand.NewPCG(seed, uint64(client)+1)) //nolint:gosec // a test's seed
 			p := c.start(linearRooms[room])
-			p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+			p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				time.Sleep(time.Duration(own.IntN(3)) * time.Millisecond) // who is next
 				if own.IntN(8) > 0 {
 					return ledgertest.Fate{}

@@ -5,8 +5,9 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Reads from the past do not make a move undone, for who made it: what MakeMove
@@ -20,25 +21,25 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	stale := 0
-	conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if op := txn.Then[0]; op.Get != nil && strings.HasPrefix(op.Get.Key, prefix+"migration") {
 			stale++
 			return ledgertest.Fate{Name: ledgertest.StaleRead, N: 1}
 		}
 		return ledgertest.Fate{}
 	})
-	m := ledger.Migration{From: from.Layout, Target: lay(t, "100 a=0-50 b=60-100")}
+	m := record.Migration{From: from.Layout, Target: lay(t, "100 a=0-50 b=60-100")}
 	for _, move := range []string{"100 a=0-50 b=55-100", "100 a=0-50 b=60-100"} {
-		m.Moves = append(m.Moves, ledger.Move{Kind: "retract", Layout: lay(t, move), Loses: []allocator.Room{"b"}})
+		m.Moves = append(m.Moves, record.Move{Kind: "retract", Layout: lay(t, move), Loses: []allocator.Room{"b"}})
 	}
 	if m, err = l.StartMigration(bg, from, m, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for reached := range len(m.Moves) {
-		if m, err = l.MakeMove(bg, m); err != nil || m.Reached != reached+1 {
+		if m, err = l.MakeMove(bg, m, store.KV{}); err != nil || m.Reached != reached+1 {
 			t.Fatalf("move %d: %d were reached, %v", reached+1, m.Reached, err)
 		}
-		if m, err = l.UpdateMigration(bg, m, "", "", func(m *ledger.Migration) error { m.Note("noted"); return nil }); err != nil {
+		if m, err = l.UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,7 +49,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	}
 	// Who reads it from the past is told so when changing it.
 	m, _ = l.Migration(bg, m.ID)
-	if _, err := l.UpdateMigration(bg, m, "", "", func(m *ledger.Migration) error { m.Note("late"); return nil }); stale == 0 {
+	if _, err := l.UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("late"); return nil }); stale == 0 {
 		t.Error("nothing was read from the past")
 	} else {
 		wantKind(t, err, allocator.Conflict)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // A lease tells of settings that a watch missed.
@@ -18,7 +19,7 @@ func TestLeaseTellsOfNewSettings(t *testing.T) {
 	if len(told) > 0 {
 		t.Fatalf("told %v of nothing", told)
 	}
-	c.update("t", func(s *ledger.TagSettings) { s.Chain.Reserve = time.Hour })
+	c.update("t", func(s *record.TagSettings) { s.Chain.Reserve = time.Hour })
 	a.lease(10)
 	if len(told) != 1 || told[0].Name != "t" || told[0].Settings.Chain.Reserve != time.Hour {
 		t.Errorf("told %v, want once of a reserve of an hour", told)
@@ -29,7 +30,7 @@ func TestLeaseTellsOfNewSettings(t *testing.T) {
 // A skip of all rooms that was forced is agreed to by each of them.
 func TestForcedSkipOfAllRooms(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.update("t", func(s *ledger.TagSettings) { s.MaxJump = 5000 })
+	c.update("t", func(s *record.TagSettings) { s.MaxJump = 5000 })
 	a, b := c.start("a"), c.start("b")
 	if _, err := c.admin.SkipTag(bg, "t", nil, 50_000, true, "test"); err != nil {
 		t.Fatal(err)

@@ -2,64 +2,95 @@ package ledger
 
 import (
 	"context"
+	"slices"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// Origin returns the room and the layout that an ID of a tag was leased under,
-// from the eras of all rooms. Its error is NotFound when it was never leased:
-// not yet, or skipped, or the tag never was.
-func (l *Ledger) Origin(ctx context.Context, name allocator.Tag, id int64) (allocator.Room, LayoutRecord, error) {
-	record, err := l.Refresh(ctx)
-	if err != nil {
-		return "", LayoutRecord{}, err
-	}
-	for _, room := range record.Ever {
-		eras, err := l.eras(ctx, room, name)
-		if err != nil {
-			return "", LayoutRecord{}, err
-		}
-		for _, era := range eras {
-			if id < era.First || id >= era.End {
-				continue
-			}
-			under, err := l.LayoutAt(ctx, era.Version)
-			if err != nil && allocator.KindOf(err) == allocator.NotFound {
-				return "", LayoutRecord{}, allocator.Errorf(allocator.NotFound, "ID %d of tag %s lies in a stretch that was lost when etcd went back in time: it is not known who leased it, if anybody did", id, name)
-			}
-			if err != nil {
-				return "", LayoutRecord{}, err
-			}
-			if under.Layout.Ranges[room].Contains(under.Layout.Residue(id)) {
-				return room, under, nil
-			}
-		}
-	}
-	return "", LayoutRecord{}, allocator.Errorf(allocator.NotFound, "ID %d of tag %s was never leased", id, name)
+// Origin is what etcd says of the room that leased an ID.
+type Origin struct {
+	Room   allocator.Room // that leased it; empty where that is not known
+	Layout record.Layout  // that it was leased under; zero where Room is empty
+	// Rooms, where Room is empty, had the ID's residue in a layout of the time when
+	// it was leased: the eras of that time are no longer kept.
+	Rooms []allocator.Room
+	// Lost is set, where Room is empty, if the ID lies between the eras of two epochs, or
+	// below the first era of a room, where that began after a recover: it may have been
+	// leased in a history that a restore lost.
+	Lost bool
+	// Unreadable, where Room is empty, are the layouts that would tell, but are missing
+	// from the history, no longer kept in it, or cannot be read.
+	Unreadable []record.KeyError
 }
 
-// eras returns all eras of a tag in a room, the ended ones and the current.
-func (l *Ledger) eras(ctx context.Context, room allocator.Room, name allocator.Tag) ([]Era, error) {
-	answer, err := l.gets(ctx, get(l.keys.mark(room, name)), getPrefix(l.keys.eras(room, name)))
+// Origin finds the room that leased an ID of a tag, in the eras of all rooms. Its error
+// is NotFound when the ID was never leased: not yet, or skipped, or there was no such
+// tag.
+func (l *Ledger) Origin(ctx context.Context, name allocator.Tag, id int64) (Origin, error) {
+	marks, err := l.Marks(ctx, name)
 	if err != nil {
-		return nil, err
+		return Origin{}, err
 	}
-	var eras []Era
-	if kv, ok := answer.one(0); ok {
-		mark, err := decodeMark(kv)
-		if err != nil {
-			return nil, err
+	layouts, bad, err := l.Layouts(ctx, 0, record.MaxLayouts)
+	if err != nil {
+		return Origin{}, err
+	}
+	s, _ := l.current()
+	stored := s.layout
+	var found Origin
+	for _, room := range stored.Ever {
+		mark := marks[room]
+		exactly, older, lost := mark.At(id, s.ended != nil)
+		found.Lost = found.Lost || lost
+		known := false
+		for _, under := range layouts {
+			has := under.Layout.Ranges[room].Contains(under.Layout.Residue(id))
+			known = known || exactly.Version == under.Layout.Version
+			switch {
+			case exactly.Version == under.Layout.Version && has:
+				return Origin{Room: room, Layout: under}, nil
+			case older && has && under.Layout.Version <= mark.Eras[0].Version:
+				found.Rooms = append(found.Rooms, room)
+				older = false
+			}
 		}
-		if mark.Era.Version != 0 {
-			eras = append(eras, mark.Era)
+		switch {
+		case older:
+			found.misses(bad...)
+			if n := len(layouts); n > 0 && layouts[n-1].Layout.Version > 1 {
+				found.misses(record.KeyError{
+					Key: l.keys.LayoutAt(layouts[n-1].Layout.Version - 1),
+					Err: allocator.Errorf(allocator.NotFound, "it is no longer kept"),
+				})
+			}
+		case exactly.Version != 0 && !known: // its era tells the room alone
+			found.Rooms = append(found.Rooms, room)
+			if n := len(layouts); n == 0 || len(bad) > 0 || exactly.Version > layouts[n-1].Layout.Version {
+				found.misses(l.missingLayout(exactly.Version, bad))
+			}
 		}
 	}
-	for _, kv := range answer.Got[1] {
-		era, err := decodeEra(kv)
-		if err != nil {
-			return nil, err
-		}
-		eras = append(eras, era)
+	if len(found.Rooms) == 0 && len(found.Unreadable) == 0 && !found.Lost {
+		return Origin{}, allocator.Errorf(allocator.NotFound, "ID %d of tag %s was never leased", id, name)
 	}
-	return eras, nil
+	return found, nil
+}
+
+// misses notes layouts that would tell, each once.
+func (o *Origin) misses(layouts ...record.KeyError) {
+	for _, bad := range layouts {
+		if !slices.ContainsFunc(o.Unreadable, func(b record.KeyError) bool { return b.Key == bad.Key }) {
+			o.Unreadable = append(o.Unreadable, bad)
+		}
+	}
+}
+
+// missingLayout returns why the layout of a version is not among those that were read.
+func (l *Ledger) missingLayout(version int64, bad []record.KeyError) record.KeyError {
+	key := l.keys.LayoutAt(version)
+	if i := slices.IndexFunc(bad, func(b record.KeyError) bool { return b.Key == key }); i >= 0 {
+		return bad[i]
+	}
+	return record.KeyError{Key: key, Err: allocator.Errorf(allocator.Internal, "it is missing")}
 }

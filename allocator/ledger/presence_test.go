@@ -3,8 +3,8 @@ package ledger_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,18 +12,20 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// instances returns the registered instances as room/name:version:alive.
+// instances returns the registered instances as room/name:version.
 func (c *cluster) instances(room allocator.Room) (out []string) {
 	c.tb.Helper()
-	all, err := c.admin.Instances(bg, room)
+	all, _, err := c.admin.Instances(bg, room)
 	if err != nil {
 		c.tb.Fatalf("instances: %v", err)
 	}
 	for _, i := range all {
-		out = append(out, fmt.Sprintf("%s/%s:%d:%v", i.Room, i.Name, i.Version, i.Alive))
-		if i.Address != string(i.Name)+".test:7010" || i.Build != "test" || i.Started.IsZero() || i.Alive == i.LastSeen.IsZero() {
+		out = append(out, fmt.Sprintf("%s/%s:%d", i.Room, i.Name, i.Version))
+		if i.Address != string(i.Name)+".test:7010" || i.Build != "test" || i.Started.IsZero() || i.LastSeen.IsZero() {
 			c.tb.Errorf("instance %+v", i)
 		}
 	}
@@ -50,38 +52,65 @@ func beating(p *process) (stop func() error) {
 	}
 }
 
+// heard returns when the last heartbeat of an instance was sent, and what tells it
+// from others.
+func (c *cluster) heard(id record.InstanceID) (time.Time, string) {
+	c.tb.Helper()
+	all, _, err := c.admin.Instances(bg, "")
+	if err != nil {
+		c.tb.Fatalf("instances: %v", err)
+	}
+	for _, i := range all {
+		if i.ID() == id {
+			return i.LastSeen, i.Beat
+		}
+	}
+	c.tb.Fatalf("%s is not registered", id)
+	return time.Time{}, ""
+}
+
 func TestRegistrationsAndHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		a, b := c.startAs("a", "one"), c.startAs("b", "one")
 		c.startAs("a", "two.x-y")
-		c.wantInstances("", "a/one:1:false", "a/two.x-y:1:false", "b/one:1:false")
+		c.wantInstances("", "a/one:1", "a/two.x-y:1", "b/one:1")
 		stop := beating(a)
-		c.wantInstances("a", "a/one:1:true", "a/two.x-y:1:false")
 		c.move("10 a=0-10")
 		if err := a.Serve(bg, 2); err != nil {
 			t.Fatal(err)
 		}
-		c.wantInstances("b", "b/one:1:false")
-		time.Sleep(time.Hour) // it lives as long as it beats
-		c.wantInstances("a", "a/one:2:true", "a/two.x-y:1:false")
+		c.wantInstances("b", "b/one:1")
+		_, silent := c.heard("b/one")
+		time.Sleep(time.Second)
+		for range 100 { // a heartbeat every five seconds
+			_, was := c.heard("a/one")
+			time.Sleep(5 * time.Second)
+			if seen, is := c.heard("a/one"); is == was || time.Since(seen) > 5*time.Second {
+				t.Fatalf("last heard of at %v, now %v", seen, time.Now())
+			}
+		}
+		if _, is := c.heard("b/one"); is != silent {
+			t.Error("an instance that does not run was heard of")
+		}
+		c.wantInstances("a", "a/one:2", "a/two.x-y:1")
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
-		time.Sleep(ledger.HeartbeatTTL + time.Second)
-		c.wantInstances("a", "a/one:2:false", "a/two.x-y:1:false") // silence is not absence
+		time.Sleep(time.Hour)
+		c.wantInstances("a", "a/one:2", "a/two.x-y:1") // silence is not absence
 		a.lease(10)
 		stop = beating(b)
 		_ = stop()
 		if err := b.Leave(bg); err != nil {
 			t.Fatal(err)
 		}
-		c.wantInstances("", "a/one:2:false", "a/two.x-y:1:false")
+		c.wantInstances("", "a/one:2", "a/two.x-y:1")
 		if keys := c.mem.Keys(prefix + "alive/b/"); len(keys) > 0 {
 			t.Errorf("left behind: %v", keys)
 		}
 		_, err := b.tryLease("t", 1)
-		wantKind(t, err, allocator.Refused, "not registered")
+		wantKind(t, err, allocator.Refused, "has left")
 		if err := b.Leave(bg); err != nil {
 			t.Errorf("leaving twice: %v", err)
 		}
@@ -92,125 +121,137 @@ func TestRegistrationsAndHeartbeats(t *testing.T) {
 	})
 }
 
-func TestHeartbeatOutlivesItsLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "10 a=0-5 b=5-10")
-		p := c.start("a")
-		stop := beating(p)
-		c.mem.ExpireAll()
-		c.wantInstances("a", "a/i1:1:false")
-		time.Sleep(10 * time.Second)
-		c.wantInstances("a", "a/i1:1:true")
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-}
-
-func TestRunEndsWhenTheRegistrationIsLost(t *testing.T) {
-	for name, lose := range map[string]func(c *cluster){
-		"another process registered":   func(c *cluster) { c.startAs("a", "one") },
-		"is not registered any longer": func(c *cluster) { c.corrupt("rooms/a/one", nil) },
-		// A clone: it has our incarnation, and our heartbeat as it was.
-		"runs twice": func(c *cluster) {
-			var v map[string]any
-			if err := json.Unmarshal(c.value("alive/a/one"), &v); err != nil {
-				t.Fatal(err)
-			}
-			v["nonce"] = "the clone's"
-			b, _ := json.Marshal(v)
-			c.corrupt("alive/a/one", b)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, "10 a=0-5 b=5-10")
-				p := c.startAs("a", "one")
-				done := make(chan error)
-				go func() { done <- p.Run(bg) }()
-				time.Sleep(time.Minute)
-				lose(c)
-				lost := time.Now()
-				wantKind(t, <-done, allocator.Refused, name)
-				if took := time.Since(lost); took > 6*time.Second {
-					t.Errorf("it took %v to find out", took)
-				}
-				wantKind(t, p.Serve(bg, 1), allocator.Refused, name)
-				c.mem.ExpireAll()
-			})
-		})
-	}
-}
-
-// Who was forgotten, and has seen it in a lease, stops: also where etcd is restored
-// before its next heartbeat, and has the registration again. It would live on
-// otherwise, and report no layout any longer.
-func TestRunEndsThoughARestoreHasTheRegistrationAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "10 a=0-5 b=5-10")
-		p := c.startAs("a", "one")
-		p.lease(1)
-		done := make(chan error, 1)
-		ctx, stop := context.WithCancel(bg)
-		defer stop()
-		go func() { done <- p.Run(ctx) }()
-		time.Sleep(11 * time.Second) // and a heartbeat is sent every five
-		backup := c.mem.Revision()
-		if err := c.admin.Forget(bg, "a", "one", "test"); err != nil {
-			t.Fatal(err)
-		}
-		_, err := p.tryLease("t", 1)
-		wantKind(t, err, allocator.Refused, "is not registered any longer")
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
-		time.AfterFunc(6*time.Second, stop)
-		wantKind(t, <-done, allocator.Refused, "is not registered any longer")
-		c.mem.ExpireAll()
-	})
-}
-
-// Faults of heartbeats never look like a clone, and heartbeats come through.
-func TestHeartbeatUnderEachFault(t *testing.T) {
-	for _, fate := range ledgertest.Fates() {
-		t.Run(fate.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, "10 a=0-5 b=5-10")
-				p := c.start("a")
-				var count atomic.Int64
-				p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
-					if n := int(count.Add(1)); writes("alive/")(txn) && n%3 != 1 {
-						return ledgertest.Fate{Name: fate, N: n % 4}
-					}
-					return ledgertest.Fate{}
-				})
-				stop := beating(p)
-				time.Sleep(10 * time.Minute)
-				c.mem.ExpireAll()
-				time.Sleep(10 * time.Minute)
-				c.wantInstances("a", "a/i1:1:true")
-				p.conn.Fate(nil)
-				p.lease(10)
-				if err := stop(); err != nil {
-					t.Errorf("Run: %v", err)
-				}
-			})
-		})
-	}
-}
-
 func TestRestartTakesTheNameOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		old := c.startAs("a", "one")
 		stop := beating(old)
 		fresh := c.startAs("a", "one")
-		c.wantInstances("a", "a/one:1:false") // the heartbeat there is the old one's
 		stopFresh := beating(fresh)
-		c.wantInstances("a", "a/one:1:true")
 		time.Sleep(time.Minute)
-		wantKind(t, stop(), allocator.Refused)
+		wantKind(t, stop(), allocator.Refused, "another process registered", "--name")
 		wantKind(t, old.Leave(bg), allocator.Refused) // and takes nothing away
-		c.wantInstances("a", "a/one:1:true")
+		wantKind(t, old.Serve(bg, 1), allocator.Refused)
+		c.wantInstances("a", "a/one:1")
+		fresh.lease(1)
 		if err := stopFresh(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A process whose machine's clock is a day behind takes over the name of one that
+// runs, and each then took the name from the other in turn: the newer
+// registration wins, whatever the clocks say.
+func TestTheNewerRegistrationWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		old := c.startAs("a", "one")
+		var v map[string]any // as a clock that is a day ahead has it written
+		if err := json.Unmarshal(c.value("rooms/a/one"), &v); err != nil {
+			t.Fatal(err)
+		}
+		v["started"] = time.Now().Add(24 * time.Hour).UTC().Format(time.RFC3339Nano)
+		b, _ := json.Marshal(v)
+		c.corrupt("rooms/a/one", b)
+		stop := beating(old)
+		fresh := c.startAs("a", "one")
+		stopFresh := beating(fresh)
+		time.Sleep(time.Minute)
+		wantKind(t, stop(), allocator.Refused, "another process registered")
+		fresh.lease(1)
+		if err := stopFresh(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A process that restarts under its name reported the latest layout at once, for
+// its predecessor too, which may be cut off and still issue what its room lost.
+// Now its registration has the predecessor's version until that one's hold has
+// passed. With the predecessor's journal it is sure that that one has ended.
+func TestARestartDoesNotReportForItsPredecessor(t *testing.T) {
+	for _, journal := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, "10 a=0-5 b=5-10")
+			as := ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test", Hold: time.Minute}
+			if journal {
+				as.Journal = t.TempDir()
+			}
+			join := func() *process {
+				p := &process{c: c, room: "a", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+				p.ledger = open(t, p.conn)
+				var err error
+				if p.Instance, err = p.ledger.Join(bg, as); err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			if err := join().Close(); err != nil { // it crashes
+				t.Fatal(err)
+			}
+			c.move("10 a=0-3 b=5-10")
+			p := join()
+			stop := beating(p)
+			if err := p.Serve(bg, 2); err != nil || p.Version() != 2 {
+				t.Errorf("serve: %v, version %d", err, p.Version())
+			}
+			time.Sleep(59 * time.Second)
+			want := "a/one:1"
+			if journal {
+				want = "a/one:2"
+			}
+			c.wantInstances("", want)
+			time.Sleep(2 * time.Second)
+			c.wantInstances("", "a/one:2")
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// An instance that had waited for its predecessor's hold wrote its own version once
+// only: where etcd did not answer just then, no heartbeat tried again, and a migration
+// waited for ever.
+func TestARestartReportsAsSoonAsItCan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		lost := 0
+		join := func() *process {
+			p := &process{c: c, room: "a", conn: c.mem.Open()}
+			p.ledger = open(t, p.conn)
+			var err error
+			p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test", Hold: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+				if len(txn.Then) == 1 && txn.Then[0].Put != nil && txn.Then[0].Put.Key == prefix+"rooms/a/one" && lost < 2 {
+					lost++
+					return ledgertest.Fate{Name: ledgertest.NotDone}
+				}
+				return ledgertest.Fate{}
+			})
+			return p
+		}
+		if err := join().Close(); err != nil { // it crashes
+			t.Fatal(err)
+		}
+		c.move("10 a=0-3 b=5-10")
+		p := join()
+		stop := beating(p)
+		time.Sleep(59 * time.Second)
+		c.wantInstances("", "a/one:1")
+		time.Sleep(time.Minute)
+		c.wantInstances("", "a/one:2")
+		if lost != 2 {
+			t.Errorf("%d reports were lost, want 2", lost)
+		}
+		if err := errors.Join(stop(), p.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -247,7 +288,7 @@ func TestJoinUnknownOutcome(t *testing.T) {
 				c.mem.Arrive()
 				p.lease(10)
 			}
-			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn ledger.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
 			if err := p.Leave(bg); err != nil {
 				wantKind(t, err, allocator.Unavailable)
 				if err := p.Leave(bg); err != nil {
@@ -265,7 +306,7 @@ func TestJoinUnknownOutcome(t *testing.T) {
 func TestRegistrationDespiteStaleReads(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
-		c.tag("full", func(s *ledger.TagSettings) { s.Limit = 2 })
+		c.tag("full", func(s *record.TagSettings) { s.Limit = 2 })
 		if again {
 			c.startAs("a", "one")
 		}
@@ -274,7 +315,7 @@ func TestRegistrationDespiteStaleReads(t *testing.T) {
 		if _, err := p.tryLease("full", 1); err != nil {
 			t.Fatal(err)
 		}
-		p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+		p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
 			if len(txn.If) > 3 && !ledgertest.Writes(txn) && met == 0 {
 				met++
 				return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.mem.Revision() - before)}

@@ -1,348 +1,301 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Recover makes a cluster lease again after its etcd went back in time.
 //
-// What makes it safe, in this order:
+//  1. It reads what the store has, and asks every process that may have leased since
+//     the backup what it remembers. Nothing is changed so far.
+//  2. Only when that went well it halts leasing, with a halt of its own: a lease
+//     compares the epoch, so none is made in this store from then on.
+//  3. The second question is a barrier (barrier.go): an instance that accepts it
+//     issues nothing from any transaction that it sent before, and leases nothing
+//     under any epoch that it has seen. So what it reports is all that it will ever
+//     issue.
+//  4. Marks that a memory knows to be higher than the store's are raised.
+//  5. All answers are confirmed. One transaction, which compares the halt's nonce,
+//     then begins a new random epoch with a layout version above all that are known.
+//     Its margin total covers leases of instances that did not answer: the
+//     floor adds it to every mark of an older total, so recover costs the same with
+//     ten tags and with ten million.
 //
-//  1. It halts the store first. A lease compares the epoch, so none is made in
-//     this store from then on: no mark moves but by Recover.
-//  2. The question to an instance is a barrier: who answers accepts no answer to
-//     a transaction that was sent before, and leases nothing until it sees an
-//     epoch that it has never seen. So what it reports is all that it will ever
-//     issue; without that, the answer of a lease that was still under way would
-//     be issued on top.
-//  3. For each tag the marks of all rooms go above all that any source knows, and
-//     a margin, to one number: no room, under whatever layout, leases below it.
-//  4. One transaction, which compares its own halt's nonce, begins a new random
-//     epoch. Leases under the old one cannot happen in this store; and not in
-//     another one, as who answered is barred.
-//
-// What is left: an instance that did not answer and issues what it holds above
-// the margin. See Missing.
+// One risk remains: an instance that did not answer issues the IDs that it holds until it
+// next reaches etcd; see enter.go and the documentation.
 
 // RecoverConfig says how to recover.
 type RecoverConfig struct {
 	Actor string
-	// Apply does it; otherwise nothing is changed, nobody is barred, and the
+	// Apply does it; otherwise nothing is changed, no instance is barred, and the
 	// report says what would be done.
 	Apply bool
-	// Ask asks an instance for its memory; bar is the barrier.
-	Ask func(ctx context.Context, s SeenInstance, bar bool) (Memory, error)
+	// Ask asks an instance for its memory.
+	Ask Ask
 	// Memories are those of journals.
 	Memories []Memory
 	// Without are instances to go on without.
-	Without []InstanceID
-	// Wait is how long to wait, after halting, for instances that etcd has
+	Without []record.InstanceID
+	// Skip are tags of which a mark cannot be read, to be left as they are.
+	Skip []allocator.Tag
+	// Wait is how long to wait, before halting, for instances that etcd has
 	// forgotten to register again.
 	Wait time.Duration
-	// Margin is how far above what is known marks are raised; 0 for a tag's
-	// max_step for each instance.
-	Margin int64
-	// Progress, if it is not nil, is called now and then.
+	// Margin is how many steps of each tag are left free for instances that recover
+	// goes on without; nil for 1 + 2 * age of the backup / reserve for each of them,
+	// by the least reserve of all tags, and at most 10 minutes.
+	Margin *int64
+	// Layout is which layout to go on with where etcd has an older one than an
+	// instance knows.
+	Layout LayoutChoice
+	// Given is the layout of LayoutGiven.
+	Given allocator.Layout
+	// Progress, if it is not nil, is called now and then, from several goroutines.
 	Progress func(RecoverProgress)
 }
 
+// Ask asks an instance for its memory. It calls use with each part of the marks
+// that the instance remembers, and returns the rest.
+type Ask func(ctx context.Context, s SeenInstance, q Question, use UseMarks) (Memory, error)
+
+// UseMarks takes some of the marks that an instance of a room remembers.
+type UseMarks func(room allocator.Room, marks []RememberedMark) error
+
+// LayoutChoice says which layout a recover puts in force.
+type LayoutChoice string
+
+// The choices. Undecided refuses to recover where the layouts differ.
+const (
+	LayoutUndecided LayoutChoice = ""
+	LayoutStored    LayoutChoice = "stored" // the one that etcd has
+	LayoutKnown     LayoutChoice = "known"  // the latest that any instance knows
+	LayoutGiven     LayoutChoice = "given"  // RecoverConfig.Given
+)
+
 // RecoverProgress is how far a recover is.
 type RecoverProgress struct {
-	Doing       string
-	Tags, Marks int64 // so far
+	Doing string
+	Done  int64 // of what Doing counts
+	Of    int64 // how much there is, 0 where that is not known
 }
 
 // RecoverReport is what a recover saw and did.
 type RecoverReport struct {
-	UUID     string
-	Halt     HaltRecord // that was in force; zero where there was none
-	Answered []InstanceID
-	Missing  []MissingInstance
-	Tags     int64
-	AtLimit  []allocator.Tag // that the margin brings to their limits, or above
-	Marks    int64           // raised, or to be raised
-	Version  int64           // of the layout that ends it
-	Epoch    string
+	UUID       string
+	Halt       record.HaltRecord // that was in force; zero where there was none
+	Answered   []record.InstanceID
+	LeftBefore []record.InstanceID // that left in good order before the backup
+	Missing    []MissingInstance
+	Unreadable []record.KeyError // keys that cannot be read
+	Beat       time.Time         // when etcd was last known to be there, by the restored store
+	Margin     int64             // of this recover, in steps
+	Total      int64             // of all recovers
+	AtLimit    []allocator.Tag   // that the margin takes to their limits, or above
+	Stored     record.Layout     // that etcd has; zero where it cannot be read
+	Known      allocator.Layout
+	Layout     allocator.Layout // that is put in force, with its version
+	Higher     int64            // marks that a memory knows to be higher than etcd's
+	Raised     int64            // of these
+	Halted     time.Duration    // from recover's own halt to the new epoch
+	Epoch      string           // empty before it is done
 }
 
-// MissingInstance is a process whose memory nobody has: what it leased since the
-// backup is covered by the margin only, and what it holds it may still issue.
+// MissingInstance is a process whose memory is not known. Only the margin covers its
+// leases since the backup, and it may still issue the IDs that it holds.
 type MissingInstance struct {
-	ID          InstanceID
+	ID          record.InstanceID
 	Incarnation string
 	Why         string
-	Left        bool // to be gone on without, as was said
+	Without     bool // the operator said to go on without it
 }
 
-const (
-	// recoverVersions is how far above all that are known the layout version of a
-	// recover lies at least: see newVersion.
-	recoverVersions = 100
-	// recoverBatch is how many marks are raised at once: three operations each, of
-	// the 128 that etcd takes.
-	recoverBatch = 40
-	// recoverForgets bounds the operations by which instances are forgotten at
-	// once, three for each.
-	recoverForgets = 100
-)
-
-type recovery struct {
-	l        *Ledger
-	cfg      RecoverConfig
-	report   *RecoverReport
-	identity KV
-	epoch    KV           // our halt
-	layout   LayoutRecord // that the store has,
-	seen     LayoutRecord // and the newest that we saw it have
-	again    bool         // the halt that was found is of a recover that did not end
-	rooms    []allocator.Room
-	version  int64
-	present  int      // how many instances there may be
-	memories []Memory // of journals and answers
-	tags     map[allocator.Tag]*recoverTag
-}
-
-// Recover recovers. Its errors are Refused (instances did not answer, the layout
-// cannot be used), Conflict (another recover began meanwhile) and Unavailable,
-// after which it may be run again: it goes on. The report is never nil.
+// Recover recovers. Its errors are Refused (instances did not answer, keys cannot be
+// read, layouts differ: nothing was changed), Conflict (another recover began
+// meanwhile), WentBack (etcd went back while recover ran) and Unavailable; it may
+// be run again after each. The report is never nil.
 func (l *Ledger) Recover(ctx context.Context, cfg RecoverConfig) (*RecoverReport, error) {
-	r := &recovery{l: l, cfg: cfg, report: &RecoverReport{}, tags: make(map[allocator.Tag]*recoverTag)}
+	r := &recovery{l: l, cfg: cfg, report: &RecoverReport{}}
+	r.mu.known = make(map[string]known)
+	r.mu.answers = make(map[string]*answer)
+	r.mu.silent = make(map[string]string)
+	r.mu.higher = make(map[roomTag]int64)
+	r.mu.unreadable = make(map[string]error)
 	return r.report, r.run(ctx)
 }
 
+// recovery is one run of Recover.
+type recovery struct {
+	l      *Ledger
+	cfg    RecoverConfig
+	report *RecoverReport
+	found  stored
+	halt   store.KV // our own, once it is written
+	nonce  string
+
+	reserve time.Duration // the least of all tags, and of the default
+
+	mu struct { // answers come from several goroutines
+		sync.Mutex
+		known      map[string]known    // processes that may have leased, by incarnation
+		answers    map[string]*answer  // by address
+		silent     map[string]string   // addresses at which no process answered, and why
+		higher     map[roomTag]int64   // what memories know better than the store,
+		learned    int                 // and how often they did
+		unreadable map[string]error    // keys, and why
+		rooms      []allocator.Room    // that ever had a range
+		version    int64               // the highest layout version,
+		latest     string              // and the epoch in which it was in force
+		extremes   record.Layout       // the narrowest range and the largest boundary of all layouts
+		layout     allocator.Layout    // of the highest version that is known whole
+		total      int64               // the largest margin total
+		taken      map[string]struct{} // incarnations whose memory is here
+	}
+}
+
+// roomTag names a mark.
+type roomTag struct {
+	room allocator.Room
+	tag  allocator.Tag
+}
+
 func (r *recovery) run(ctx context.Context) error {
-	if err := r.attach(ctx); err != nil {
-		return err
-	}
-	if _, err := r.l.Refresh(ctx); err != nil {
-		return err
-	}
-	if err := r.halt(ctx); err != nil {
-		return err
-	}
-	var err error
-	if r.memories, err = r.ask(ctx); err != nil {
-		return err
-	}
-	r.learn()
 	if err := r.read(ctx); err != nil {
 		return err
 	}
-	r.report.Tags = int64(len(r.tags))
-	for _, name := range sortedTags(r.tags) {
-		if t := r.tags[name]; t.known < t.limit && r.target(t) >= t.limit {
-			r.report.AtLimit = append(r.report.AtLimit, name)
-		}
-	}
-	if r.cfg.Apply && !mutant("recover-unanswered") && slices.ContainsFunc(r.report.Missing, func(m MissingInstance) bool { return !m.Left }) {
-		return allocator.Errorf(allocator.Refused, "not all instances answered; nothing was raised, and leasing stays halted: start them, or give their journals (--journal FILE), or stop them for good and go on --without %s", r.unanswered())
-	}
-	if err := r.raise(ctx); err != nil || !r.cfg.Apply {
+	if err := r.takeJournals(ctx); err != nil {
 		return err
 	}
-	return r.finish(ctx)
-}
-
-// forget returns what takes the registrations of those away that are gone on
-// without, so that the next recover has nothing to do with them. It is done with
-// the new epoch and not before: who lives after all, and finds its registration
-// gone under an epoch that it knows, would stop; under a new one it registers
-// again.
-func (r *recovery) forget(ctx context.Context) ([]Op, error) {
-	l, left := r.l, make(map[string]bool)
-	for _, m := range r.report.Missing {
-		left[m.Incarnation] = true
-	}
-	answer, err := r.gets(ctx, getPrefix(l.keys.registrations("")))
-	if err != nil {
-		return nil, err
-	}
-	var ops []Op
-	for _, kv := range answer.Got[0] {
-		var v registrationValue
-		key, err := l.keys.parse(kv.Key)
-		if err := errors.Join(err, decode(kv, &v)); err != nil {
-			return nil, err
-		}
-		if left[v.Incarnation] && len(ops) < recoverForgets {
-			ops = append(ops, Op{Delete: kv.Key}, Op{Delete: l.keys.silent(key.room, key.instance)},
-				l.audit(r.cfg.Actor, "forget instance", kv.Key, kv.Value, nil))
-		}
-	}
-	return ops, nil
-}
-
-// unanswered returns the instances to be gone on without, ROOM/INSTANCE separated
-// by commas.
-func (r *recovery) unanswered() string {
-	var ids []string
-	for _, m := range r.report.Missing {
-		ids = append(ids, string(m.ID))
-	}
-	return strings.Join(slices.Compact(ids), ",") // Missing is sorted
-}
-
-// StoredUUID returns the uuid that the store has, be its etcd another one than
-// the cluster's: what `march recover` goes by. Its errors are Refused and
-// Unavailable.
-func (l *Ledger) StoredUUID(ctx context.Context) (string, error) {
-	id, _, _, err := l.storedIdentity(ctx)
-	return id.UUID, err
-}
-
-// storedIdentity reads the identity, and the ID of the etcd cluster that answers.
-func (l *Ledger) storedIdentity(ctx context.Context) (id identityValue, kv KV, clusterID uint64, err error) {
-	answer, err := l.gets(ctx, get(l.keys.identity()))
-	if err != nil {
-		return id, kv, 0, err
-	}
-	var ok bool
-	if kv, ok = answer.one(0); !ok {
-		return id, kv, 0, allocator.Errorf(allocator.Refused, "there is no cluster under %s: nothing to recover", l.keys)
-	}
-	err = decode(kv, &id)
-	return id, kv, answer.ClusterID, err
-}
-
-// attach pins the cluster's uuid and the etcd cluster that answers, be it
-// another one than the identity has: finish writes that.
-func (r *recovery) attach(ctx context.Context) error {
-	id, kv, clusterID, err := r.l.storedIdentity(ctx)
-	if err != nil {
+	if err := r.askAll(ctx, nil); err != nil {
 		return err
 	}
-	r.identity, r.report.UUID = kv, id.UUID
-	id.ClusterID = clusterID
-	return r.l.pin(id, clusterID)
-}
-
-// halt writes a halt of our own, over whatever is there: of two who recover at
-// once, the first finds its nonce gone.
-func (r *recovery) halt(ctx context.Context) error {
-	s, _ := r.l.current()
-	if s.raw == nil {
-		return s.lessable()
+	if r.cfg.Apply && r.cfg.Wait > 0 {
+		r.progress("waiting for instances to register again", 0, 0)
+		if !sleep(ctx, r.cfg.Wait) {
+			return brokenOff(ctx)
+		}
+		if err := r.readRegistrations(ctx); err != nil {
+			return err
+		}
+		if err := r.askAll(ctx, nil); err != nil {
+			return err
+		}
 	}
-	r.report.Halt, _ = r.l.Halted()
-	r.again = s.halted != nil && s.halted.Recover
-	r.layout = s.layout
+	if err := r.decide(ctx); err != nil {
+		return err
+	}
 	if !r.cfg.Apply {
 		return nil
 	}
-	var err error
-	if r.epoch, err = r.l.halt(ctx, s.raw, haltValue{By: r.cfg.Actor, Why: "march recover", Recover: true}); err != nil {
+	began := time.Now()
+	if err := r.haltStore(ctx); err != nil {
 		return err
 	}
-	// Read again, under the halt: nothing changes it any longer.
-	if r.layout, err = r.l.Refresh(ctx); err != nil {
-		return err
+	if err := r.bar(ctx); err != nil {
+		return fmt.Errorf("leasing stays halted, run `march recover` again: %w", err)
 	}
-	if s, _ := r.l.current(); string(s.raw) != string(r.epoch.Value) {
-		return errOtherRecover
-	}
-	return r.readLayout(ctx)
-}
-
-// readLayout reads the layout that the store has. Where etcd went back after we
-// first looked, that is an older one than the ledger serves under: what is lost
-// begins after the store's, and the new one comes after both.
-func (r *recovery) readLayout(ctx context.Context) error {
-	answer, err := r.gets(ctx, get(r.l.keys.layout()))
-	if err != nil {
-		return err
-	}
-	kv, ok := answer.one(0)
-	if !ok {
-		return allocator.Errorf(allocator.Refused, "there is no key %s", r.l.keys.layout())
-	}
-	r.seen = r.layout
-	if r.layout, err = decodeLayout(kv); err != nil {
-		return err
-	}
-	r.layout.revision = kv.ModRevision
-	return nil
-}
-
-// gets reads keys in one transaction, under the condition that our own halt is in
-// force: what another recover makes of the store after us is not mixed with what
-// we found. A dry run halts nothing. Its errors are Conflict and Unavailable.
-func (r *recovery) gets(ctx context.Context, ops ...Op) (Answer, error) {
-	if !r.cfg.Apply {
-		return r.l.gets(ctx, ops...)
-	}
-	answer, err := r.l.read(ctx, Txn{If: []Cond{hasValue(r.epoch.Key, r.epoch.Value)}, Then: ops})
-	if err == nil && !answer.Succeeded {
-		err = errOtherRecover
-	}
-	return answer, err
-}
-
-func (r *recovery) progress(doing string, tags, marks int64) {
-	if r.cfg.Progress != nil {
-		r.cfg.Progress(RecoverProgress{Doing: doing, Tags: tags, Marks: marks})
-	}
-}
-
-// finish begins the new epoch: with the etcd cluster's present ID, a fresh beat,
-// and the layout written again as a new version, so that what comes now is an
-// era of its own.
-func (r *recovery) finish(ctx context.Context) error {
-	r.progress("beginning a new epoch", r.report.Tags, r.report.Marks)
-	l, k := r.l, r.l.keys
-	forget, err := r.forget(ctx)
-	if err != nil {
-		return err
-	}
-	status, err := l.store.Status(ctx)
-	if err != nil {
-		return err
-	}
-	var id identityValue
-	if err := decode(r.identity, &id); err != nil {
-		return err
-	}
-	id.ClusterID = status.ClusterID
-	layout := r.layout.Layout
-	layout.Version = r.version
-	record := LayoutRecord{Layout: layout, Ever: r.rooms, Time: now(), Actor: r.cfg.Actor, Lost: r.lost()}
-	value, epoch, beat := record.encode(randomHex()), encode(&epochValue{Epoch: mutated("epoch-counts", randomHex(), fmt.Sprintf("%032x", r.lost()))}), newBeat(status)
-	txn := Txn{
-		If: []Cond{
-			hasValue(k.epoch(), r.epoch.Value), {Key: k.layout(), ModRevision: r.layout.revision},
-			unchanged(r.identity), absent(k.layoutAt(record.Layout.Version)),
-		},
-		Then: append(forget,
-			put(k.epoch(), epoch), put(k.layout(), value), put(k.layoutAt(record.Layout.Version), value),
-			put(k.beat(), encode(&beat)), l.audit(r.cfg.Actor, "recover", k.epoch(), r.epoch.Value, epoch),
-		),
-	}
-	if identity := encode(&id); string(identity) != string(r.identity.Value) {
-		txn.Then = append(txn.Then, put(k.identity(), identity))
-	}
-	answer, err := l.try(ctx, txn)
-	if err == nil && answer.ClusterID != status.ClusterID {
-		err = allocator.Errorf(allocator.Unavailable, "two etcd clusters answer")
-	}
-	if err != nil || !answer.Succeeded { // unknown, or perhaps sent twice: the epoch is random
-		check, checkErr := l.gets(ctx, get(k.epoch()))
-		kv, ok := check.firstIfAny()
-		if checkErr != nil || !ok || string(kv.Value) != string(epoch) {
-			return cmp.Or(err, error(errOtherRecover))
-		}
-	}
-	var e epochValue
-	if err := decode(KV{Key: k.epoch(), Value: epoch}, &e); err != nil {
-		return err
-	}
-	r.report.Epoch = e.Epoch
-	_, err = l.Refresh(ctx)
+	r.report.Halted = time.Since(began)
+	r.forgetMissing(ctx)
+	_, err := r.l.Refresh(ctx)
 	return err
 }
+
+// barrier is that of the halt in force.
+func (r *recovery) barrier() *Barrier {
+	return &Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
+}
+
+// bar does what is done while leasing is halted by this recover.
+func (r *recovery) bar(ctx context.Context) error {
+	if err := r.askAll(ctx, r.barrier()); err != nil {
+		return err
+	}
+	if err := r.complete(); err != nil {
+		return err
+	}
+	if err := r.raise(ctx); err != nil {
+		return err
+	}
+	if err := r.confirm(ctx); err != nil {
+		return err
+	}
+	return r.begin(ctx)
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// brokenOff returns the error of a recover whose context has ended.
+func brokenOff(ctx context.Context) error {
+	return allocator.Errorf(allocator.Unavailable, "recover was broken off: %w", context.Cause(ctx))
+}
+
+func (r *recovery) progress(doing string, done, of int64) {
+	if r.cfg.Progress != nil {
+		r.cfg.Progress(RecoverProgress{Doing: doing, Done: done, Of: of})
+	}
+}
+
+// forgetMissing deletes the registrations of the instances that recover went on without,
+// so that the next recover need not ask them. An instance that lives after all registers
+// again. A registration that cannot be deleted stays, for `march instance forget`.
+func (r *recovery) forgetMissing(ctx context.Context) {
+	l, gone := r.l, make(map[string]bool)
+	for _, m := range r.report.Missing {
+		gone[m.Incarnation] = true
+	}
+	if len(gone) == 0 {
+		return
+	}
+	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
+	if err != nil {
+		return
+	}
+	var errs []error
+	for _, kv := range answer.Got[0] {
+		var v record.Registration
+		if record.Decode(kv, &v) != nil {
+			v.Incarnation = unreadableID(kv.Key)
+		}
+		if !gone[v.Incarnation] {
+			continue
+		}
+		_, err := l.change(ctx, store.Txn{If: []store.Cond{store.Unchanged(kv)}, Then: []store.Op{
+			{Delete: kv.Key}, l.audit(r.cfg.Actor, "forget instance", kv.Key, kv.Value, nil),
+		}})
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		l.log.Warn("registrations of instances that recover went on without stay: see `march instance forget`", "error", err)
+	}
+}
+
+// newVersion returns the layout version of a recover: 1,000 above the highest that is
+// known, so that it also lies above versions of moves that only an instance which did
+// not answer knows; and at least recover's clock in seconds since 2026, so that the
+// version of a recover that a later restore forgets does not come again. Uniqueness
+// does not depend on the clock: leases compare the epoch.
+func newVersion(known int64, at time.Time) int64 {
+	step := known + record.RecoverVersions
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return max(step, int64(at.Sub(began)/time.Second))
+}
+
+// withoutID reports whether the operator said to go on without an instance.
+func (r *recovery) withoutID(id record.InstanceID) bool { return slices.Contains(r.cfg.Without, id) }

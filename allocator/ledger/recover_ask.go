@@ -3,95 +3,312 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"maps"
 	"slices"
-	"time"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// ask asks every instance that it can learn of, from the registrations, from
-// journals, and from those that answer.
-func (r *recovery) ask(ctx context.Context) ([]Memory, error) {
-	if r.cfg.Apply && r.cfg.Wait > 0 {
-		r.progress("waiting for instances to register again", 0, 0)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(r.cfg.Wait):
-		}
-	}
-	answer, err := r.gets(ctx, getPrefix(r.l.keys.registrations("")))
-	if err != nil {
-		return nil, err
-	}
-	pending, err := r.l.parseRegistrations(answer.Got[0], "")
-	if err != nil {
-		return nil, err
-	}
-	var memories []Memory
-	had := make(map[string]bool) // incarnations whose memory we have
-	known := make(map[string]SeenInstance)
-	why := make(map[string]string)
-	take := func(m Memory) {
-		memories = append(memories, m)
-		for _, incarnation := range m.Incarnations {
-			had[incarnation] = true
-		}
-		pending = append(pending, m.Seen...)
-	}
+// known is a process that may have leased since the backup.
+type known struct {
+	SeenInstance
+
+	left      bool     // it left in good order before the backup
+	addresses []string // where it, or a process that took its place, was registered
+}
+
+// answer is what the process at an address answered last.
+type answer struct {
+	id          record.InstanceID
+	incarnation string
+	sequence    int64
+}
+
+// askAtOnce is how many instances are asked at once.
+const askAtOnce = 64
+
+// takeJournals takes over the memories of journals.
+func (r *recovery) takeJournals(ctx context.Context) error {
 	for _, m := range r.cfg.Memories {
 		if m.UUID != r.report.UUID {
-			return nil, allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s", m.ID(), m.UUID, r.report.UUID)
+			return allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s", m.ID(), m.UUID, r.report.UUID)
 		}
-		take(m)
+		if err := r.compare(ctx, m.Room, m.Marks); err != nil {
+			return err
+		}
+		r.take(m)
 	}
-	asked := make(map[string]bool) // addresses
-	for len(pending) > 0 {
-		s := pending[0]
-		pending = pending[1:]
-		known[s.Incarnation] = s
-		// Also who is known by a journal: the process may live, and must be barred.
-		if asked[s.Address] || s.Address == "" {
+	return nil
+}
+
+// take takes over a memory but for its marks.
+func (r *recovery) take(m Memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// The process itself, and the one before it: the memory of a process that leased
+	// nothing is all that one's.
+	for _, incarnation := range m.Incarnations {
+		r.mu.taken[incarnation] = struct{}{}
+	}
+	r.mu.rooms = record.Union(record.Union(r.mu.rooms, m.Rooms), []allocator.Room{m.Room})
+	if m.Version > r.mu.version {
+		r.mu.version, r.mu.latest = m.Version, m.Latest
+	}
+	r.mu.total = max(r.mu.total, m.MarginTotal)
+	r.mu.extremes = r.mu.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary})
+	if m.Layout.Version > r.mu.layout.Version {
+		r.mu.layout = m.Layout
+	}
+	sameEpoch := m.SeenUnder != "" && m.SeenUnder == r.found.stopped()
+	for _, s := range m.Seen {
+		r.know(s, sameEpoch && s.Left != 0 && s.Left <= r.found.beat.Revision)
+	}
+}
+
+// know notes a process that may have leased. The caller holds mu.
+func (r *recovery) know(s SeenInstance, left bool) {
+	s.Left = 0
+	k, was := r.mu.known[s.Incarnation]
+	if !was {
+		k = known{SeenInstance: s}
+	}
+	k.left = k.left || left
+	if s.Address != "" && !slices.Contains(k.addresses, s.Address) {
+		k.addresses = append(k.addresses, s.Address)
+	}
+	r.mu.known[s.Incarnation] = k
+}
+
+// readRegistrations notes the processes that are registered. A registration that
+// cannot be read is of a process that cannot be asked.
+func (r *recovery) readRegistrations(ctx context.Context) error {
+	reply, err := r.gets(ctx, store.OpGetPrefix(r.l.keys.Registrations("")))
+	if err == nil {
+		r.takeRegistrations(reply.Got[0])
+	}
+	return err
+}
+
+func (r *recovery) takeRegistrations(found []store.KV) {
+	for _, kv := range found {
+		// Processes that were lost under an earlier epoch no longer matter.
+		seen, err := r.l.parseRegistration(kv, r.found.stopped())
+		if err != nil {
+			r.unreadable(kv.Key, err)
+			if key, keyErr := r.l.keys.Parse(kv.Key); keyErr == nil {
+				seen = []SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
+			}
+		}
+		r.mu.Lock()
+		for _, s := range seen {
+			r.know(s, s.Left != 0) // the store itself has all that it leased
+		}
+		r.mu.Unlock()
+	}
+}
+
+// unreadableID stands for the incarnation of a registration that cannot be read.
+func unreadableID(key string) string { return "unreadable " + key }
+
+// askAll asks every process that it can learn of, by the registrations, by journals,
+// and by the answers. With a barrier it asks those that answered before, and those that
+// came since; recover goes on without those that did not answer before.
+func (r *recovery) askAll(ctx context.Context, barrier *Barrier) error {
+	asked := make(map[string]bool)
+	for done := int64(0); ; {
+		var wave []SeenInstance
+		r.mu.Lock()
+		for _, incarnation := range slices.Sorted(maps.Keys(r.mu.known)) {
+			k := r.mu.known[incarnation]
+			for _, address := range k.addresses {
+				if k.left || asked[address] || barrier != nil && r.mu.silent[address] != "" {
+					continue
+				}
+				asked[address] = true
+				s := k.SeenInstance
+				s.Address = address
+				wave = append(wave, s)
+			}
+		}
+		r.mu.Unlock()
+		if len(wave) == 0 {
+			return nil
+		}
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(askAtOnce)
+		for _, s := range wave {
+			group.Go(func() error { return r.ask(ctx, s, barrier) })
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		done += int64(len(wave))
+		r.progress("asking instances", done, 0)
+	}
+}
+
+// ask asks the process at an address. Its error is of the store, and ends the recover.
+func (r *recovery) ask(ctx context.Context, s SeenInstance, barrier *Barrier) error {
+	r.mu.Lock()
+	before := r.mu.answers[s.Address]
+	r.mu.Unlock()
+	q := Question{UUID: r.report.UUID, Barrier: barrier}
+	if before != nil {
+		q.After = before.sequence
+	}
+	var failed error
+	use := func(room allocator.Room, marks []RememberedMark) error {
+		failed = r.compare(ctx, room, marks)
+		return failed
+	}
+	m, err := r.cfg.Ask(ctx, s, q, use)
+	if err == nil && before != nil && m.Incarnations[len(m.Incarnations)-1] != before.incarnation {
+		q.After = 0 // another process answers there by now
+		m, err = r.cfg.Ask(ctx, s, q, use)
+	}
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil && ctx.Err() != nil:
+		return brokenOff(ctx)
+	case err != nil:
+		r.unanswered(s.Address, err.Error())
+	case m.UUID != r.report.UUID:
+		r.unanswered(s.Address, "an instance of another cluster answers there")
+	case barrier != nil && !m.Barred:
+		r.unanswered(s.Address, "it did not accept the barrier: "+m.Unbarred)
+	default:
+		r.take(m)
+		r.mu.Lock()
+		delete(r.mu.silent, s.Address)
+		r.mu.answers[s.Address] = &answer{
+			id: m.ID(), incarnation: m.Incarnations[len(m.Incarnations)-1], sequence: m.Sequence,
+		}
+		r.mu.Unlock()
+	}
+	return nil
+}
+
+// unanswered notes why the memory of the processes at an address is not here.
+func (r *recovery) unanswered(address, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.mu.answers[address]; a != nil {
+		// It answered before: its leases since are not known.
+		delete(r.mu.taken, a.incarnation)
+		delete(r.mu.answers, address)
+	}
+	r.mu.silent[address] = why
+}
+
+// complete brings the report up to date. Its error is Refused where a process did
+// not answer that the operator did not name.
+func (r *recovery) complete() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.report
+	p.Answered, p.LeftBefore, p.Missing = nil, nil, nil
+	for _, a := range r.mu.answers {
+		p.Answered = append(p.Answered, a.id)
+	}
+	for incarnation, k := range r.mu.known {
+		if _, taken := r.mu.taken[incarnation]; taken {
 			continue
 		}
-		asked[s.Address] = true
-		r.progress("asking "+string(s.ID())+" at "+s.Address, 0, 0)
-		// Who is asked leases nothing in the epoch that it knows: were that the one
-		// which another recover began just now, it would for ever.
-		if _, err := r.gets(ctx, get(r.l.keys.epoch())); err != nil {
-			return nil, err
-		}
-		m, err := r.cfg.Ask(ctx, s, r.cfg.Apply)
-		switch {
-		case err != nil:
-			why[s.Address] = err.Error()
-		case m.UUID != r.report.UUID:
-			why[s.Address] = "an instance of another cluster answers there"
-		default:
-			r.report.Answered = append(r.report.Answered, m.ID())
-			take(m)
-		}
-	}
-	ids := make(map[InstanceID]bool)
-	for incarnation, s := range known {
-		ids[s.ID()] = true
-		if had[incarnation] {
+		if k.left {
+			p.LeftBefore = append(p.LeftBefore, k.ID())
 			continue
 		}
-		m := MissingInstance{ID: s.ID(), Incarnation: incarnation, Why: why[s.Address], Left: slices.Contains(r.cfg.Without, s.ID())}
-		if m.Why == "" {
-			m.Why = "who answers there does not have this process's memory"
+		m := MissingInstance{
+			ID: k.ID(), Incarnation: incarnation, Without: r.withoutID(k.ID()),
+			Why: "the process that answers there does not have this process's memory",
 		}
-		r.report.Missing = append(r.report.Missing, m)
+		for _, address := range k.addresses {
+			m.Why = cmp.Or(r.mu.silent[address], m.Why)
+		}
+		p.Missing = append(p.Missing, m)
 	}
-	for _, m := range memories {
-		ids[m.ID()] = true
-	}
-	r.present = max(len(ids), 1)
-	slices.SortFunc(r.report.Missing, func(a, b MissingInstance) int {
+	r.listUnreadable()
+	slices.Sort(p.Answered)
+	slices.Sort(p.LeftBefore)
+	p.Answered, p.LeftBefore = slices.Compact(p.Answered), slices.Compact(p.LeftBefore)
+	slices.SortFunc(p.Missing, func(a, b MissingInstance) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
-	slices.Sort(r.report.Answered)
-	r.report.Answered = slices.Compact(r.report.Answered)
-	return memories, nil
+	p.Higher = int64(len(r.mu.higher))
+	var ids []string
+	for _, m := range p.Missing {
+		if !m.Without {
+			ids = append(ids, string(m.ID))
+		}
+	}
+	if ids = slices.Compact(ids); len(ids) > 0 {
+		return allocator.Errorf(allocator.Refused, "%d instances did not answer; start them, or give their journals (--journal FILE), or stop them for good and go on --without %s",
+			len(ids), strings.Join(ids, ","))
+	}
+	return nil
+}
+
+// listUnreadable brings the report's keys up to date that cannot be read. The caller
+// holds mu.
+func (r *recovery) listUnreadable() {
+	r.report.Unreadable = nil
+	for _, key := range slices.Sorted(maps.Keys(r.mu.unreadable)) {
+		r.report.Unreadable = append(r.report.Unreadable, *record.Unreadable(key, r.mu.unreadable[key]))
+	}
+}
+
+// confirm writes another halt over the first one, and asks all that answered once
+// more: an answer is void once its instance has met an epoch in force. The nonce of
+// the second halt stands for all that was raised under the first: a backup that was
+// taken in between, should etcd go back to it now, has the first nonce, and no epoch
+// begins over it.
+func (r *recovery) confirm(ctx context.Context) error {
+	for also := []store.Op{r.auditBarred()}; ; also = nil {
+		if err := r.haltStore(ctx, also...); err != nil {
+			return err
+		}
+		r.progress("confirming the answers", 0, 0)
+		sequence := r.higherSequence()
+		if err := r.askAll(ctx, r.barrier()); err != nil {
+			return err
+		}
+		if err := r.complete(); err != nil {
+			return err
+		}
+		if r.higherSequence() == sequence {
+			return nil
+		}
+		if err := r.raise(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// auditBarred returns the audit entry that says which instances are barred, and
+// which recover goes on without.
+func (r *recovery) auditBarred() store.Op {
+	var v struct {
+		Barred  []record.InstanceID `json:"barred"`
+		Without []record.InstanceID `json:"without"`
+	}
+	v.Barred = r.report.Answered
+	for _, m := range r.report.Missing {
+		v.Without = append(v.Without, m.ID)
+	}
+	list, _ := json.Marshal(v) // texts can be encoded
+	return r.l.audit(r.cfg.Actor, "bar instances", r.halt.Key, nil, list)
+}
+
+// higherSequence counts how often a memory knew a mark better than was known before.
+func (r *recovery) higherSequence() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.learned
 }

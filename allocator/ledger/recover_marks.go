@@ -1,309 +1,324 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"slices"
-	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/crash"
 )
 
-// recoverTag is what is known of a tag.
-type recoverTag struct {
-	known int64 // the largest next of any source
-	step  int64 // its max_step
-	limit int64
-}
+const (
+	// recoverPage is how many marks are compared or raised in one transaction: etcd
+	// takes 128 operations.
+	recoverPage = 120
+	// recoverAtOnce is how many such transactions are under way at once: leasing is
+	// halted meanwhile. With four, 300,000 marks took over a minute where etcd is 50 ms
+	// away, for waiting alone.
+	recoverAtOnce = 16
+)
 
-// learn takes over what was remembered: tags, rooms and layout versions, even
-// those that the store has forgotten.
-func (r *recovery) learn() {
-	r.rooms = slices.Concat(r.layout.Ever, r.seen.Ever)
-	r.version = max(r.layout.Layout.Version, r.seen.Layout.Version)
-	for _, m := range r.memories {
-		r.rooms = append(append(r.rooms, m.Room), m.Rooms...)
-		r.version = max(r.version, m.Version)
-		for tag, next := range m.Marks {
-			r.tag(tag).know(mutated("recover-by-store", next, 0))
+// compare holds marks that an instance of a room remembers against the store, and
+// keeps those that are higher.
+func (r *recovery) compare(ctx context.Context, room allocator.Room, marks []RememberedMark) error {
+	for page := range slices.Chunk(marks, recoverPage) {
+		ops := make([]store.Op, len(page))
+		for k, m := range page {
+			ops[k] = store.OpGet(r.l.keys.Mark(room, m.Tag))
 		}
-	}
-	slices.Sort(r.rooms)
-	r.rooms = slices.Compact(r.rooms)
-	r.version = newVersion(r.version, now())
-	r.report.Version = r.version
-}
-
-// newVersion returns the layout version of a recover: above the newest that is
-// known, and above those that nobody who answered knows. An instance that was left
-// out may serve one of those: it would take a version below its own, or the same
-// one again, for one that it serves already, and its registration would say so,
-// which is what migrations wait for. As many are lost as were made since the
-// backup, an earlier recover's among them: no step above what is known is surely
-// enough, but no layout is made within the millisecond of the one before, so the
-// time at which each recover is made keeps them in order.
-//
-// Uniqueness does not depend on it: leases compare the epoch. So a clock that goes
-// wrong is no worse than the step alone, and one far in the future needs no bound:
-// until its time comes, recovers have the step alone, and as a Duration ends 292
-// years after 2000, a version of a clock is below 2^44, with room for as many steps
-// and moves as anybody makes.
-func newVersion(known int64, at time.Time) int64 {
-	step := known + recoverVersions
-	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // the later, the fewer digits people read
-	return mutated("recover-versions", max(step, at.Sub(began).Milliseconds()), step)
-}
-
-// tag returns what is known of a tag.
-func (r *recovery) tag(name allocator.Tag) *recoverTag {
-	t, ok := r.tags[name]
-	if !ok {
-		t = &recoverTag{step: allocator.DefaultSettings().MaxStep, limit: allocator.MaxID}
-		r.tags[name] = t
-	}
-	return t
-}
-
-func (t *recoverTag) know(next int64) { t.known = max(t.known, next) }
-
-// target returns what a tag's marks are raised to. Not cut at the tag's limit,
-// which is one of the backup's: it may have been raised since, and IDs leased
-// above it, by who does not answer. A mark above the limit makes a tag exhausted,
-// as one at it does; but should somebody raise the limit again, the margin counts.
-func (r *recovery) target(t *recoverTag) int64 {
-	margin := r.cfg.Margin
-	if margin == 0 {
-		margin = t.step // LargestStep is 2^40 and there are fewer than 2^22 instances: no overflow
-		if int64(r.present) < allocator.MaxID/t.step {
-			margin *= int64(r.present)
-		}
-	}
-	if t.known > allocator.MaxID-margin {
-		return allocator.MaxID
-	}
-	return t.known + margin
-}
-
-// lost is the version of the stretch that was lost: one that the store never
-// had.
-func (r *recovery) lost() int64 { return r.layout.Layout.Version + 1 }
-
-// read reads all tags and marks that the store has.
-func (r *recovery) read(ctx context.Context) error {
-	const pageSize = 1000
-	for from, end := r.l.keys.tags(), prefixEnd(r.l.keys.tags()); ; {
-		answer, err := r.gets(ctx, page(from, end, pageSize))
+		reply, err := r.gets(ctx, ops...)
 		if err != nil {
 			return err
 		}
-		for _, kv := range answer.Got[0] {
-			t, err := r.l.decodeTag(kv)
-			if err != nil {
-				return err
+		r.mu.Lock()
+		for k, m := range page {
+			var mark record.Mark
+			if kv, ok := reply.One(k); ok {
+				if mark, err = record.DecodeMark(kv); err != nil {
+					r.mu.unreadable[kv.Key] = err
+					continue
+				}
 			}
-			known := r.tag(t.Name)
-			known.know(t.Settings.Start)
-			known.step, known.limit = t.Settings.Chain.MaxStep, t.Settings.Limit
-			from = kv.Key + "\x00"
+			if at := (roomTag{room, m.Tag}); m.Next > max(mark.Next, r.mu.higher[at]) {
+				r.mu.higher[at] = m.Next
+				r.mu.learned++
+			}
 		}
-		r.progress("reading tags", int64(len(r.tags)), 0)
-		if len(answer.Got[0]) < pageSize {
-			break
-		}
-	}
-	marks := int64(0)
-	for _, room := range r.rooms {
-		from, end := r.l.keys.marksOf(room), prefixEnd(r.l.keys.marksOf(room))
-		for {
-			answer, err := r.gets(ctx, page(from, end, pageSize))
-			if err != nil {
-				return err
-			}
-			found := answer.Got[0]
-			if err := r.readMarks(ctx, found); err != nil {
-				return err
-			}
-			marks += int64(len(found))
-			r.progress("reading marks", int64(len(r.tags)), marks)
-			if len(found) < pageSize {
-				break
-			}
-			from = found[len(found)-1].Key + "\x00"
-		}
+		r.mu.Unlock()
 	}
 	return nil
 }
 
-// readMarks takes over marks. One that a recover which did not end has raised
-// counts as it was before, or each run would raise it further.
-func (r *recovery) readMarks(ctx context.Context, found []KV) error {
-	for chunk := range slices.Chunk(found, comparePage) {
-		before := make(map[string]int64)
-		if r.again {
-			ops := make([]Op, 0, len(chunk))
-			for _, kv := range chunk {
-				key, err := r.l.keys.parse(kv.Key)
-				if err != nil {
-					return err
-				}
-				ops = append(ops, get(r.l.keys.era(key.room, key.tag, r.lost())))
-			}
-			answer, err := r.gets(ctx, ops...)
-			if err != nil {
-				return err
-			}
-			for i := range chunk {
-				if kv, ok := answer.one(i); ok {
-					era, err := decodeEra(kv)
-					if err != nil {
-						return err
-					}
-					before[chunk[i].Key] = era.First
-				}
-			}
-		}
-		for _, kv := range chunk {
-			key, err := r.l.keys.parse(kv.Key)
-			if err != nil {
-				return err
-			}
-			mark, err := decodeMark(kv)
-			if err != nil {
-				return err
-			}
-			next := mark.Next
-			if was, ok := before[kv.Key]; ok {
-				next = was
-			}
-			r.tag(key.tag).know(next)
-		}
-	}
-	return nil
-}
-
-// pair is a mark to be raised.
-type pair struct {
-	tag  allocator.Tag
-	room allocator.Room
-}
-
-// raise raises the marks of all rooms for each tag to one number, and writes
-// the stretch that is lost by that as an era of its own.
+// raise raises the marks that a memory knows to be higher than the store's: those of
+// the rooms that leased.
 func (r *recovery) raise(ctx context.Context) error {
-	if len(r.rooms) > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Refused, "there were %d rooms in all; a cluster can have had %d", len(r.rooms), allocator.MaxRooms)
+	r.mu.Lock()
+	pairs := make([]roomTag, 0, len(r.mu.higher))
+	for at := range r.mu.higher {
+		pairs = append(pairs, at)
 	}
-	if !r.cfg.Apply {
-		r.report.Marks = int64(len(r.tags)) * int64(len(r.rooms))
-		return nil
+	r.mu.Unlock()
+	slices.SortFunc(pairs, func(a, b roomTag) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag)) })
+	r.report.Higher, r.report.Raised = int64(len(pairs)), 0
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(recoverAtOnce)
+	for page := range slices.Chunk(pairs, recoverPage) {
+		group.Go(func() error { return r.raisePage(ctx, page) })
 	}
-	var batch []pair
-	tags := int64(0)
-	flush := func() error {
-		for attempt := 0; len(batch) > 0; attempt++ {
-			done, err := r.raiseBatch(ctx, batch)
-			if err != nil && (attempt == haltAttempts || allocator.KindOf(err) != allocator.Unavailable) {
-				return err
-			}
-			if !done && attempt == haltAttempts {
-				return allocator.Errorf(allocator.Conflict, "marks are written by others, though leasing is halted: another program?")
-			}
-			if done {
-				batch = batch[:0]
-			} else if !pause(ctx) {
-				return ctx.Err()
-			}
-		}
-		r.progress("raising marks", tags, r.report.Marks)
-		return nil
-	}
-	for _, tag := range sortedTags(r.tags) {
-		for _, room := range r.rooms {
-			if batch = append(batch, pair{tag, room}); len(batch) == recoverBatch {
-				if err := flush(); err != nil {
-					return err
-				}
-			}
-		}
-		tags++
-	}
-	return flush()
+	return group.Wait()
 }
 
-// raiseBatch raises marks. False means that it is to be done again.
-func (r *recovery) raiseBatch(ctx context.Context, batch []pair) (bool, error) {
-	k := r.l.keys
-	ops := make([]Op, 0, 3*len(batch))
-	for _, p := range batch {
-		ops = append(ops, get(k.mark(p.room, p.tag)), get(k.era(p.room, p.tag, r.lost())), Op{Get: &Get{
-			Interval: Interval{Key: k.eras(p.room, p.tag), End: k.era(p.room, p.tag, r.lost())}, Limit: 1, Descending: true,
-		}})
+// raisePage raises marks in one transaction, until they are raised.
+func (r *recovery) raisePage(ctx context.Context, page []roomTag) error {
+	for range haltAttempts {
+		done, err := r.tryRaise(ctx, page)
+		if done {
+			r.mu.Lock()
+			r.report.Raised += int64(len(page))
+			r.progress("raising marks", r.report.Raised, r.report.Higher)
+			r.mu.Unlock()
+			return nil
+		}
+		if err != nil && allocator.KindOf(err) != allocator.Unavailable {
+			return err
+		}
+		if !store.Pause(ctx) {
+			return brokenOff(ctx)
+		}
 	}
-	answer, err := r.gets(ctx, ops...)
+	return allocator.Errorf(allocator.Unavailable, "etcd did not take the raise of %d marks in %d tries", len(page), haltAttempts)
+}
+
+// tryRaise is one try of raisePage. After an error, or false, the marks are read
+// again, which shows whether they were raised.
+func (r *recovery) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
+	k := r.l.keys
+	ops := make([]store.Op, len(page))
+	for i, at := range page {
+		ops[i] = store.OpGet(k.Mark(at.room, at.tag))
+	}
+	reply, err := r.gets(ctx, ops...)
 	if err != nil {
 		return false, err
 	}
-	txn := Txn{If: []Cond{hasValue(k.epoch(), r.epoch.Value)}}
-	raised := int64(0)
-	for i, p := range batch {
-		var mark Mark
-		key := k.mark(p.room, p.tag)
-		cond := absent(key)
-		if kv, ok := answer.one(3 * i); ok {
-			if mark, err = decodeMark(kv); err != nil {
-				return false, err
+	txn := store.Txn{If: []store.Cond{store.HasValue(r.halt.Key, r.halt.Value)}}
+	r.mu.Lock()
+	for i, at := range page {
+		var mark record.Mark
+		key := k.Mark(at.room, at.tag)
+		cond := store.Absent(key)
+		if kv, ok := reply.One(i); ok {
+			if mark, err = record.DecodeMark(kv); err != nil {
+				r.mu.unreadable[key] = err
+				continue // decide has the operator's word for it
 			}
-			cond = unchanged(kv)
+			cond = store.Unchanged(kv)
 		}
-		from := mark.Next
-		if kv, ok := answer.one(3*i + 2); ok { // above the mark only where that was deleted by hand
-			last, err := decodeEra(kv)
-			if err != nil {
-				return false, err
-			}
-			from = max(from, last.End)
-			r.tags[p.tag].know(last.End)
+		if to := r.mu.higher[at]; mark.Next < to {
+			mark = mark.Raised(to)
+			txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, mark.Encode()))
 		}
-		to := r.target(r.tags[p.tag])
-		if mark.Next >= to {
-			continue
-		}
-		era := Era{Stamp: Stamp{Epoch: r.epochNonce(), Revision: r.epoch.ModRevision}, Version: r.lost(), First: from, End: to}
-		if kv, ok := answer.one(3*i + 1); ok {
-			was, err := decodeEra(kv)
-			if err != nil {
-				return false, err
-			}
-			if era.First = was.First; was.End >= to {
-				era = was // never less than an earlier run wrote
-			}
-		}
-		txn.If = append(txn.If, cond)
-		txn.Then = append(txn.Then, put(key, mutated("recover-each-room", mark.raised(era.End), r.byOwn(p, mark)).encode()))
-		if era.First < era.End { // else nothing was lost but a mark that was deleted by hand
-			txn.Then = append(txn.Then, put(k.era(p.room, p.tag, r.lost()), era.encode()))
-		}
-		raised++
 	}
-	if raised == 0 {
+	r.mu.Unlock()
+	if len(txn.Then) == 0 {
 		return true, nil
 	}
-	// A crash or a lost answer here leaves marks raised or not: who reads them
-	// again sees which.
-	if answer, err = r.l.try(ctx, txn); err != nil || !answer.Succeeded {
-		return false, err
-	}
+	// A crash or a lost answer here leaves the marks raised or not: the next try, or
+	// the next recover, reads them again.
+	reply, err = r.l.try(ctx, txn)
 	crash.Here(crash.AfterRaise)
-	r.report.Marks += raised
-	return true, nil
+	return err == nil && reply.Succeeded, err
 }
 
-var errOtherRecover = &allocator.Error{Kind: allocator.Conflict, Msg: "another `march recover` began meanwhile, or ended: see `march audit list`"}
-
-func (r *recovery) epochNonce() string {
-	var e epochValue
-	if decode(r.epoch, &e) != nil || e.Halted == nil {
-		return "" // Era.fits refuses it
+// decide brings the report up to date, and chooses margin and layout. Its error is
+// Refused where an operator has to say more first.
+func (r *recovery) decide(ctx context.Context) error {
+	err := r.complete()
+	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
+		return reserveErr
 	}
-	return e.Halted.Nonce
+	r.chooseMargin()
+	layoutErr := r.chooseLayout()
+	if limitErr := r.limits(ctx); limitErr != nil {
+		return limitErr
+	}
+	return cmp.Or(r.unreadableMarks(), err, layoutErr)
+}
+
+// leastReserve reads the least reserve of all tags: a step lasts for the reserve of its
+// tag, so of such a tag an instance leases most steps in the same time. Tags that the
+// backup does not know may have the default. It reads them before leasing is halted: an
+// instance that the operator named may fall silent later.
+func (r *recovery) leastReserve(ctx context.Context) error {
+	r.reserve = allocator.DefaultSettings().Reserve
+	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
+		return nil
+	}
+	_, err := r.l.eachTagPage(ctx, eachPage, func(tags []record.Tag) ([]record.KeyError, error) {
+		for _, t := range tags {
+			r.reserve = min(r.reserve, t.Settings.Chain.Reserve)
+		}
+		return nil, nil
+	})
+	return err
+}
+
+// chooseMargin chooses the margin of this recover: none where every instance answered,
+// else a guess for each that did not. It grows where an instance falls silent after the
+// margin was chosen first.
+func (r *recovery) chooseMargin() {
+	p := r.report
+	switch {
+	case r.cfg.Margin != nil:
+		p.Margin = *r.cfg.Margin
+	default:
+		age := max(0, r.l.now().Sub(p.Beat))
+		p.Margin = max(p.Margin, int64(len(p.Missing))*(1+2*int64(age/r.reserve)))
+	}
+	p.Total = r.mu.total + p.Margin
+}
+
+// chooseLayout chooses the layout that is put in force, and its version.
+func (r *recovery) chooseLayout() error {
+	p := r.report
+	p.Known = r.mu.layout
+	choice := r.cfg.Layout
+	if choice == LayoutUndecided {
+		if stored := p.Stored.Layout; stored.Ranges != nil && p.Known.Version > stored.Version && !p.Known.Equal(stored) {
+			p.Layout = stored // to be shown
+			return allocator.Errorf(allocator.Refused, "etcd has layout version %d, but an instance knows version %d, with other ranges: choose with --layout known, --layout stored or --layout FILE",
+				stored.Version, p.Known.Version)
+		}
+		choice = LayoutStored
+	}
+	switch choice {
+	case LayoutKnown:
+		p.Layout = p.Known
+	case LayoutGiven:
+		p.Layout = r.cfg.Given
+	default:
+		p.Layout = p.Stored.Layout
+	}
+	if p.Layout.Ranges == nil {
+		return allocator.Errorf(allocator.Refused, "the layout in etcd cannot be read (%v): give one with --layout FILE, or with --layout known that of an instance", r.found.layoutErr)
+	}
+	if err := p.Layout.Validate(); err != nil {
+		return err
+	}
+	p.Layout.Version = newVersion(r.mu.version, r.l.now())
+	if len(r.mu.rooms) > allocator.MaxRooms {
+		return allocator.Errorf(allocator.Refused, "etcd, instances and journals know of %d rooms in all; a cluster can have had %d: recover from another backup, one that knows the rooms", len(r.mu.rooms), allocator.MaxRooms)
+	}
+	if rooms := record.Union(r.mu.rooms, p.Layout.Rooms()); len(rooms) > allocator.MaxRooms {
+		return allocator.Errorf(allocator.Refused, "there were %d rooms in all; a cluster can have had %d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
+	}
+	return nil
+}
+
+// unreadableMarks refuses to go on where a mark cannot be read, and the operator did
+// not say to leave its tag as it is.
+func (r *recovery) unreadableMarks() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listUnreadable()
+	for key := range r.mu.unreadable {
+		parts, err := r.l.keys.Parse(key)
+		if err == nil && parts.Kind == "marks" && !slices.Contains(r.cfg.Skip, parts.Tag) {
+			return allocator.Errorf(allocator.Refused, "%s cannot be read: repair it, or leave tag %s as it is with --skip-tag %s", key, parts.Tag, parts.Tag)
+		}
+	}
+	return nil
+}
+
+// limits names the tags that the margin takes to their limits.
+func (r *recovery) limits(ctx context.Context) error {
+	if r.report.Margin == 0 || r.found.layoutErr != nil {
+		return nil
+	}
+	s := &state{total: r.report.Total, layout: r.found.layout}
+	tags := int64(0)
+	bad, err := r.l.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		if s.newFloor("", termsOf(t), marks).least >= t.Settings.Limit {
+			r.report.AtLimit = append(r.report.AtLimit, t.Name)
+		}
+		if tags++; tags%eachPage == 0 {
+			r.progress("reading tags", tags, 0)
+		}
+		return nil
+	})
+	for _, key := range bad {
+		r.unreadable(key.Key, key.Err)
+	}
+	return err
+}
+
+// begin begins the new epoch: with the list of processes that answered, the etcd
+// cluster's present ID, a fresh beat, and the layout as a new version.
+func (r *recovery) begin(ctx context.Context) error {
+	r.progress("beginning a new epoch", 0, 0)
+	l, k, f := r.l, r.l.keys, &r.found
+	var status store.Status
+	var oldest []store.Op
+	err := together(ctx, func(ctx context.Context) (err error) {
+		status, err = l.status(ctx)
+		return err
+	}, func(ctx context.Context) error {
+		oldest = l.makeRoom(ctx, k.Layouts())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if status.ClusterID != f.identity.ClusterID {
+		return allocator.Errorf(allocator.Unavailable, "etcd cluster %x answers by now, and recover began in %x: check --etcd, and run it again", status.ClusterID, f.identity.ClusterID)
+	}
+	p := r.report
+	r.mu.Lock()
+	p.Layout.Version = newVersion(r.mu.version, r.l.now())
+	r.chooseMargin()
+	stored := r.record()
+	answered := &record.Answered{Epoch: randomHex(), Incarnations: []string{}}
+	for incarnation := range r.mu.taken {
+		answered.Incarnations = append(answered.Incarnations, incarnation)
+	}
+	r.mu.Unlock()
+	slices.Sort(answered.Incarnations)
+	beat := newBeat(status, r.l.now())
+	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
+	value := stored.Encode(randomHex())
+	txn := store.Txn{
+		If: []store.Cond{
+			store.HasValue(k.Epoch(), r.halt.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
+		},
+		Then: []store.Op{
+			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
+			store.OpPut(k.Identity(), record.Encode(&f.identity)), store.OpPut(k.Beat(), record.Encode(&beat)),
+			l.audit(r.cfg.Actor, "recover", k.Epoch(), r.halt.Value, epoch),
+		},
+	}
+	reply, err := l.try(ctx, txn.With(oldest))
+	if err != nil || !reply.Succeeded { // unknown, or sent twice: the epoch is random
+		check, checkErr := l.gets(ctx, store.OpGet(k.Epoch()))
+		kv, ok := check.FirstIfAny()
+		if checkErr != nil || !ok || string(kv.Value) != string(epoch) {
+			return cmp.Or(err, error(errOtherRecover))
+		}
+	}
+	p.Epoch = answered.Epoch
+	l.mu.Lock()
+	l.mu.version = stored.Layout.Version
+	l.mu.Unlock()
+	return nil
+}
+
+// record returns the layout that is put in force, as it is stored. The caller holds
+// mu.
+func (r *recovery) record() record.Layout {
+	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()), Time: r.l.now(), Actor: r.cfg.Actor}.
+		After(r.mu.extremes)
 }

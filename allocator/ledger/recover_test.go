@@ -4,32 +4,58 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/verify"
 )
 
-// recover recovers c with those who live.
-func (c *cluster) recover(conn *ledgertest.Conn, living []*process, change ...func(*ledger.RecoverConfig)) (*ledger.RecoverReport, error) {
-	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: func(_ context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
-		for _, p := range living {
-			if s.Address == string(p.name)+".test:7010" {
-				return p.Report(bar)
-			}
-		}
-		return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "nobody is at %s", s.Address)
-	}}
+// recover recovers c with the processes that live, on the layout that is known.
+func (c *cluster) recover(conn store.Store, living []*process, change ...func(*ledger.RecoverConfig)) (*ledger.RecoverReport, error) {
+	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Layout: ledger.LayoutKnown, Ask: asking(living)}
 	for _, f := range change {
 		f(&cfg)
 	}
 	return open(c.tb, conn).Recover(bg, cfg)
 }
 
-func without(ids ...ledger.InstanceID) func(*ledger.RecoverConfig) {
+// mustRecover recovers c, which must not fail.
+func (c *cluster) mustRecover(living []*process, change ...func(*ledger.RecoverConfig)) *ledger.RecoverReport {
+	c.tb.Helper()
+	report, err := c.recover(c.mem.Open(), living, change...)
+	if err != nil || report.Epoch == "" {
+		c.tb.Fatalf("recover: %+v, %v", report, err)
+	}
+	return report
+}
+
+// asking asks the processes that live, at their addresses.
+func asking(living []*process) ledger.Ask {
+	return func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		for _, p := range living {
+			if s.Address == string(p.name)+".test:7010" {
+				m := p.Report(ctx, q)
+				return m, use(m.Room, m.Marks)
+			}
+		}
+		return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "no process is at %s", s.Address)
+	}
+}
+
+func without(ids ...record.InstanceID) func(*ledger.RecoverConfig) {
 	return func(cfg *ledger.RecoverConfig) { cfg.Without = ids }
 }
+
+func margin(steps int64) func(*ledger.RecoverConfig) {
+	return func(cfg *ledger.RecoverConfig) { cfg.Margin = &steps }
+}
+
+func dry(cfg *ledger.RecoverConfig) { cfg.Apply = false }
 
 func missing(r *ledger.RecoverReport) (ids []string) {
 	for _, m := range r.Missing {
@@ -38,9 +64,31 @@ func missing(r *ledger.RecoverReport) (ids []string) {
 	return ids
 }
 
+func (p *process) id() record.InstanceID {
+	return ledger.Registration{Room: p.room, Name: p.name}.ID()
+}
+
+// hear has p read what etcd shows now.
+func (p *process) hear() {
+	p.c.tb.Helper()
+	p.ledger.Uncheck()
+	if _, err := p.ledger.Refresh(bg); err != nil && allocator.KindOf(err) == allocator.Unavailable {
+		p.c.tb.Fatalf("refresh: %v", err)
+	}
+}
+
+// verified checks that verify.Run finds nothing wrong.
+func verified(t *testing.T, c *cluster) {
+	t.Helper()
+	report, err := verify.Run(bg, open(t, c.mem.Open()).Cluster(), verify.Options{})
+	if err != nil || len(report.Problems) > 0 {
+		t.Errorf("verify: %q, %v", report.Problems, err)
+	}
+}
+
 // Whatever the restore, and whatever was forgotten by it (leases, a tag, a room,
-// layouts, registrations): after a recover everybody leases again, without a
-// restart, and no ID comes twice.
+// layouts, registrations): after a recover all instances lease again, without a
+// restart, and no ID comes twice. Where all answered there is no margin.
 func TestRecover(t *testing.T) {
 	for _, bump := range []int64{0, 1_000_000_000} {
 		for _, id := range []uint64{ledgertest.ClusterID, 42} {
@@ -50,7 +98,7 @@ func TestRecover(t *testing.T) {
 				a.lease(10)
 				b.lease(1000)
 				backup := c.mem.Revision()
-				c.tag("later", func(*ledger.TagSettings) {})
+				c.tag("later", func(*record.TagSettings) {})
 				c.move("100 a=0-30 b=50-100 c=30-50")
 				other, third := c.start("a"), c.start("c")
 				living := []*process{a, b, other, third}
@@ -63,35 +111,34 @@ func TestRecover(t *testing.T) {
 					}
 				}
 				c.mem.Restore(backup, bump, id)
-				for _, p := range living { // some see it by themselves, and register again
+				for _, p := range living {
 					_, err := p.tryLease("t", 1000)
 					wantKind(t, err, allocator.WentBack)
 				}
 				if id != ledgertest.ClusterID && c.isHalted() != "" {
 					t.Errorf("another etcd cluster was halted: %s", c.isHalted())
 				}
-				var skip []func(*ledger.RecoverConfig)
-				if id != ledgertest.ClusterID {
-					// Nobody wrote into the other one, so it knows of two only; the rest are named.
-					skip = append(skip, func(cfg *ledger.RecoverConfig) {
-						cfg.Memories = []ledger.Memory{other.report(), third.report()}
-					})
+				// What etcd forgot is known by the memories of those that it knows, or is given.
+				memories := func(cfg *ledger.RecoverConfig) {
+					cfg.Memories = []ledger.Memory{other.Report(bg, ledger.Question{}), third.Report(bg, ledger.Question{})}
 				}
-				dry, err := c.recover(c.mem.Open(), living, append(skip, func(cfg *ledger.RecoverConfig) { cfg.Apply = false })...)
-				if err != nil || len(dry.Missing) > 0 || dry.Marks == 0 || dry.Epoch != "" {
-					t.Fatalf("dry run: %+v, %v", dry, err)
+				report, err := c.recover(c.mem.Open(), living, memories, dry)
+				if err != nil || len(report.Missing) > 0 || report.Higher == 0 || report.Epoch != "" {
+					t.Fatalf("dry run: %+v, %v", report, err)
 				}
-				report, err := c.recover(c.mem.Open(), living, skip...)
-				if err != nil || len(report.Missing) > 0 || report.Tags != 2 || report.Marks != 6 || report.Epoch == "" {
-					t.Fatalf("%+v, %v", report, err)
+				report = c.mustRecover(living, memories)
+				if len(report.Missing) > 0 || report.Raised != 6 || report.Margin != 0 || report.Total != 0 {
+					t.Fatalf("%+v", report)
 				}
-				if _, err := c.admin.Refresh(bg); err != nil {
-					t.Fatal(err)
+				if !report.Layout.Equal(lay(t, "100 a=0-30 b=50-100 c=30-50")) {
+					t.Errorf("layout %v", report.Layout)
 				}
-				c.tag("later", func(*ledger.TagSettings) {})
+				c.admin = open(t, c.mem.Open())
+				c.tag("later", func(*record.TagSettings) {})
 				for range 2 {
-					for _, p := range []*process{a, b, other} {
-						if seg := p.lease(100); seg.Version != report.Version {
+					for _, p := range living {
+						p.hear()
+						if seg := p.lease(100); seg.Version != report.Layout.Version {
 							t.Errorf("leased %v", seg)
 						}
 						if _, err := p.tryLease("later", 100); err != nil {
@@ -99,24 +146,52 @@ func TestRecover(t *testing.T) {
 						}
 					}
 				}
-				_, err = third.tryLease("t", 1)
-				wantKind(t, err, allocator.NoRange)
-				record, err := open(t, c.mem.Open()).Refresh(bg)
-				if err != nil || !slices.Contains(record.Ever, "c") {
-					t.Errorf("room c is forgotten: %+v, %v", record, err)
-				}
-				c.admin = open(t, c.mem.Open())
-				c.move("100 a=0-30 b=50-100 c=30-50")
-				third.lease(10)
 				c.start("c").lease(10)
 				if why := c.isHalted(); why != "" {
 					t.Errorf("halted again: %s", why)
 				}
-				_, _, err = c.admin.Origin(bg, "t", 1500)
-				wantKind(t, err, allocator.NotFound, "lost when etcd went back in time")
 				c.check()
 			})
 		}
+	}
+}
+
+// Recover writes only marks that a memory knows better than the store: with ten
+// thousand tags that no room leased since the backup it writes as much as with ten.
+// It once raised the marks of every tag in every room while leasing was halted.
+func TestRecoverCostsTheSame(t *testing.T) {
+	cost := func(tags int) (writes int) {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		a, b := c.start("a"), c.start("b")
+		for i := range tags {
+			tag := allocator.Tag(fmt.Sprint("tag-", i))
+			c.tag(tag, func(*record.TagSettings) {})
+			for _, p := range []*process{a, b} {
+				if _, err := p.tryLease(tag, 10); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		backup := c.mem.Revision()
+		a.lease(10)
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		conn := c.mem.Open()
+		var mu sync.Mutex
+		conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			if ledgertest.Writes(txn) {
+				mu.Lock()
+				defer mu.Unlock()
+				writes++
+			}
+			return ledgertest.Fate{}
+		})
+		if report, err := c.recover(conn, []*process{a, b}); err != nil || report.Raised != 1 {
+			t.Errorf("%d tags: %+v, %v", tags, report, err)
+		}
+		return writes
+	}
+	if few, many := cost(3), cost(300); few != many {
+		t.Errorf("%d writing transactions with 3 tags, %d with 300", few, many)
 	}
 }
 
@@ -136,12 +211,11 @@ func TestRecoverWithAnEarlierRegistration(t *testing.T) {
 		c.mem.Restore(backup, bump, ledgertest.ClusterID)
 		_, err := a.tryLease("t", 10)
 		wantKind(t, err, allocator.WentBack)
-		if _, err := c.recover(c.mem.Open(), []*process{a}); err != nil {
-			t.Fatal(err)
-		}
+		version := c.mustRecover([]*process{a}).Layout.Version
+		a.hear()
 		a.lease(10)
 		for try := 1; ; try++ {
-			if err = a.Serve(bg, 101); err == nil || try == 3 {
+			if err = a.Serve(bg, version); err == nil || try == 3 {
 				break
 			}
 		}
@@ -152,90 +226,25 @@ func TestRecoverWithAnEarlierRegistration(t *testing.T) {
 	}
 }
 
-// A mark that somebody deleted by hand, while leasing is halted, is there again
-// after a recover, above all that its room ever leased: known by who leased it, or
-// from the eras that ended.
-func TestRecoverAfterAMarkWasDeleted(t *testing.T) {
-	for _, alive := range []bool{true, false} {
-		c := newCluster(t, "100 a=0-50 b=50-100")
-		a, b := c.start("a"), c.start("b")
-		a.lease(5000)
-		c.move("100 a=0-30 b=50-100")
-		ended := c.mark("a").Next
-		b.lease(10)
-		living, change := []*process{b}, without("a/"+ledger.InstanceID(a.name))
-		if alive {
-			a.lease(500)
-			living, change = []*process{a, b}, without()
-		} else {
-			a.lease(1) // so that the era ends
-		}
-		if _, err := c.admin.Halt(bg, "ann", "a mark was deleted"); err != nil {
-			t.Fatal(err)
-		}
-		was := c.mark("a").Next
-		c.corrupt("marks/a/t", nil)
-		if _, err := c.recover(c.mem.Open(), living, change); err != nil {
-			t.Fatal(err)
-		}
-		if is := c.mark("a").Next; is <= ended || alive && is <= was {
-			t.Errorf("room a's mark is %d, was %d when it was deleted, and %d when an era ended", is, was, ended)
-		}
-		for _, p := range living {
-			p.lease(10)
-		}
-		c.check()
-	}
-}
-
-// A lease whose answer is still under way when the barrier is passed is lost,
-// however late it comes; and nothing is leased before there is a new epoch.
-func TestBarrier(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	p.lease(10)
-	var memory ledger.Memory
-	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
-		if writes("marks/")(txn) && memory.UUID == "" {
-			memory = p.report()
-		}
-		return ledgertest.Fate{}
-	})
-	seg, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "march recover", "new epoch")
-	if memory.Marks["t"] != 11 || c.mark("a").Next != 21 {
-		t.Errorf("remembered %d, the mark is %d, leased %v", memory.Marks["t"], c.mark("a").Next, seg)
-	}
-	_, err = p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "march recover")
-	if why := c.isHalted(); why != "" {
-		t.Errorf("halted: %s", why)
-	}
-	if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
-		t.Fatal(err)
-	}
-	p.lease(10)
-	c.check()
-}
-
 // A recover that fails at any of its transactions, done or not, is run again and
-// ends; marks are not raised further by that.
+// ends.
 func TestRecoverFailsAnywhere(t *testing.T) {
 	for _, fate := range []ledgertest.FateName{ledgertest.NotDone, ledgertest.DoneAnswerLost, ledgertest.Late, ledgertest.Twice} {
 		t.Run(fate.String(), func(t *testing.T) {
 			for at := 1; ; at++ {
 				c := newCluster(t, "100 a=0-50 b=50-100")
-				for i := range 30 {
-					c.tag(allocator.Tag(fmt.Sprint("tag-", i)), func(*ledger.TagSettings) {})
-				}
-				p := c.start("a")
+				p, q := c.start("a"), c.start("b")
 				p.lease(10)
 				backup := c.mem.Revision()
 				p.lease(100)
+				q.lease(100)
 				c.mem.Restore(backup, 0, ledgertest.ClusterID)
 				conn := c.mem.Open()
+				var mu sync.Mutex
 				met := 0
-				conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+				conn.Fate(func(txn store.Txn) ledgertest.Fate {
+					mu.Lock()
+					defer mu.Unlock()
 					if ledgertest.Writes(txn) && len(txn.Then) > 0 && txn.Then[0].Put != nil {
 						if met++; met == at {
 							return ledgertest.Fate{Name: fate, N: 2}
@@ -243,20 +252,21 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 					}
 					return ledgertest.Fate{}
 				})
-				report, err := c.recover(conn, []*process{p})
+				living := []*process{p, q}
+				report, err := c.recover(conn, living)
 				if err != nil {
-					verify(t, c)
-					report, err = c.recover(c.mem.Open(), []*process{p})
+					verified(t, c)
+					report, err = c.recover(c.mem.Open(), living)
 				}
-				verify(t, c)
+				verified(t, c)
 				if err != nil || report.Epoch == "" {
 					t.Fatalf("fault at write %d: %+v, %v", at, report, err)
 				}
 				c.mem.Arrive()
-				if next, want := c.mark("b").Next, int64(211+100_000_000); next != want && (fate != ledgertest.Late || next != want+100_000_000) { // a late end of the first run: the second one recovers what is well
-					t.Errorf("fault at write %d: raised to %d, want %d", at, next, want)
+				for _, p := range living {
+					p.hear()
+					p.lease(10)
 				}
-				p.lease(10)
 				c.start("b").lease(10)
 				c.check()
 				if met < at {
@@ -267,76 +277,61 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 	}
 }
 
-// verify checks that Verify finds nothing wrong.
-func verify(t *testing.T, c *cluster) {
-	t.Helper()
-	report, err := open(t, c.mem.Open()).Verify(bg, nil)
-	if err != nil || len(report.Problems) > 0 {
-		t.Errorf("verify: %q, %v", report.Problems, err)
+// A small tag that the margin takes to its limit is named before that is done.
+func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.tag("small", func(s *record.TagSettings) { s.Limit, s.Chain.MinStep, s.Chain.MaxStep = 5000, 10, 100 })
+	p := c.start("a")
+	p.lease(10)
+	for steps, want := range map[int64][]allocator.Tag{0: nil, 10: nil, 20: {"small"}} { // 300 IDs a step
+		report, err := c.recover(c.mem.Open(), []*process{p}, dry, margin(steps))
+		if got := slices.DeleteFunc(report.AtLimit, func(tag allocator.Tag) bool { return tag == "t" }); err != nil || !slices.Equal(got, want) {
+			t.Errorf("margin %d: %v, %v", steps, got, err)
+		}
 	}
 }
 
-// Who was left out and comes back with IDs that others may have by now drops
-// them, raises the mark over them, and tells.
-func TestLeftOutOfRecover(t *testing.T) {
+// The audit says which instances a recover barred, and which it went on without.
+func TestRecoverAuditsWhatItBarred(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	p, q := c.start("a"), c.start("a")
+	p, q := c.start("a"), c.start("b")
 	p.lease(10)
-	backup := c.mem.Revision()
-	p.lease(5_000)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	if _, err := c.recover(c.mem.Open(), []*process{q}, without("a/i1", "a/i2"), func(cfg *ledger.RecoverConfig) { cfg.Margin = 100 }); err != nil {
+	c.mustRecover([]*process{p}, without(q.id()))
+	entries, _, err := c.admin.Audits(bg, "", 10)
+	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
-	p.OnBehind(func(tag allocator.Tag, next int64) { told = append(told, fmt.Sprint(tag, " ", next)) })
-	held := p.last["t"] + 1
-	seg := p.lease(10)
-	if seg.First < held || !slices.Equal(told, []string{fmt.Sprint("t ", held)}) {
-		t.Errorf("leased %v, held up to %d, told %v", seg, held, told)
-	}
-	if c.mark("a").Next <= held {
-		t.Errorf("the mark is %d", c.mark("a").Next)
+	at := slices.IndexFunc(entries, func(e record.AuditEntry) bool { return e.Action == "bar instances" })
+	if at < 0 || entries[at].Actor != "ann" || entries[at].To != `{"barred":["a/i1"],"without":["b/i2"]}` {
+		t.Errorf("audit: %+v", entries)
 	}
 }
 
-// report returns what p remembers, and bars it.
-func (p *process) report() ledger.Memory {
-	m, err := p.Report(true)
-	if err != nil {
-		p.c.tb.Errorf("report: %v", err)
+// A mark that cannot be read, or a stray key among the registrations, is named before
+// leasing is halted. Recover once halted first and then failed, which left the whole
+// cluster halted.
+func TestRecoverReadsBeforeItHalts(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.tag("other", func(*record.TagSettings) {})
+	p := c.start("a")
+	p.lease(10)
+	if _, err := p.tryLease("other", 10); err != nil {
+		t.Fatal(err)
 	}
-	return m
-}
-
-// A registration that was written again in the stretch that is lost has a lower
-// mod revision after the restore than the one its instance knows: the instance
-// leases again all the same.
-func TestRecoverAfterServing(t *testing.T) {
-	for _, bump := range []int64{0, 1_000_000_000} {
-		t.Run(fmt.Sprint("bump ", bump), func(t *testing.T) {
-			c := newCluster(t, "100 a=0-50 b=50-100")
-			a, b := c.start("a"), c.start("b")
-			a.lease(10)
-			b.lease(10)
-			backup := c.mem.Revision()
-			version := c.move("100 a=0-30 b=50-100").Layout.Version
-			a.lease(10)
-			if err := a.Serve(bg, version); err != nil {
-				t.Fatal(err)
-			}
-			a.lease(10)
-			c.mem.Restore(backup, bump, ledgertest.ClusterID)
-			_, err := a.tryLease("t", 10)
-			wantKind(t, err, allocator.WentBack)
-			if report, err := c.recover(c.mem.Open(), []*process{a, b}); err != nil || len(report.Missing) > 0 {
-				t.Fatalf("%+v, %v", report, err)
-			}
-			for range 2 {
-				a.lease(10)
-				b.lease(10)
-			}
-			c.check()
-		})
+	c.corrupt("marks/a/t", []byte(`{"format":99}`))
+	c.corrupt("rooms/Bad Name", []byte(`?`))
+	report, err := c.recover(c.mem.Open(), []*process{p})
+	wantKind(t, err, allocator.Refused, "marks/a/t cannot be read", "--skip-tag t")
+	if len(report.Unreadable) != 2 || c.isHalted() != "" {
+		t.Errorf("unreadable %q, halted %q", report.Unreadable, c.isHalted())
+	}
+	c.mustRecover([]*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Skip = []allocator.Tag{"t"} })
+	p.hear()
+	if _, err := p.tryLease("other", 10); err != nil {
+		t.Error(err)
+	}
+	_, err = p.tryLease("t", 10)
+	if err == nil {
+		t.Error("leased of a mark that cannot be read")
 	}
 }

@@ -8,20 +8,29 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/journal"
+	"github.com/march-id/march/allocator/ledger/record"
 )
+
+// written is what an instance's journal has of its memory.
+type written struct {
+	epoch   string // the last one
+	version int64
+	total   int64
+	rooms   []allocator.Room // sorted
+}
 
 // openJournal opens this instance's journal in a directory, and recalls what
 // earlier processes of its name wrote there.
 //
 // A journal is of one cluster: a directory may hold those of several clusters,
 // rooms and instances.
-func (i *Instance) openJournal(dir string) error {
+func (i *Instance) openJournal(ctx context.Context, dir string) error {
 	l := i.ledger
 	l.mu.Lock()
 	uuid := l.mu.identity.UUID
 	l.mu.Unlock()
 	path := filepath.Join(dir, uuid, string(i.room), string(i.name)+".journal")
-	j, s, err := journal.Open(path, journal.Record{UUID: uuid, Room: string(i.room), Name: string(i.name)})
+	j, s, err := journal.Open(ctx, path, journal.Record{UUID: uuid, Room: string(i.room), Name: string(i.name)}, l.log)
 	if err != nil {
 		return err
 	}
@@ -32,21 +41,27 @@ func (i *Instance) openJournal(dir string) error {
 	i.journal = j
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := &l.mu.timeline
+	t := &l.mu.clock
 	if n := len(m.Epochs); n > 0 && t.current == "" {
-		t.past = make(map[string]struct{}, n)
-		for _, epoch := range m.Epochs[:n-1] {
-			t.past[epoch] = struct{}{}
-		}
-		t.current, t.seen, t.barred = m.Epochs[n-1], s.Revision, s.Barred
+		t.knew(m.Epochs[:n-1]...)
+		t.current, t.seen = m.Epochs[n-1], s.Revision
 	}
-	for tag, next := range m.Marks {
-		i.memory.marks[tag] = ownMark{next: next, order: t.order}
+	if m.Version > t.version {
+		t.version, t.latest = m.Version, m.Latest
+	}
+	t.total = max(t.total, m.MarginTotal)
+	for name, mark := range s.Marks {
+		// All that an earlier process leased counts as leased by this one.
+		i.memory.marks[allocator.Tag(name)] = ownMark{next: mark.Next, leased: mark.Next, version: mark.Version}
 	}
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
-	i.memory.epochs, i.memory.version, i.memory.rooms = m.Epochs, m.Version, m.Rooms
-	i.memory.blank = s.Blank || len(m.Incarnations) == 0
+	i.memory.epochs = m.Epochs
+	i.memory.written = written{version: m.Version, total: m.MarginTotal, rooms: m.Rooms}
+	if n := len(m.Epochs); n > 0 {
+		i.memory.written.epoch = m.Epochs[n-1]
+	}
+	i.memory.unconfirmed = s.Unconfirmed || len(m.Incarnations) == 0
 	return nil
 }
 
@@ -68,17 +83,22 @@ func ReadJournal(path string) (Memory, error) {
 func memoryOf(s journal.State) (Memory, error) {
 	m := Memory{
 		UUID: s.UUID, Room: allocator.Room(s.Room), Name: allocator.Instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
-		Epochs: slices.Clone(s.Epochs), Revision: s.Revision, Version: s.Version, Marks: make(map[allocator.Tag]int64, len(s.Marks)),
+		Epochs: slices.Clone(s.Epochs), Version: s.Version, MarginTotal: s.MarginTotal, SeenUnder: s.SeenUnder,
+		Marks: make([]RememberedMark, 0, len(s.Marks)),
+	}
+	if n := len(m.Epochs); n > 0 {
+		m.Latest = m.Epochs[n-1]
 	}
 	for _, name := range s.Rooms {
 		m.Rooms = append(m.Rooms, allocator.Room(name))
 	}
 	for _, seen := range s.Seen {
-		m.Seen = append(m.Seen, SeenInstance{Room: allocator.Room(seen.Room), Name: allocator.Instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address})
+		m.Seen = append(m.Seen, SeenInstance{Room: allocator.Room(seen.Room), Name: allocator.Instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address, Left: seen.Left})
 	}
-	for name, next := range s.Marks {
-		m.Marks[allocator.Tag(name)] = next
+	for name, mark := range s.Marks {
+		m.Marks = append(m.Marks, RememberedMark{allocator.Tag(name), mark.Next})
 	}
+	sortMarks(m.Marks)
 	return m, m.Validate()
 }
 
@@ -103,14 +123,27 @@ func (m Memory) Validate() error {
 		room(seen.Room)
 		instance(seen.Name)
 	}
-	for tag, next := range m.Marks {
-		_, err := allocator.ParseTag(string(tag))
-		if err == nil && next < 0 {
-			err = allocator.Errorf(allocator.Invalid, "tag %s: next %d; allowed: 0 or more", tag, next)
-		}
-		errs = append(errs, err)
+	if m.Layout.Version != 0 {
+		errs = append(errs, m.Layout.Validate())
 	}
-	return errors.Join(errs...)
+	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary) < 0 {
+		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d; allowed: 0 or more",
+			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary))
+	}
+	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
+}
+
+// ValidateMarks checks marks that came from outside. Its errors are Invalid.
+func ValidateMarks(marks []RememberedMark) error {
+	for _, m := range marks {
+		if _, err := allocator.ParseTag(string(m.Tag)); err != nil {
+			return err
+		}
+		if m.Next < 0 {
+			return allocator.Errorf(allocator.Invalid, "tag %s: next %d; allowed: 0 or more", m.Tag, m.Next)
+		}
+	}
+	return nil
 }
 
 // journalReady returns why the journal cannot be written: known before a lease,
@@ -122,70 +155,67 @@ func (i *Instance) journalReady() error {
 	return i.journal.Ready()
 }
 
-// write down what is remembered of a lease, before its segment is returned. If
-// we crash before it is there, the segment is a gap; and the journal knows less
-// than etcd, which is no harm.
-func (i *Instance) note(state *state, tag allocator.Tag, next int64) error {
+// note writes down what is remembered of a lease, before its segment is returned. If
+// the process crashes before it is there, the segment is a gap; and the journal knows
+// less than etcd, which is no harm.
+func (i *Instance) note(ctx context.Context, state *state, tag allocator.Tag, next int64) error {
 	if i.journal == nil {
 		return nil
 	}
 	l := i.ledger
 	l.mu.Lock()
-	r := journal.Record{Epoch: state.epoch, Revision: l.mu.timeline.seen, Marks: []journal.Mark{{Tag: string(tag), Next: next}}}
-	if l.mu.timeline.current != state.epoch {
+	known, version := i.memory.written, state.layout.Layout.Version
+	r := journal.Record{
+		Epoch: state.epoch, Revision: l.mu.clock.seen,
+		Marks:     []journal.Mark{{Tag: string(tag), Next: next, Version: version}},
+		Confirmed: i.memory.unconfirmed, // else nothing would be leased
+	}
+	if l.mu.clock.current != state.epoch {
 		r.Epoch, r.Revision = "", 0 // it is of another epoch by now
 	}
-	known := &i.memory
-	// Not taken as known before it is written: whoever leases meanwhile writes it too.
-	epoch, version, rooms := len(known.epochs) == 0 || known.epochs[len(known.epochs)-1] != state.epoch, state.layout.Layout.Version, state.layout.Ever
-	newRooms := !containsAll(known.rooms, rooms)
-	r.Vouched = known.blank // else nothing would be leased
-	if epoch {
+	// Not taken as known before it is written: an instance that leases meanwhile writes
+	// it, too.
+	if known.epoch != state.epoch {
 		r.Epochs = []string{state.epoch}
 	}
 	if version > known.version {
 		r.Version = version
 	}
-	if newRooms {
-		for _, room := range rooms {
+	if state.total > known.total {
+		r.MarginTotal = state.total
+	}
+	if !record.ContainsAll(known.rooms, state.layout.Ever) {
+		for _, room := range state.layout.Ever {
 			r.Rooms = append(r.Rooms, string(room))
 		}
 	}
 	l.mu.Unlock()
-	if err := i.journal.Append(r); err != nil {
+	// However long the disk takes, unless it hangs, which Append notices: the IDs are
+	// leased, and would be a gap for each lease that gave up too soon.
+	if err := i.journal.Append(context.WithoutCancel(ctx), r); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i.memory.knows(state)
-	i.memory.blank = false
+	w := &i.memory.written
+	w.epoch, w.version, w.total = state.epoch, max(w.version, version), max(w.total, state.total)
+	w.rooms = record.Union(w.rooms, state.layout.Ever)
+	i.memory.unconfirmed = false
 	return nil
 }
 
-// knows notes an epoch and a layout.
-func (known *recollection) knows(state *state) {
-	if state.epoch != "" && !slices.Contains(known.epochs, state.epoch) {
-		known.epochs = append(known.epochs, state.epoch)
-	}
-	known.version = max(known.version, state.layout.Layout.Version)
-	if !containsAll(known.rooms, state.layout.Ever) {
-		known.rooms = append(slices.Clone(known.rooms), state.layout.Ever...)
-		slices.Sort(known.rooms)
-		known.rooms = slices.Compact(known.rooms)
-	}
-}
-
-// noteSeen writes down who was seen under an epoch.
+// noteSeen has it written down which processes were seen under an epoch. It does not
+// wait for the disk: the watch calls it.
 func (i *Instance) noteSeen(all []SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}
 	r := journal.Record{SeenUnder: under}
 	for _, s := range all {
-		r.Seen = append(r.Seen, journal.Seen{Room: string(s.Room), Name: string(s.Name), Incarnation: s.Incarnation, Address: s.Address})
+		r.Seen = append(r.Seen, journal.Seen{Room: string(s.Room), Name: string(s.Name), Incarnation: s.Incarnation, Address: s.Address, Left: s.Left})
 	}
-	if err := i.journal.Append(r); err != nil {
-		i.ledger.log.Warn("who is registered was not written down", "error", err)
+	if err := i.journal.Note(r); err != nil {
+		i.ledger.log.Warn("the journal could not be told which instances are registered", "error", err)
 	}
 }
 
@@ -194,31 +224,31 @@ func (i *Instance) begin(ctx context.Context, dir string) error {
 	i.memory.marks = make(map[allocator.Tag]ownMark)
 	i.memory.incarnations = []string{i.incarnation}
 	if dir == "" {
-		i.become()
+		i.startUnconfirmed()
 		return nil
 	}
 	if err := i.ledger.attach(ctx); err != nil {
 		return err
 	}
-	if err := i.openJournal(dir); err != nil {
+	if err := i.openJournal(ctx, dir); err != nil {
 		return err
 	}
-	if i.memory.blank {
-		i.become()
+	if i.memory.unconfirmed {
+		i.startUnconfirmed()
 	}
-	if err := i.journal.Append(journal.Record{Incarnations: []string{i.incarnation}, Blank: i.memory.blank}); err != nil {
+	if err := i.journal.Append(ctx, journal.Record{Incarnations: []string{i.incarnation}, Unconfirmed: i.memory.unconfirmed}); err != nil {
 		return errors.Join(err, i.journal.Close())
 	}
 	return nil
 }
 
-// noteBlank writes down that this process is blank: one that comes after it is,
-// too, unless something was leased in between.
-func (i *Instance) noteBlank() error {
+// noteUnconfirmed writes down that this process is unconfirmed: so is one that comes
+// after it, unless something was leased in between.
+func (i *Instance) noteUnconfirmed(ctx context.Context) error {
 	if i.journal == nil {
 		return nil
 	}
-	return i.journal.Append(journal.Record{Blank: true})
+	return i.journal.Append(ctx, journal.Record{Unconfirmed: true})
 }
 
 // Close closes the journal, after the last lease.

@@ -4,70 +4,38 @@ import (
 	"context"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
-
-// ClusterSettings are the settings of a whole cluster. The zero value is that of
-// a cluster of which nobody set any.
-type ClusterSettings struct {
-	// RequireJournal has an instance that starts without its journal lease nothing
-	// until its marks are confirmed: see vouch.go.
-	RequireJournal bool
-}
-
-// What settingsValue says of the journal.
-const (
-	journalOptional = "optional"
-	journalRequired = "required"
-)
-
-// decodeSettings reads the settings; there may be none.
-func (l *Ledger) decodeSettings(found []KV) (s ClusterSettings, nonce string, err error) {
-	if len(found) == 0 {
-		return s, "", nil
-	}
-	var v settingsValue
-	if err := decode(found[0], &v); err != nil {
-		return s, "", err
-	}
-	if v.Journal != journalOptional && v.Journal != journalRequired {
-		return s, "", allocator.Errorf(allocator.Internal, "key %s: journal: %q; this program knows %s and %s", found[0].Key, v.Journal, journalOptional, journalRequired)
-	}
-	return ClusterSettings{RequireJournal: v.Journal == journalRequired}, v.Nonce, nil
-}
-
-func (s ClusterSettings) encode(nonce string) []byte {
-	v := &settingsValue{Journal: journalOptional, Nonce: nonce}
-	if s.RequireJournal {
-		v.Journal = journalRequired
-	}
-	return encode(v)
-}
 
 // Settings returns the cluster's settings. Its errors are attach's, Unavailable,
 // and Internal where they cannot be read.
-func (l *Ledger) Settings(ctx context.Context) (ClusterSettings, error) {
+func (l *Ledger) Settings(ctx context.Context) (record.ClusterSettings, error) {
 	s, _, _, err := l.settings(ctx)
 	return s, err
 }
 
-func (l *Ledger) settings(ctx context.Context) (s ClusterSettings, nonce string, kv KV, err error) {
-	if err := l.attach(ctx); err != nil {
+func (l *Ledger) settings(ctx context.Context) (s record.ClusterSettings, nonce string, kv store.KV, err error) {
+	if err := l.attachToRead(ctx); err != nil {
 		return s, "", kv, err
 	}
-	answer, err := l.gets(ctx, get(l.keys.settings()))
+	answer, err := l.gets(ctx, store.OpGet(l.keys.Settings()))
 	if err != nil {
 		return s, "", kv, err
 	}
-	kv, _ = answer.one(0)
-	kv.Key = l.keys.settings()
-	s, nonce, err = l.decodeSettings(answer.Got[0])
+	kv, _ = answer.One(0)
+	kv.Key = l.keys.Settings()
+	s, nonce, err = l.keys.DecodeSettings(answer.Got[0])
 	return s, nonce, kv, err
 }
 
 // UpdateSettings changes the cluster's settings. Rooms take them up at once; an
 // instance that runs, and began while no journal was required, goes on. Its
 // errors are change's, Settings', and Conflict.
-func (l *Ledger) UpdateSettings(ctx context.Context, change func(*ClusterSettings) error, actor string) (ClusterSettings, error) {
+func (l *Ledger) UpdateSettings(ctx context.Context, change func(*record.ClusterSettings) error, actor string) (record.ClusterSettings, error) {
+	if err := l.attach(ctx); err != nil {
+		return record.ClusterSettings{}, err
+	}
 	s, _, was, err := l.settings(ctx)
 	if err != nil {
 		return s, err
@@ -77,10 +45,10 @@ func (l *Ledger) UpdateSettings(ctx context.Context, change func(*ClusterSetting
 		return before, err
 	}
 	mine := randomHex()
-	value := s.encode(mine)
-	answer, err := l.try(ctx, Txn{
-		If:   []Cond{unchanged(was)},
-		Then: []Op{put(was.Key, value), l.audit(actor, "update settings", was.Key, was.Value, value)},
+	value := s.Encode(mine, was)
+	answer, err := l.change(ctx, store.Txn{
+		If:   []store.Cond{store.Unchanged(was)},
+		Then: []store.Op{store.OpPut(was.Key, value), l.audit(actor, "update settings", was.Key, was.Value, value)},
 	})
 	if err == nil && answer.Succeeded {
 		return s, nil
@@ -92,5 +60,5 @@ func (l *Ledger) UpdateSettings(ctx context.Context, change func(*ClusterSetting
 	if err != nil {
 		return before, err
 	}
-	return before, allocator.Errorf(allocator.Conflict, "the cluster's settings were changed by somebody else just now")
+	return before, allocator.Errorf(allocator.Conflict, "the cluster's settings were changed by another process just now")
 }

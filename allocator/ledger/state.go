@@ -8,38 +8,31 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
-
-// LayoutRecord is a layout as it is stored.
-type LayoutRecord struct {
-	Layout allocator.Layout
-	Ever   []allocator.Room // rooms that ever had a range, sorted; their marks count for floors
-	Time   time.Time        // by the clock of the process that stored it
-	Actor  string           // who stored it
-	// Lost is not 0 where `march recover` made this version: versions from Lost up
-	// to this one were lost when etcd went back in time.
-	Lost int64
-
-	revision int64 // of the key `layout`; 0 in a record from the history
-}
 
 // state is what a ledger knows of epoch and layout: one snapshot, immutable.
 type state struct {
 	revision int64  // of the store when it was read
-	raw      []byte // the epoch's value as it stands in etcd: what transactions compare
+	raw      []byte // the epoch's value as it stands in etcd, which transactions compare
 
-	epoch    string     // empty when unknown or halted
-	halted   *haltValue // why nothing may be leased
-	layout   LayoutRecord
-	settings ClusterSettings
+	epoch    string            // empty when unknown or halted
+	total    int64             // the margin total of the epoch, or of the epoch that a halt stopped
+	ended    *record.EndedHalt // the halt that the epoch ended, nil for none
+	halted   *record.Halt      // why nothing may be leased
+	layout   record.Layout
+	settings record.ClusterSettings
 	problem  error // why the layout in etcd cannot be used; layout is then the last good one
 
-	fallen string // marks that are below what they were, in words; see sight
+	fallen string // marks that are below what they were, in words; see probeResult
 }
 
-// lessable returns why nothing can be leased under s, nil when it can.
-func (s *state) lessable() error {
+// refusal returns why nothing can be leased under s, nil when it can.
+func (s *state) refusal() error {
 	switch {
 	case s.problem != nil:
 		return s.problem
@@ -52,7 +45,9 @@ func (s *state) lessable() error {
 	return nil
 }
 
-func (s *state) stamp() Stamp { return Stamp{Epoch: s.epoch, Revision: s.layout.revision} }
+func (s *state) stamp() record.Stamp {
+	return record.Stamp{Epoch: s.epoch, Revision: s.layout.Revision}
+}
 
 // current returns the state and a channel that is closed when it is replaced.
 func (l *Ledger) current() (*state, <-chan struct{}) {
@@ -64,101 +59,104 @@ func (l *Ledger) current() (*state, <-chan struct{}) {
 // Layout returns the layout as this process knows it, and a channel that is
 // closed when it knows a newer one. The record is zero before the first
 // Refresh or Run read it.
-func (l *Ledger) Layout() (LayoutRecord, <-chan struct{}) {
+func (l *Ledger) Layout() (record.Layout, <-chan struct{}) {
 	s, changed := l.current()
 	return s.layout, changed
 }
 
-// Lessable returns why nothing can be leased at present, nil when it can: no
-// layout was read yet, leasing is halted, the layout in etcd is invalid, or this
-// instance is without its journal, and nobody has confirmed its marks.
-func (l *Ledger) Lessable() error {
+// Leasable returns why nothing can be leased at present, and nil if it can. The
+// reasons: no layout was read yet, leasing is halted, the layout in etcd is invalid,
+// or this instance is without its journal and no operator has confirmed its marks.
+func (l *Ledger) Leasable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lessable()
+	return l.refusal()
 }
 
 // Refresh reads epoch and layout and adopts them. An invalid layout is kept
 // out: the last good one stays for serving and is returned (the zero record
-// where none was seen) together with an *UnusableError, and Lessable says why
+// where none was seen) together with an *UnusableError, and Leasable says why
 // nothing is leased.
-func (l *Ledger) Refresh(ctx context.Context) (LayoutRecord, error) {
-	return l.look(ctx, false, l.read)
+func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
+	return l.probe(ctx, false, l.read)
 }
 
-// parseState reads a state from the answer to a sight: epoch, layout, the newest
-// two of the history, and settings are of one snapshot, so that what is invalid is found out
-// by who knew nothing before, too.
-func (l *Ledger) parseState(answer Answer) *state {
+// parseState reads a state from the answer to a probe. Epoch, layout, the history around
+// its version (see historyAt) and settings are of one snapshot. So a process that knew
+// nothing before finds out what is invalid, too.
+func (l *Ledger) parseState(answer store.Answer) *state {
 	s := &state{revision: answer.Revision}
-	epoch, ok := answer.one(0)
+	epoch, ok := answer.One(0)
 	if !ok {
-		s.problem = l.invalid("epoch", "there is no key %s", l.keys.epoch())
+		s.problem = l.invalid("epoch", "%w", record.Gone(l.keys.Epoch()))
 		return s
 	}
-	var e epochValue
-	if err := decode(epoch, &e); err != nil {
+	var e record.Epoch
+	if err := record.Decode(epoch, &e); err != nil {
 		s.problem = l.invalid("epoch", "%w", err)
 		return s
 	}
 	if e.Epoch == "" && e.Halted == nil {
-		s.problem = l.invalid("epoch", "key %s is empty", epoch.Key)
+		s.problem = l.invalid("epoch", "%w", record.NoEpoch(epoch.Key))
 		return s
 	}
-	s.raw, s.epoch, s.halted = epoch.Value, e.Epoch, e.Halted
+	s.raw, s.epoch, s.total, s.ended, s.halted = epoch.Value, e.Epoch, e.MarginTotal, e.Ended, e.Halted
 	if s.halted != nil {
 		s.epoch = ""
 	}
 	var err error
-	if s.settings, _, err = l.decodeSettings(answer.Got[5]); err != nil {
+	if s.settings, _, err = l.keys.DecodeSettings(answer.Got[5]); err != nil {
 		s.problem = l.invalid("cluster's settings", "%w", err)
 		return s
 	}
-	layout, ok := answer.one(1)
+	layout, ok := answer.One(1)
 	if !ok {
-		s.problem = l.invalid("layout", "there is no key %s", l.keys.layout())
+		s.problem = l.invalid("layout", "%w", record.Gone(l.keys.Layout()))
 		return s
 	}
-	record, err := decodeLayout(layout)
+	stored, err := record.DecodeLayout(layout)
 	if err == nil {
-		err = l.checkHistory(record, layout, answer.Got[2])
+		err = l.checkHistory(stored, layout, answer.Got[2])
 	}
 	if err != nil {
 		s.problem = l.invalid("layout", "%w", err)
 		return s
 	}
-	s.layout = record
-	s.layout.revision = layout.ModRevision
+	s.layout = stored
+	s.layout.Revision = layout.ModRevision
 	return s
 }
 
-// checkHistory checks a layout against the newest two of the history, newest
-// first: it is the newest, and its list of rooms that ever were has not shrunk.
-func (l *Ledger) checkHistory(record LayoutRecord, layout KV, history []KV) error {
-	own := l.keys.layoutAt(record.Layout.Version)
-	if len(history) == 0 || history[0].Key < own {
-		return fmt.Errorf("it is version %d, but there is no key %s", record.Layout.Version, own)
-	}
-	if history[0].Key > own {
-		return fmt.Errorf("it is version %d, but the history goes on to %s", record.Layout.Version, history[0].Key)
-	}
-	if string(history[0].Value) != string(layout.Value) {
-		return fmt.Errorf("it differs from its own history, %s", own)
-	}
-	if len(history) > 1 {
-		before, err := decodeLayout(history[1])
-		if err != nil {
-			return fmt.Errorf("the version before it: %w", err)
+// checkHistory checks a layout against its own key of the history and the keys
+// beside that: it is the newest, and its list of rooms that ever were has not
+// shrunk.
+func (l *Ledger) checkHistory(stored record.Layout, layout store.KV, history []store.KV) error {
+	own := l.keys.LayoutAt(stored.Layout.Version)
+	at := slices.IndexFunc(history, func(kv store.KV) bool { return kv.Key == own })
+	switch {
+	case at < 0:
+		return fmt.Errorf("it is version %d, but there is no key %s", stored.Layout.Version, own)
+	case at < len(history)-1:
+		return fmt.Errorf("it is version %d, but the history goes on to %s", stored.Layout.Version, history[at+1].Key)
+	case string(history[at].Value) != string(layout.Value):
+		if _, err := record.DecodeLayout(history[at]); err != nil {
+			return fmt.Errorf("its own history: %w", err)
 		}
-		return grown(record.Ever, before.Ever)
+		return fmt.Errorf("it differs from its own history, %s", own)
+	case at == 0:
+		return nil
 	}
-	return nil
+	before, err := record.DecodeLayout(history[at-1])
+	if err != nil {
+		return fmt.Errorf("the version before it: %w", err)
+	}
+	return grown(stored.Ever, before.Ever)
 }
 
 // grown checks that no room has left a list of rooms that ever were: its marks
 // would no longer count for floors.
 func grown(now, was []allocator.Room) error {
-	if !containsAll(now, was) {
+	if !record.ContainsAll(now, was) {
 		return fmt.Errorf("its list of rooms that ever were, %v, has shrunk from %v", now, was)
 	}
 	return nil
@@ -179,7 +177,7 @@ func (e *UnusableError) Unwrap() error { return e.err }
 
 // adopt replaces the state by next, unless the present one is newer. The caller
 // holds the lock.
-func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
+func (l *Ledger) adopt(next *state) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
 	switch sameEpoch := next.id() == "" || next.id() == old.id(); {
@@ -191,7 +189,7 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 		// under the one that it has, and what is held is served under what was.
 		next.layout = was
 	case !sameEpoch:
-		// What was remembered of layouts belongs to the epoch before.
+		// The layouts that were remembered belong to the epoch before.
 	case next.layout.Layout.Version < was.Layout.Version:
 		next.problem = l.invalid("layout", "its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
 	default:
@@ -203,7 +201,8 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 		next.layout = was // the last good one
 	}
 	l.mu.state = next
-	l.settle()
+	l.confirmations.Store(&confirmations{next.layout.Layout, l.confirmations.Load().all})
+	l.confirmOptional()
 	if next.same(old) {
 		return next.layout, next.problem
 	}
@@ -212,7 +211,11 @@ func (l *Ledger) adopt(next *state) (LayoutRecord, error) {
 	switch {
 	case next.halted != nil && old.halted == nil:
 		l.regressions.Add(1)
-		l.log.Error("leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
+		level := hclog.Error
+		if l.mu.haltsAs == "" { // an operator's command says it itself, or `march recover` wrote it
+			level = hclog.Debug
+		}
+		l.log.Log(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
 	case next.halted == nil && old.halted != nil && next.epoch != "":
 		l.log.Info("leasing goes on")
 	}
@@ -233,36 +236,29 @@ func (s *state) same(old *state) bool {
 		}
 		return err.Error()
 	}
-	return s.layout.revision == old.layout.revision && string(s.raw) == string(old.raw) && s.settings == old.settings && text(s.problem) == text(old.problem)
-}
-
-// containsAll reports whether every room of some is in all, which is sorted.
-func containsAll(all, some []allocator.Room) bool {
-	for _, room := range some {
-		if _, ok := slices.BinarySearch(all, room); !ok {
-			return false
-		}
-	}
-	return true
+	return s.layout.Revision == old.layout.Revision && string(s.raw) == string(old.raw) && s.settings == old.settings && text(s.problem) == text(old.problem)
 }
 
 // TagChange tells of a tag that was created, changed or deleted.
 type TagChange struct {
 	Name     allocator.Tag
-	Settings *TagSettings // nil when it was deleted, or cannot be read
+	Settings *record.TagSettings // nil when it was deleted, or cannot be read
 }
 
-func (l *Ledger) tagChange(name allocator.Tag, kv KV) TagChange {
+func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
 	if kv.ModRevision == 0 {
 		return TagChange{Name: name}
 	}
-	t, err := l.decodeTag(kv)
+	t, err := l.keys.DecodeTag(kv)
 	if err != nil {
 		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
 		return TagChange{Name: name}
 	}
 	return TagChange{Name: name, Settings: &t.Settings}
 }
+
+// watchPause is the pause before a watch that ended is begun again.
+const watchPause = 200 * time.Millisecond
 
 // Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
 // keeps Layout current, and calls onTag, from one goroutine, with each tag
@@ -279,7 +275,7 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 		l.watchLog.Log(time.Now(), l.log.Debug, "watch ended, reading again", "error", err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(4 * retryPause):
+		case <-time.After(watchPause):
 		}
 	}
 	return nil
@@ -287,32 +283,32 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 
 // watch reads the state, then follows what changes after it, until an error.
 func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
-	answer, err := l.gets(ctx, get(l.keys.layout()))
+	answer, err := l.gets(ctx, store.OpGet(l.keys.Layout()))
 	if err != nil {
 		return err
 	}
-	order := l.before().order
+	order := l.before().epochSeq
 	if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes := l.store.Watch(ctx, []Interval{
-		{Key: l.keys.epoch()},
-		{Key: l.keys.layout()},
-		{Key: l.keys.settings()},
-		{Key: l.keys.layouts(), End: prefixEnd(l.keys.layouts())}, // whose repair makes a layout valid again
-		{Key: l.keys.tags(), End: prefixEnd(l.keys.tags())},
-		{Key: l.keys.registrations(""), End: prefixEnd(l.keys.registrations(""))},
+	changes := l.store.Watch(ctx, []store.Interval{
+		{Key: l.keys.Epoch()},
+		{Key: l.keys.Layout()},
+		{Key: l.keys.Settings()},
+		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}, // whose repair makes a layout valid again
+		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
+		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
 	}, answer.Revision+1)
 	for {
 		_, adopted := l.current()
-		if l.before().order != order {
+		if l.before().epochSeq != order {
 			// A restored etcd's revisions begin below those that were seen: a watch
 			// that was resumed above them would hear nothing for long.
 			return errNewEpoch
 		}
-		var change Change
+		var change store.Change
 		select {
 		case change = <-changes:
 		case <-adopted:
@@ -324,11 +320,11 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		if change.Err != nil {
 			return change.Err
 		}
-		var registrations []KV
+		var registrations []store.KV
 		for _, kv := range change.KVs {
-			if name, err := l.keys.parseTag(kv.Key); err == nil {
+			if name, err := l.keys.ParseTag(kv.Key); err == nil {
 				onTag(l.tagChange(name, kv))
-			} else if strings.HasPrefix(kv.Key, l.keys.registrations("")) {
+			} else if strings.HasPrefix(kv.Key, l.keys.Registrations("")) {
 				if kv.ModRevision != 0 { // else it was deleted
 					registrations = append(registrations, kv)
 				}
@@ -341,7 +337,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 }
 
 // tell tells this process's instance of registrations that were written.
-func (l *Ledger) tell(registrations []KV) {
+func (l *Ledger) tell(registrations []store.KV) {
 	l.mu.Lock()
 	told := l.mu.told
 	l.mu.Unlock()

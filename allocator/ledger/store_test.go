@@ -8,7 +8,7 @@ import (
 
 func TestMemoryStore(t *testing.T) {
 	ledgertest.RunStore(t, func(t *testing.T) ledgertest.Subject {
-		m := ledgertest.NewMemory(t)
+		m := ledgertest.NewFake(t)
 		return ledgertest.Subject{Store: m.Open(), Another: m.Open(), Compact: m.Compact}
 	})
 }
@@ -23,5 +23,5 @@ func TestEtcdStore(t *testing.T) {
 }
 
 func TestStoresAnswerTheSame(t *testing.T) {
-	ledgertest.RunScripts(t, ledgertest.NewMemory(t).Open(), ledgertest.StartEtcd(t).Store(t))
+	ledgertest.RunScripts(t, ledgertest.NewFake(t).Open(), ledgertest.StartEtcd(t).Store(t))
 }

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,11 +11,13 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 func TestTagSettingsSurvive(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	want := ledger.TagSettings{
+	want := record.TagSettings{
 		Start: allocator.MaxID - 2, Limit: allocator.MaxID - 1, MaxJump: 1<<53 + 1, MaxSkew: 1<<62 + 1,
 		Chain: allocator.Settings{MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: 90*time.Minute + time.Millisecond, Prescale: 1<<39 + 3,
 			PrescaleUntil: time.Date(2026, 11, 27, 0, 0, 0, 1, time.FixedZone("", 3600))},
@@ -30,7 +33,7 @@ func TestTagSettingsSurvive(t *testing.T) {
 		}
 	}
 	rev := c.mem.Revision()
-	c.update("big", func(*ledger.TagSettings) {})
+	c.update("big", func(*record.TagSettings) {})
 	if c.mem.Revision() != rev {
 		t.Error("an update that changes nothing wrote something")
 	}
@@ -39,25 +42,25 @@ func TestTagSettingsSurvive(t *testing.T) {
 
 func TestTagErrors(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	_, err := c.admin.CreateTag(bg, "t", ledger.DefaultTag(), "me")
+	_, err := c.admin.CreateTag(bg, "t", record.DefaultTag(), "me")
 	wantKind(t, err, allocator.Exists, "tag t")
-	_, err = c.admin.CreateTag(bg, "bad", ledger.TagSettings{}, "me")
+	_, err = c.admin.CreateTag(bg, "bad", record.TagSettings{}, "me")
 	wantKind(t, err, allocator.Invalid)
 	_, err = c.admin.Tag(bg, "none")
 	wantKind(t, err, allocator.NotFound, "tag none")
-	_, err = c.admin.UpdateTag(bg, "none", func(*ledger.TagSettings) error { return nil }, "me")
+	_, err = c.admin.UpdateTag(bg, "none", func(*record.TagSettings) error { return nil }, "me")
 	wantKind(t, err, allocator.NotFound)
 	wantKind(t, c.admin.DeleteTag(bg, "none", "me"), allocator.NotFound)
-	for _, change := range []func(*ledger.TagSettings){
-		func(s *ledger.TagSettings) { s.Start = 7 },
-		func(s *ledger.TagSettings) { s.Limit = s.Start },
-		func(s *ledger.TagSettings) { s.Chain.MinStep = 0 },
-		func(s *ledger.TagSettings) { s.MaxJump = -1 },
+	for _, change := range []func(*record.TagSettings){
+		func(s *record.TagSettings) { s.Start = 7 },
+		func(s *record.TagSettings) { s.Limit = s.Start },
+		func(s *record.TagSettings) { s.Chain.MinStep = 0 },
+		func(s *record.TagSettings) { s.MaxJump = -1 },
 	} {
-		_, err = c.admin.UpdateTag(bg, "t", func(s *ledger.TagSettings) error { change(s); return nil }, "me")
+		_, err = c.admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { change(s); return nil }, "me")
 		wantKind(t, err, allocator.Invalid)
 	}
-	c.corrupt("tags/t", []byte(`{"format":1}`))
+	c.corrupt("tags/t", []byte(`{"format":2}`))
 	_, err = c.start("a").tryLease("t", 1)
 	wantKind(t, err, allocator.Internal, "tags/t")
 }
@@ -65,15 +68,22 @@ func TestTagErrors(t *testing.T) {
 func TestTagsByPage(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	for _, name := range []allocator.Tag{"t.1", "t.2", "t-1", "u", "t0"} {
-		c.tag(name, func(*ledger.TagSettings) {})
+		c.tag(name, func(*record.TagSettings) {})
 	}
 	page := func(prefix string, after allocator.Tag, n int) (names []string) {
-		tags, err := c.admin.Tags(bg, prefix, after, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, tag := range tags {
-			names = append(names, string(tag.Name))
+		for shared := range len(after) + 2 { // it makes no difference
+			tags, _, err := c.admin.Tags(bg, prefix, after, shared, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var found []string
+			for _, tag := range tags {
+				found = append(found, string(tag.Name))
+			}
+			if shared > 0 && !slices.Equal(found, names) {
+				t.Errorf("up to %d after %s with prefix %q, %d bytes shared: %q, want %q", n, after, prefix, shared, found, names)
+			}
+			names = found
 		}
 		return names
 	}
@@ -113,21 +123,21 @@ func TestTagUnknownOutcome(t *testing.T) {
 				}
 			}
 			once()
-			_, err := p.ledger.CreateTag(bg, "new", ledger.DefaultTag(), "me")
+			_, err := p.ledger.CreateTag(bg, "new", record.DefaultTag(), "me")
 			outcome("create", err)
 			if !happened(fate) {
-				if _, err := p.ledger.CreateTag(bg, "new", ledger.DefaultTag(), "me"); err != nil {
+				if _, err := p.ledger.CreateTag(bg, "new", record.DefaultTag(), "me"); err != nil {
 					t.Fatalf("create again: %v", err)
 				}
 			}
 			once()
-			raise := func(s *ledger.TagSettings) error { s.MaxSkew += 10; return nil }
+			raise := func(s *record.TagSettings) error { s.MaxSkew += 10; return nil }
 			_, err = p.ledger.UpdateTag(bg, "new", raise, "me")
 			outcome("update", err)
 			if tag, err := p.ledger.Tag(bg, "new"); err != nil || happened(fate) && tag.Settings.MaxSkew != 10 {
 				t.Errorf("after an update by 10: %+v, %v", tag, err)
 			}
-			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn ledger.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
 			outcome("delete", p.ledger.DeleteTag(bg, "new", "me"))
 			c.check()
 		})

@@ -13,7 +13,7 @@ import (
 //	segment leased  it is ours; revision is the mark's
 //	segment lost    it is not, and the transaction may have been done
 //	lease refused   it is not; the transaction was not done, unless it was sent twice
-func (s *lessor) tell(state *state, seg allocator.Segment, took time.Duration, done bool, err error) {
+func (s *tagSource) tell(state *state, seg allocator.Segment, took time.Duration, done bool, err error) {
 	log := s.instance.ledger.log
 	if !log.IsDebug() {
 		return

@@ -11,6 +11,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // isHalted returns what halted the cluster, empty where nothing did.
@@ -48,12 +50,12 @@ func TestRestoreIsSeen(t *testing.T) {
 					if c.isHalted() == "" {
 						t.Errorf("not halted; leased %v", seg)
 					}
-					if _, err := c.admin.CreateTag(bg, "u", ledger.DefaultTag(), "test"); err != nil {
+					if _, err := c.admin.CreateTag(bg, "u", record.DefaultTag(), "test"); err != nil {
 						t.Fatal(err)
 					}
 					_, err = p.tryLease("u", 1)
 					wantKind(t, err, allocator.WentBack)
-					audits, err := c.admin.Audits(bg, "", 10)
+					audits, _, err := c.admin.Audits(bg, "", 10)
 					if err != nil || len(audits) < 2 || audits[1].Action != "halt" || audits[1].Object != "epoch" {
 						t.Errorf("audit: %+v, %v", audits, err)
 					}
@@ -87,7 +89,7 @@ func TestLeaseThroughAnUncheckedConnection(t *testing.T) {
 	p := c.start("a")
 	p.lease(10)
 	before := c.mark("a").Next
-	p.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+	p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if writes("marks/")(txn) && c.mark("a").Next == before {
 			c.mem.Break()
 		}
@@ -99,11 +101,6 @@ func TestLeaseThroughAnUncheckedConnection(t *testing.T) {
 	c.check()
 }
 
-// epochs returns the value of a new epoch.
-func epochValue(n int) []byte {
-	return fmt.Appendf(nil, `{"format":1,"epoch":"%032x"}`, n)
-}
-
 // An epoch that is there again after another is time going back; a new one is
 // not, and begins revisions and layout versions anew.
 func TestEpochs(t *testing.T) {
@@ -111,15 +108,18 @@ func TestEpochs(t *testing.T) {
 	p := c.start("a")
 	p.lease(10)
 	first := c.value("epoch")
-	c.corrupt("epoch", epochValue(2))
+	second := c.mustRecover([]*process{p}).Epoch
+	p.hear()
 	p.lease(10)
 	c.corrupt("epoch", first)
+	p.ledger.Uncheck()
 	_, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "is in force again, after 00000000000000000000000000000002")
+	wantKind(t, err, allocator.WentBack, "is in force again, after "+second)
 	if why := c.isHalted(); !strings.Contains(why, "in force again") {
 		t.Errorf("halted: %q", why)
 	}
-	c.corrupt("epoch", epochValue(3))
+	c.mustRecover([]*process{p})
+	p.hear()
 	p.lease(10)
 	c.check()
 }
@@ -149,17 +149,15 @@ func TestGoesOnUnderANewEpoch(t *testing.T) {
 	if r, _ := p.ledger.Layout(); r.Layout.Version != 3 {
 		t.Errorf("while it is halted, layout version %d is served; want 3, as before", r.Layout.Version)
 	}
-	wantKind(t, p.ledger.Lessable(), allocator.WentBack)
-	// What recover does.
-	next := regexp.MustCompile(`"next":"\d+"`).ReplaceAll(c.value("marks/a/t"), []byte(`"next":"100000"`))
-	c.mem.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "epoch", Value: epochValue(2)}},
-		ledger.Op{Put: &ledger.Put{Key: prefix + "marks/a/t", Value: next}}, ledger.Op{Delete: prefix + "beat"})
-	eventually(t, "the watch tells of the new epoch", func() bool { return p.ledger.Lessable() == nil })
-	if seg := p.lease(10); seg.First < 100000 || seg.Version != 1 {
+	wantKind(t, p.ledger.Leasable(), allocator.WentBack)
+	version := c.mustRecover([]*process{p}).Layout.Version
+	eventually(t, "the watch tells of the new epoch", func() bool { r, _ := p.ledger.Layout(); return r.Layout.Version == version })
+	if seg := p.lease(10); seg.Version != version {
 		t.Errorf("leased %v", seg)
 	}
+	c.admin = open(t, c.mem.Open())
 	c.move("100 a=0-80 b=80-100")
-	eventually(t, "the watch goes on", func() bool { r, _ := p.ledger.Layout(); return r.Layout.Version == 2 })
+	eventually(t, "the watch goes on", func() bool { r, _ := p.ledger.Layout(); return r.Layout.Version == version+1 })
 }
 
 // The beat is written where there is none, and where it is old; and never
@@ -185,7 +183,7 @@ func TestBeat(t *testing.T) {
 		t.Errorf("a fresh beat was written again: %d at %s, then %d at %s", first, at, again, then)
 	}
 	for _, time := range []string{"2020-01-02T03:04:05Z", "2999-01-02T03:04:05Z"} {
-		c.corrupt("beat", fmt.Appendf(nil, `{"format":1,"raft_index":"5","raft_term":"2","revision":"2","time":"%s"}`, time))
+		c.corrupt("beat", fmt.Appendf(nil, `{"format":2,"raft_index":"5","raft_term":"2","revision":"2","time":"%s"}`, time))
 		look()
 		if index, at := read(); index <= first || at == time {
 			t.Errorf("the beat of %s is now %d at %s", time, index, at)
@@ -194,7 +192,7 @@ func TestBeat(t *testing.T) {
 	if why := c.isHalted(); why != "" {
 		t.Errorf("halted: %s", why)
 	}
-	c.corrupt("beat", []byte(`{"format":1,"raft_index":"1000000","raft_term":"2","revision":"2","time":"2020-01-02T03:04:05Z"}`))
+	c.corrupt("beat", []byte(`{"format":2,"raft_index":"1000000","raft_term":"2","revision":"2","time":"2020-01-02T03:04:05Z"}`))
 	p.ledger.Uncheck()
 	_, err := p.tryLease("t", 1)
 	wantKind(t, err, allocator.WentBack, "raft index is", "was 1000000 at 2020-01-02T03:04:05Z", "restored")
@@ -230,7 +228,7 @@ func TestBeatFollowsAYoungLog(t *testing.T) {
 // twoMembers answers statuses from another member than transactions.
 type twoMembers struct{ *ledgertest.Conn }
 
-func (s twoMembers) Status(ctx context.Context) (ledger.Status, error) {
+func (s twoMembers) Status(ctx context.Context) (store.Status, error) {
 	status, err := s.Conn.Status(ctx)
 	status.MemberID++
 	return status, err
@@ -262,10 +260,10 @@ func TestAnotherClusterStopsOnlyItself(t *testing.T) {
 	wantKind(t, err, allocator.Refused, "00000000-0000-4000-8000-000000000000", "belongs to cluster")
 	c.corrupt("identity", nil)
 	_, err = p.tryLease("t", 10)
-	wantKind(t, err, allocator.Refused, "no key")
+	wantKind(t, err, allocator.Refused, "identity is missing")
 	c.corrupt("identity", was)
 	p.lease(10)
-	p.conn.Fate(func(ledger.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
+	p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
 	_, err = p.tryLease("t", 10)
 	wantKind(t, err, allocator.WentBack, "fedcba9876543211")
 	p.conn.Fate(nil)
@@ -286,7 +284,7 @@ func TestHalt(t *testing.T) {
 			from, _ := c.admin.Refresh(bg)
 			conn := c.mem.Open()
 			met := 0
-			conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+			conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				if met++; writes("epoch")(txn) && met < 10 {
 					met = 10
 					return ledgertest.Fate{Name: fate, N: 3}
@@ -317,7 +315,7 @@ func TestHalt(t *testing.T) {
 			_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
 			wantKind(t, err, allocator.WentBack, "halted by ann")
 			halts := 0
-			audits, _ := c.admin.Audits(bg, "", 100)
+			audits, _, _ := c.admin.Audits(bg, "", 100)
 			for _, a := range audits {
 				if a.Action == "halt" && a.Actor == "ann" {
 					halts++
@@ -353,16 +351,16 @@ func TestStaleReadOfAHalt(t *testing.T) {
 		t.Fatal(err)
 	}
 	refresh()
-	if err := l.Lessable(); err != nil {
+	if err := l.Leasable(); err != nil {
 		t.Fatalf("after the recover: %v", err)
 	}
-	conn.Fate(func(ledger.Txn) ledgertest.Fate {
+	conn.Fate(func(store.Txn) ledgertest.Fate {
 		return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.mem.Revision() - halted)}
 	})
 	refresh()
 	conn.Fate(nil)
 	refresh()
-	if err := l.Lessable(); err != nil {
+	if err := l.Leasable(); err != nil {
 		t.Errorf("after a stale read: %v", err)
 	}
 }

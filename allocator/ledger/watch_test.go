@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // watcher is a ledger that runs, and the tags it was told of.
@@ -80,7 +81,7 @@ func change(t *testing.T, l *ledger.Ledger, layout string) {
 func TestRun(t *testing.T) {
 	for name, open2 := range map[string]func(t *testing.T) ledgertest.Subject{
 		"memory": func(t *testing.T) ledgertest.Subject {
-			m := ledgertest.NewMemory(t)
+			m := ledgertest.NewFake(t)
 			return ledgertest.Subject{Store: m.Open(), Another: m.Open(), Compact: m.Compact}
 		},
 		"etcd": func(t *testing.T) ledgertest.Subject {
@@ -99,14 +100,14 @@ func TestRun(t *testing.T) {
 			w.await(t, 1)
 			change(t, admin, "10 a=5-10 b=0-5")
 			w.await(t, 2)
-			if _, err := admin.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+			if _, err := admin.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "a created tag is told", func() bool { return w.told("t") == 1 })
 			s.Compact()
 			change(t, admin, "10 a=0-5 b=5-10")
 			w.await(t, 3)
-			if _, err := admin.UpdateTag(bg, "t", func(s *ledger.TagSettings) error { s.MaxSkew = 5; return nil }, "test"); err != nil {
+			if _, err := admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { s.MaxSkew = 5; return nil }, "test"); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "an update is told", func() bool { return w.told("t") == 2 })
@@ -133,12 +134,12 @@ func TestRunSurvivesBreakAndCompaction(t *testing.T) {
 	// An invalid layout is told of, and its repair, be it of the history alone.
 	good := c.value("layouts/0000000000000000004")
 	c.corrupt("layouts/0000000000000000004", []byte("garbage"))
-	eventually(t, "Lessable says that the layout is invalid", func() bool { return w.Lessable() != nil })
+	eventually(t, "Lessable says that the layout is invalid", func() bool { return w.Leasable() != nil })
 	c.corrupt("layouts/0000000000000000004", good)
-	eventually(t, "Lessable says that it was repaired", func() bool { return w.Lessable() == nil })
+	eventually(t, "Lessable says that it was repaired", func() bool { return w.Leasable() == nil })
 	c.corrupt("epoch", []byte(halted))
 	eventually(t, "Lessable says that leasing is halted", func() bool {
-		return w.Lessable() != nil && allocator.KindOf(w.Lessable()) == allocator.WentBack
+		return w.Leasable() != nil && allocator.KindOf(w.Leasable()) == allocator.WentBack
 	})
 }
 
@@ -150,7 +151,7 @@ func TestRunSurvivesAnEtcdRestart(t *testing.T) {
 	if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+	if _, err := admin.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	w := watch(t, open(t, e.Store(t)))

@@ -23,7 +23,7 @@ type Client struct {
 	refiller *allocator.Refiller
 	stop     context.CancelFunc
 	work     sync.WaitGroup
-	newest   atomic.Int64 // the newest layout that any segment was of
+	newest   atomic.Pointer[allocator.Part] // what the client's own room has by the newest layout heard of; never nil
 
 	poke chan struct{} // holds one token when the keeper should look at once
 
@@ -38,16 +38,16 @@ type Client struct {
 // ErrClosed is returned by all methods after Close.
 var ErrClosed = &allocator.Error{Kind: allocator.Invalid, Msg: "the client was closed"}
 
-// patience is for how long callers wait for a room that does not answer, where
-// nothing is held; callers who come later are told at once.
+// patience is how long callers wait for a room that does not answer, while no IDs are
+// held; later callers get the error at once.
 const patience = 3 * time.Second
 
 // triesPerLease is how many instances that hang one lease waits for.
 const triesPerLease = 3
 
-// New returns a client, once it holds IDs of all Options.WarmTags; where there
-// are none it asks nobody anything. ctx bounds only New itself. Its errors are
-// Invalid and, of a tag to be warmed, Next's.
+// New returns a client when it holds IDs of all Options.WarmTags. Without WarmTags it
+// asks no room. ctx bounds only New itself. Its errors are Invalid and, for a tag to be
+// warmed, those of Next.
 func New(ctx context.Context, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -62,6 +62,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	}
 	c := &Client{opts: opts, log: opts.Logger, refiller: refiller, poke: make(chan struct{}, 1)}
 	c.mu.tags = make(map[string]*held)
+	c.newest.Store(&allocator.Part{})
 	if c.pool, err = newPool(opts); err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocat
 	return runs, err
 }
 
-// Tag returns a handle to a tag, which is kept until Close. It asks nobody
+// Tag returns a handle to a tag, which is kept until Close. It does not ask a room
 // whether the tag exists. Its errors are Invalid (the name) and ErrClosed.
 func (c *Client) Tag(name string) (*Tag, error) {
 	h, err := c.tag(name, true)
@@ -196,17 +197,18 @@ func (c *Client) tags() []*held {
 	return tags
 }
 
-// heard takes note of the layout that a segment is of, and reports whether it
-// is the newest that was heard of.
-func (c *Client) heard(version int64) (current bool) {
+// heard takes note of what the client's own room has by some layout, and reports
+// whether that is the newest layout heard of.
+func (c *Client) heard(part allocator.Part) (current bool) {
 	for {
 		newest := c.newest.Load()
-		if version <= newest {
-			return version == newest
+		if part.Version <= newest.Version {
+			return part.Version == newest.Version
 		}
-		if c.newest.CompareAndSwap(newest, version) {
-			if newest != 0 {
-				c.log.Info("layout changed: what is held is replaced", "version", version, "before", newest)
+		if c.newest.CompareAndSwap(newest, &part) {
+			if newest.Version != 0 {
+				c.log.Info("layout changed: segments that are held and lie out of the room's range are replaced",
+					"version", part.Version, "before", newest.Version)
 				c.wakeKeeper()
 			}
 			return true

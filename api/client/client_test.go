@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/client"
 )
 
@@ -94,7 +94,7 @@ func TestIssues(t *testing.T) {
 func TestErrors(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")
-	settings := ledger.DefaultTag()
+	settings := record.DefaultTag()
 	settings.Limit = 20
 	if _, err := c.admin.CreateTag(t.Context(), "short", settings, "test"); err != nil {
 		t.Fatal(err)

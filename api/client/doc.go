@@ -1,7 +1,7 @@
-// Package client issues unique IDs inside a Go program. It leases segments of
-// IDs from a room ahead of need and issues them from memory, by the very code
-// that the room does it with (package allocator): an ID costs nanoseconds, and a
-// room that restarts or is away is not noticed while the reserve lasts.
+// Package client issues unique IDs inside a Go program. It leases segments of IDs from
+// a room before they are needed, and issues them from memory with the same code as the
+// room (package allocator). An ID costs nanoseconds. Callers do not notice a room that
+// restarts or is away while the reserve lasts.
 //
 // # Use
 //
@@ -10,8 +10,7 @@
 //	defer ids.Close()
 //	id, err := ids.Next(ctx, "order")
 //
-// Where IDs are taken often, keep the Tag and let the compiler put its fast half
-// into the loop:
+// In a loop that takes many IDs, keep the Tag, so that the compiler can inline TryNext:
 //
 //	order, err := ids.Tag("order")
 //	...
@@ -22,38 +21,42 @@
 //
 // # Life of a segment
 //
-//  1. A tag's chain holds less than its target (the reserve's time at the recent
-//     peak rate). It asks one instance of the room; where that does not answer,
-//     the next; where none does and other rooms are allowed, those.
-//  2. The answer is a segment and for how long it may be used, counted from the
-//     sending of the request by the monotonic and by the wall clock, whichever
-//     runs ahead: so a suspended machine counts, too. An answer that was lost is
-//     a gap: nothing is asked for twice, nothing is issued that was not answered.
-//  3. Its IDs are issued. What has a third of its time left is replaced, where
-//     the tag is in use: fresh first, so that nobody waits. What reaches its end
-//     is dropped, whether a room answers or not.
-//  4. A segment of a newer layout, of any tag, tells that the layout changed: what
-//     is held of older ones is replaced, fresh first, then dropped. A client that
-//     leases nothing learns of it late; the time to live bounds that.
-//  5. Close drops what is left.
+//  1. A tag's chain holds less than its target: the IDs that the recent peak rate takes
+//     in the reserve's time. The client asks one instance of the room. If that one does
+//     not answer, it asks the next. If none answers, it asks other rooms, if they are
+//     allowed.
+//  2. The answer is a segment and the time for which it may be used. The time counts
+//     from the sending of the request, by the monotonic clock and by the wall clock,
+//     whichever runs ahead. So the time of a suspended machine counts, too. If an
+//     answer is lost, its IDs are a gap: the client does not ask for them again, and
+//     issues no ID that was not answered.
+//  3. The client issues the segment's IDs. It replaces a segment that has a third of its
+//     time left, if the tag is in use. It leases the fresh segment first, so that no
+//     caller waits. It drops a segment at its end, whether a room answers or not.
+//  4. A segment of a newer layout, of any tag, shows that the layout changed. The new
+//     layout keeps a segment if the boundary is the same and the new range contains the
+//     segment's range. Such a segment stays. The client replaces every other segment:
+//     it leases a fresh one first, then drops the old one. A client that leases nothing
+//     learns of a change late, at most by the segments' time to live.
+//  5. Close drops the IDs that are left.
 //
 // # Invariants
 //
-//  1. Every ID it issues was leased to this client by an answer that arrived, and
+//  1. Every ID that the client issues was leased to it by an answer that arrived, and
 //     is issued once.
-//  2. No goroutine but the client's own, all ended when Close returns; their
-//     number does not grow with tags.
+//  2. All goroutines of the client have ended when Close returns. Their number does not
+//     grow with the number of tags.
 //  3. A segment past its end is dropped within the time that the process takes to
 //     run a timer. Under Options.Strict no call returns an ID that was past its
 //     end when it was taken or checked.
 //
 // # What it does not do
 //
-// It does not promise that the IDs of a tag only grow. Those of one segment do,
-// and those of one instance; but each instance of a room has segments of its
-// own, and a client that goes from one to another may get lower ones than
-// before. Uniqueness never depends on it.
+// The client does not promise that the IDs of a tag only grow. The IDs of one segment
+// grow, and those of one instance. But each instance of a room has segments of its own,
+// and a client that goes from one instance to another may get lower IDs than before.
+// Uniqueness never depends on the order.
 //
-// It does not hand back what it did not issue: a program that ends leaves a gap
+// The client does not return IDs that it did not issue: a program that ends leaves a gap
 // of up to twice the reserve.
 package client

@@ -130,7 +130,7 @@ func exampleRoom() string {
 		return example.address
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	store := ledgertest.NewMemory(panics{}).Open()
+	store := ledgertest.NewFake(panics{}).Open()
 	l, err := ledger.New(store, ledger.DefaultConfig())
 	if err != nil {
 		panic(err)

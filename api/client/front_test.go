@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/server"
+	"github.com/march-id/march/internal/serve"
 )
 
 // A fault decides what a lease does instead of going on to the room.
@@ -104,7 +104,7 @@ func (f *front) listen() {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- server.Run(ctx, server.Config{
+		done <- serve.Run(ctx, serve.Config{
 			GRPC: l, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: 10 * time.Millisecond,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, f) },
 		})

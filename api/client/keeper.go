@@ -4,6 +4,8 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/march-id/march/allocator"
 )
 
 const (
@@ -18,8 +20,8 @@ const (
 	// followMost is the longest pause between two attempts to replace what is of an
 	// old layout, where the room's instances lag behind.
 	followMost = time.Minute
-	// dropUnused is for how long a tag that nobody has a handle to may be unused
-	// before it is dropped from memory, dropUnknown where nothing was ever leased.
+	// dropUnused is how long a tag without a handle may be unused before it is dropped
+	// from memory; dropUnknown is the same for a tag of which nothing was ever leased.
 	dropUnused  = 30 * time.Minute
 	dropUnknown = time.Minute
 )
@@ -51,7 +53,7 @@ func (c *Client) keep(ctx context.Context) {
 		now := time.Now()
 		wakeAt := now.Add(lookEvery)
 		for _, h := range c.tags() {
-			if at := h.tend(now, c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
+			if at := h.tend(now, *c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
 				wakeAt = at
 			}
 			c.dropIfUnused(h)
@@ -105,7 +107,7 @@ func (c *Client) dropIfUnusedFor(h *held, after time.Duration) {
 
 // tend looks after a tag and returns when to do so again, the zero time for no
 // need.
-func (h *held) tend(now time.Time, newest int64) (again time.Time) {
+func (h *held) tend(now time.Time, newest allocator.Part) (again time.Time) {
 	until, ttl := h.lastLease()
 	unusedAfter := ttl
 	if ttl == 0 {
@@ -114,7 +116,7 @@ func (h *held) tend(now time.Time, newest int64) (again time.Time) {
 	unused := h.chain.Observe()
 	h.keeping.unused = unused
 	end := h.chain.Expire(unusedAfter)
-	if version := h.chain.Status().Version; version != 0 && version < newest {
+	if h.chain.Outdated(newest) {
 		h.follow(now, newest)
 	}
 	again = end
@@ -129,7 +131,7 @@ func (h *held) tend(now time.Time, newest int64) (again time.Time) {
 		renewAt = h.keeping.renewAt
 	}
 	if !renewAt.After(now) {
-		h.chain.Replace(0, now.Add(ttl/renewPart))
+		h.chain.Replace(allocator.Part{}, now.Add(ttl/renewPart))
 		renewAt = now.Add(max(end.Sub(now)/2, renewPause))
 		h.keeping.renewAt = renewAt
 	}
@@ -139,12 +141,12 @@ func (h *held) tend(now time.Time, newest int64) (again time.Time) {
 	return again
 }
 
-// follow asks for a segment of the newest layout: at once, and again after
-// growing pauses while what is leased is of an older one.
-func (h *held) follow(now time.Time, newest int64) {
+// follow asks for a segment that newest does not outdate: at once, and again
+// after growing pauses while what is leased is outdated.
+func (h *held) follow(now time.Time, newest allocator.Part) {
 	k := &h.keeping
-	if k.version != newest {
-		k.version, k.followAt, k.followWait = newest, now, lookEvery
+	if k.version != newest.Version {
+		k.version, k.followAt, k.followWait = newest.Version, now, lookEvery
 	}
 	if !now.Before(k.followAt) {
 		h.chain.Replace(newest, time.Time{})

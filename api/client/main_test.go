@@ -34,14 +34,14 @@ func TestMain(m *testing.M) {
 // b [50, 100) mod 100. Its rooms are real ones.
 type cluster struct {
 	testing.TB
-	memory *ledgertest.Memory
+	memory *ledgertest.Fake
 	admin  *ledger.Ledger
 	hold   time.Duration // of rooms that are started, 0 for the default
 }
 
 func newCluster(tb testing.TB) *cluster {
 	tb.Helper()
-	c := &cluster{TB: tb, memory: ledgertest.NewMemory(tb)}
+	c := &cluster{TB: tb, memory: ledgertest.NewFake(tb)}
 	c.admin = c.ledger()
 	if _, err := c.admin.Init(tb.Context(), halves(), "test"); err != nil {
 		tb.Fatal(err)

@@ -30,7 +30,7 @@ type pool struct {
 
 	mu struct {
 		sync.Mutex
-		answers *endpoint // who answered last; nil before, and when none did
+		answers *endpoint // the one that answered last; nil before, and when none did
 		avoid   map[*endpoint]time.Time
 	}
 }
@@ -43,7 +43,7 @@ type endpoint struct {
 	ids     marchv1.IDServiceClient
 }
 
-// newPool dials; it connects to nobody yet.
+// newPool makes the connections; they connect when they are first used.
 func newPool(opts Options) (*pool, error) {
 	p := &pool{log: opts.Logger, timeout: opts.Timeout}
 	p.mu.avoid = make(map[*endpoint]time.Time)
@@ -71,28 +71,29 @@ func (p *pool) close() {
 	}
 }
 
-// lease leases up to n IDs from whoever answers first: one who answered last,
-// then the others, those of other rooms after the room's own, and those that
-// failed lately after all. Its errors carry a Kind, Unavailable when nobody
-// leased anything for want of an answer.
-func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (seg allocator.Segment, ttl time.Duration, from *endpoint, err error) {
+// lease leases up to n IDs from the first endpoint that leases any. It asks the endpoint
+// that answered last, then the room's others, then those of other rooms, and at the end
+// those that failed lately. Its errors carry a Kind: Unavailable if an endpoint did not
+// answer, see together.
+func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (_ leased, from *endpoint, err error) {
 	var failures []error
 	for _, e := range p.order(time.Now()) {
 		asking, cancel := context.WithTimeout(ctx, p.timeout)
-		seg, ttl, err = e.lease(asking, tag, n)
+		var answer leased
+		answer, err = e.lease(asking, tag, n)
 		cancel()
 		switch {
 		case err == nil:
 			p.answered(e, failures)
-			return seg, ttl, e, nil
+			return answer, e, nil
 		case errors.Is(ctx.Err(), context.Canceled):
-			return seg, 0, nil, allocator.Errorf(allocator.Unavailable, "lease of tag %s: %w", tag, ctx.Err())
+			return leased{}, nil, allocator.Errorf(allocator.Unavailable, "lease of tag %s: %w", tag, ctx.Err())
 		case errors.Is(asking.Err(), context.DeadlineExceeded):
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: no answer within %v", e.address, p.timeout)
 		case !elsewhere(err):
-			return seg, 0, nil, allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
-		case allocator.KindOf(err) == allocator.NoRange:
-			err = allocator.Errorf(allocator.NoRange, "room at %s: %w", e.address, err)
+			return leased{}, nil, allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
+		case allocator.KindOf(err) == allocator.NoRange, allocator.KindOf(err) == allocator.TooMany:
+			err = allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
 		default:
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: %w", e.address, err)
 		}
@@ -103,13 +104,13 @@ func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (seg alloc
 		}
 	}
 	p.answered(nil, failures)
-	return seg, 0, nil, together(failures)
+	return leased{}, nil, together(failures)
 }
 
 // elsewhere reports whether another instance may do better.
 func elsewhere(err error) bool {
 	switch allocator.KindOf(err) {
-	case allocator.Unavailable, allocator.NoRange:
+	case allocator.Unavailable, allocator.NoRange, allocator.TooMany:
 		return true
 	case allocator.Internal: // the server ended the call: it stops, say
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -117,13 +118,14 @@ func elsewhere(err error) bool {
 	return false
 }
 
-// together returns one error for the failures of all that were asked: NoRange
-// only where it is the room's own word and nobody was silent.
+// together returns one error for the failures of all that were asked, whatever their
+// order: Unavailable where an instance was; else TooMany; and NoRange only where all
+// say so.
 func together(failures []error) error {
 	kind, messages := allocator.NoRange, make([]string, len(failures))
 	for i, err := range failures {
 		messages[i] = err.Error()
-		if k := allocator.KindOf(err); k != allocator.NoRange {
+		if k := allocator.KindOf(err); k != allocator.NoRange && kind != allocator.Unavailable {
 			kind = k
 		}
 	}
@@ -157,7 +159,7 @@ func (p *pool) avoid(e *endpoint) {
 	p.mu.avoid[e] = time.Now().Add(avoidFor)
 }
 
-// answered takes note of who answered, nil for nobody, after the others failed.
+// answered takes note that e answered after the others failed; nil says that none did.
 func (p *pool) answered(e *endpoint, failures []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,29 +177,41 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	}
 }
 
-// lease asks for n IDs and checks the answer. A request is sent once: what was
-// leased by one whose answer is lost stays a gap.
-func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (allocator.Segment, time.Duration, error) {
+// leased is what a room answered to a lease.
+type leased struct {
+	seg    allocator.Segment
+	ttl    time.Duration  // 0 for no end
+	serves allocator.Part // what the instance serves
+	limit  int64          // the tag's; 0 where the room does not say
+}
+
+// lease asks for n IDs and checks the answer. A request is sent once: if its answer is
+// lost, the IDs that it leased are a gap.
+func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (leased, error) {
 	sent := time.Now()
 	answer, err := e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tag), Count: n})
 	if err != nil {
-		return allocator.Segment{}, 0, err
+		return leased{}, err
 	}
 	seg, err := api.SegmentFromProto(answer.GetSegment())
 	if err != nil {
-		return allocator.Segment{}, 0, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
+		return leased{}, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
 	}
 	ttl := answer.GetTtl().AsDuration()
+	serves := api.PartFromProto(answer.GetServes())
+	if serves.Version < seg.Version { // the instance has leased under a layout that it does not report yet
+		serves = seg.Part()
+	}
 	switch {
 	case seg.Count > n:
-		return allocator.Segment{}, 0, allocator.Errorf(allocator.Internal, "it leased %d IDs; %d were asked for", seg.Count, n)
+		return leased{}, allocator.Errorf(allocator.Internal, "it leased %d IDs; %d were asked for", seg.Count, n)
 	case answer.GetTtl() != nil && (answer.GetTtl().CheckValid() != nil || ttl < 0):
-		return allocator.Segment{}, 0, allocator.Errorf(allocator.Internal, "ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
+		return leased{}, allocator.Errorf(allocator.Internal, "ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
 	case ttl == 0:
-		return seg, 0, nil
+		return leased{seg, 0, serves, answer.GetLimit()}, nil
 	case allocator.Elapsed(sent, time.Now()) >= ttl:
-		return allocator.Segment{}, 0, allocator.Errorf(allocator.Unavailable, "its answer took longer than the %v for which its IDs may be used", ttl)
+		return leased{}, allocator.Errorf(allocator.Unavailable, "its answer took longer than the %v for which its IDs may be used", ttl)
 	}
 	seg.Until = sent.Add(ttl)
-	return seg, ttl, nil
+	return leased{seg, ttl, serves, answer.GetLimit()}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 )
 
 // Tag issues the IDs of one tag. All methods are safe for concurrent use. It is
@@ -60,7 +61,7 @@ type held struct {
 	chain  *allocator.Chain
 	client *Client
 	name   allocator.Tag
-	kept   bool // somebody has a handle; guarded by client.mu
+	kept   bool // the program has a handle; guarded by client.mu
 
 	leased struct { // of the last segment
 		sync.Mutex
@@ -81,7 +82,7 @@ func hold(c *Client, name allocator.Tag) (*held, error) {
 	if c.opts.Strict {
 		// A chain with a gate checks the segment's end at each ID; layouts are
 		// followed by replacement.
-		cfg.Gate = func(version int64) (int64, error) { return version, nil }
+		cfg.Gate = func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil }
 	}
 	var err error
 	h.chain, err = allocator.NewChain(cfg)
@@ -94,18 +95,24 @@ type source struct{ *held }
 // Lease implements allocator.Source.
 func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 	c := s.client
-	seg, ttl, from, err := c.pool.lease(ctx, s.name, n)
+	lease, from, err := c.pool.lease(ctx, s.name, n)
 	if err != nil {
+		if limit := api.LimitOf(err); limit > 0 {
+			s.chain.Limit(limit)
+		}
 		return allocator.Segment{}, err
 	}
-	if !c.heard(seg.Version) {
-		c.pool.avoid(from) // it lags; what it leases is good all the same
+	if !from.other && !c.heard(lease.serves) {
+		c.pool.avoid(from) // it lags; the segments that it leases are good all the same
+	}
+	if lease.limit > 0 {
+		s.chain.Limit(lease.limit)
 	}
 	s.leased.Lock()
-	s.leased.until, s.leased.ttl = seg.Until, ttl
+	s.leased.until, s.leased.ttl = lease.seg.Until, lease.ttl
 	s.leased.Unlock()
-	c.keeperLooksBefore(seg.Until)
-	return seg, nil
+	c.keeperLooksBefore(lease.seg.Until)
+	return lease.seg, nil
 }
 
 // lastLease returns the end and the time to live of the last segment.

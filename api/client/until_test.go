@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -73,7 +74,7 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.hold = 2 * time.Second
-	strict := ledger.DefaultTag()
+	strict := record.DefaultTag()
 	strict.StrictRetract = true
 	if _, err := c.admin.CreateTag(t.Context(), "strict", strict, "test"); err != nil {
 		t.Fatal(err)
@@ -199,7 +200,8 @@ func TestLagging(t *testing.T) {
 	c.change(layout(100, 50, 100, 0, 50))
 	a := c.room("a", "a1")
 	lags, knows := newFront(t, a), newFront(t, a)
-	lags.alter(func(r *marchv1.LeaseResponse) { r.Segment.Version = 1 })
+	lags.alter(func(r *marchv1.LeaseResponse) { r.Segment.Version, r.Serves.Version = 1, 1 })
+	knows.alter(func(r *marchv1.LeaseResponse) { r.Serves.Range.Lower = 51 }) // so layout 1 gave the room more
 	knows.fault(faults["away"])
 	ids := newClient(t, quick(lags.address, knows.address))
 	order := tagOf(t, ids, "order")
@@ -230,6 +232,49 @@ func TestLagging(t *testing.T) {
 		t.Errorf("%d calls failed: %v", len(errs), errs[0])
 	}
 	got.unique(t, "a", layout(100, 50, 100, 0, 50))
+}
+
+// TestLayoutsThatTakeNothing changes the layout to ones that give the room what it
+// had, or more: what a client holds stays, though it hears of them. Every layout
+// had clients replace all they held.
+func TestLayoutsThatTakeNothing(t *testing.T) {
+	c := newCluster(t)
+	front := newFront(t, c.room("a", "a1"))
+	ids := newClient(t, quick(front.address))
+	var others []*client.Tag
+	for n := range 20 {
+		others = append(others, tagOf(t, ids, fmt.Sprintf("other-%d", n)))
+		mustNext(t, others[n])
+	}
+	before := make([]allocator.Status, len(others))
+	for i, tag := range others {
+		await(t, "it holds its target again", func() bool { before[i] = tag.Status(); return before[i].Held >= before[i].Target })
+	}
+	for n, next := range []allocator.Layout{layout(100, 0, 50, 60, 100), layout(100, 0, 60, 60, 100), layout(100, 0, 60, 70, 100)} {
+		c.change(next)
+		await(t, "the layout is heard of", func() bool {
+			var heard atomic.Bool // other calls are under way at the same time
+			front.alter(func(r *marchv1.LeaseResponse) { heard.Store(r.GetServes().GetVersion() == int64(n+2)) })
+			_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
+			return err == nil && heard.Load()
+		})
+	}
+	front.alter(nil)
+	time.Sleep(100 * time.Millisecond) // the keeper looked
+	for i, tag := range others {
+		if s := tag.Status(); s.Refills != before[i].Refills || s.Dropped != 0 || s.Version != 1 {
+			t.Errorf("%+v, before %+v", s, before[i])
+		}
+	}
+	c.change(layout(100, 0, 49, 70, 100))
+	await(t, "all are replaced", func() bool {
+		_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
+		done := err == nil
+		for _, tag := range others {
+			done = done && tag.Status().Version == 5
+		}
+		return done
+	})
 }
 
 // TestEverythingAtOnce has many callers of many tags, instances that come and
@@ -285,5 +330,31 @@ func TestEverythingAtOnce(t *testing.T) {
 		all.Go(ids.Close)
 		all.Go(ids.Close)
 		all.Wait()
+	}
+}
+
+// TestLowerLimit: a client drops what it holds from a lowered limit on with its
+// next call to the room, though the room has none left to lease.
+func TestLowerLimit(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	order := tagOf(t, newClient(t, quick(a.address)), "order")
+	await(t, "it holds its target", func() bool { s := order.Status(); return s.Held >= s.Target })
+	limit := order.Status().Last + 1 - 500
+	if _, err := c.admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.Limit = limit; return nil }, "test"); err != nil {
+		t.Fatal(err)
+	}
+	mustNext(t, order) // it holds less than its target, and asks
+	await(t, "the client has heard of it", func() bool { return order.Status().Dropped > 0 })
+	for {
+		id, err := order.Next(t.Context())
+		if err != nil {
+			is(t, err, allocator.Exhausted)
+			return
+		}
+		if id >= limit {
+			t.Fatalf("%d with a limit of %d", id, limit)
+		}
 	}
 }

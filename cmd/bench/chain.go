@@ -15,6 +15,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/embedded"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // cluster is an etcd in this process, with two rooms' layout and a tag.
@@ -51,14 +53,15 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		_, err = l.Init(ctx, layout, "bench")
 	}
 	if err == nil {
-		// Nobody issues 200 million IDs per second for long. Whoever does must let
-		// a step hold some time of it, or each refill is a race against etcd.
-		settings := ledger.DefaultTag()
+		// No service issues 200 million IDs per second for long, as this benchmark does.
+		// A step must last for some time at that rate, or each refill is a race against
+		// etcd.
+		settings := record.DefaultTag()
 		settings.Chain.MaxStep = 100_000_000_000
 		_, err = l.CreateTag(ctx, tag, settings, "bench")
 	}
 	if err == nil {
-		_, err = l.CreateTag(ctx, otherTag, ledger.DefaultTag(), "bench")
+		_, err = l.CreateTag(ctx, otherTag, record.DefaultTag(), "bench")
 	}
 	if err != nil {
 		c.close()
@@ -67,13 +70,13 @@ func startCluster(ctx context.Context) (*cluster, error) {
 	return c, nil
 }
 
-func (c *cluster) ledger() (*ledger.Ledger, ledger.Store, error) {
-	store, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: []string{c.endpoint}})
+func (c *cluster) ledger() (*ledger.Ledger, store.Store, error) {
+	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.endpoint}})
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := ledger.New(store, ledger.DefaultConfig())
-	return l, store, err
+	l, err := ledger.New(etcd, ledger.DefaultConfig())
+	return l, etcd, err
 }
 
 func (c *cluster) close() {
@@ -85,12 +88,12 @@ func (c *cluster) close() {
 type chain struct {
 	*allocator.Chain
 	ledger *ledger.Ledger
-	store  ledger.Store
+	store  store.Store
 	stop   func()
 }
 
 func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, error) {
-	l, store, err := c.ledger()
+	l, etcd, err := c.ledger()
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +116,7 @@ func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, erro
 	running, cancel := context.WithCancel(ctx)
 	var refilling sync.WaitGroup
 	refilling.Go(func() { _ = refiller.Run(running) })
-	return &chain{Chain: ch, ledger: l, store: store, stop: func() {
+	return &chain{Chain: ch, ledger: l, store: etcd, stop: func() {
 		cancel()
 		refilling.Wait()
 		ch.Close()
@@ -342,7 +345,7 @@ func writeRows(ctx context.Context, b *bench) error {
 }
 
 // revision returns etcd's revision: it grows by one with each write.
-func revision(ctx context.Context, store ledger.Store) (int64, error) {
-	answer, err := store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: "none"}}}}})
+func revision(ctx context.Context, etcd store.Store) (int64, error) {
+	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "none"}}}}})
 	return answer.Revision, err
 }

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api/server"
 	"github.com/march-id/march/cmd/internal/load"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
@@ -61,10 +61,10 @@ func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bo
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return s.Run(running) })
 	group.Go(func() error {
-		return server.Run(running, server.Config{
+		return serve.Run(running, serve.Config{
 			GRPC: echoes, HTTP: echoHTTP, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second, Metrics: echoMetrics,
 			Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
-			Ready:    func(context.Context) []server.Check { return nil },
+			Ready:    func(context.Context) []serve.Check { return nil },
 			Routes: func(mux *http.ServeMux) {
 				mux.HandleFunc("POST /v1/tags/{tag}/empty", func(http.ResponseWriter, *http.Request) {})
 			},

@@ -1,6 +1,6 @@
 // Command bench measures March against its yardsticks on this machine, in one
 // run, and prints a table of ratios with a column that says whether each goal
-// is reached. Machines differ and are noisy: every figure is the median of
+// is reached. Machines differ and are noisy, so every figure is the median of
 // several rounds, and each round measures both sides in turn.
 //
 // Redis and PostgreSQL are measured where their programs are installed
@@ -15,9 +15,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/march-id/march/cmd/internal/load"
 )
 
 func main() {
@@ -45,13 +46,13 @@ type row struct {
 // median measured where there is no yardstick.
 func (r *row) ratio() float64 {
 	if r.yard == nil {
-		return median(r.measured)
+		return load.Median(r.measured)
 	}
 	ratios := make([]float64, len(r.measured))
 	for i := range ratios {
 		ratios[i] = r.measured[i] / r.yard[i]
 	}
-	return median(ratios)
+	return load.Median(ratios)
 }
 
 func (r *row) verdict() string {
@@ -62,11 +63,6 @@ func (r *row) verdict() string {
 		return "reached"
 	}
 	return "short"
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }
 
 // bench is a run: its rows, and where progress goes.
@@ -116,7 +112,7 @@ func (b *bench) print(out io.Writer) error {
 	for _, r := range b.rows {
 		yard, goal := "-", "-"
 		if r.yard != nil {
-			yard = number(median(r.yard)) + " " + r.unit
+			yard = number(load.Median(r.yard)) + " " + r.unit
 		}
 		if r.verdict() != "-" {
 			sign := ">="
@@ -125,7 +121,7 @@ func (b *bench) print(out io.Writer) error {
 			}
 			goal = sign + " " + number(r.goal)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\t%s\t\n", r.what, number(median(r.measured)), r.unit, yard, number(r.ratio()), goal, r.verdict())
+		_, _ = fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\t%s\t\n", r.what, number(load.Median(r.measured)), r.unit, yard, number(r.ratio()), goal, r.verdict())
 	}
 	return w.Flush()
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // Random layouts are valid, have every room, and give each a tenth at least, so
@@ -70,7 +70,7 @@ func TestCells(t *testing.T) {
 			t.Errorf("%v: twice", c)
 		}
 		seen[c.String()] = true
-		told := record.Event{What: record.Restoring, Kind: c.way.name, Target: c.rooms}
+		told := runlog.Event{What: runlog.Restoring, Kind: c.way.name, Target: c.rooms}
 		if told.Residual() != c.residual() || told.Loses() != c.way.loses {
 			t.Errorf("%v: its events say residual %v, loses %v", c, told.Residual(), told.Loses())
 		}
@@ -118,16 +118,16 @@ func TestBrokenRunIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check(record.Run{Cluster: clusterName}.Write(dir))
+	check(runlog.Run{Cluster: clusterName}.Write(dir))
 	check(os.Mkdir(filepath.Join(dir, "history"), 0o700))
 	check(os.WriteFile(filepath.Join(dir, "history", "history.log"), nil, 0o600))
-	events, err := record.CreateEvents(dir) // which a run makes itself: this one breaks
+	events, err := runlog.CreateEvents(dir) // which a run makes itself: this one breaks
 	check(err)
 	check(events.Close())
-	callers, err := record.Create(dir, record.Header{Process: "load-a", Worker: "1"})
+	callers, err := runlog.Create(dir, runlog.Header{Process: "load-a", Worker: "1"})
 	check(err)
 	for range 2 {
-		check(callers.Add(record.Issued{Room: "a", Instance: "a-0", Tag: "t", Kind: record.Batch, Runs: []allocator.Run{{First: 77, Count: 1}}}))
+		check(callers.Add(runlog.Issued{Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch, Runs: []allocator.Run{{First: 77, Count: 1}}}))
 	}
 	check(callers.Close())
 	var out bytes.Buffer

@@ -29,7 +29,7 @@ func newCheck(cfg *config) *cobra.Command {
 	}
 }
 
-// What a report is printed as.
+// The forms in which a report is printed.
 const (
 	outputText = "text"
 	outputJSON = "json"

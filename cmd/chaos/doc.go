@@ -1,34 +1,38 @@
-// Command chaos tortures March: a three-member etcd, rooms, consoles and
-// callers, real processes with a TCP proxy in each of their connections (but those
-// of consoles to rooms, and of who watches), and a seeded schedule of faults, while
-// operators migrate, skip and change tags. At the end it heals everything and
-// checks all that was seen: every ID ever issued, what etcd kept, and how long
-// anybody had to wait.
+// Command chaos tortures March. It runs a three-member etcd, rooms, consoles and
+// callers as real processes. Each of their connections has a TCP proxy in it, except
+// those of consoles to rooms and those that watch the run. Faults hit them by a seeded
+// schedule, while operators migrate, skip and change tags. At the end the command
+// heals everything and checks the whole record: every ID ever issued, etcd's history,
+// and how long callers had to wait.
 //
 //	go run ./cmd/chaos --time 60s
 //	go run ./cmd/chaos --time 10m --seed 7
 //	go run ./cmd/chaos check DIR
 //
-// The seed decides which faults come in which order, what they hit, and for how
-// long; what the cluster makes of them depends on the machine's moods, too. So
-// a seed leads to the same torture, not to the same run; what happened is in the
-// run's directory (package record), and can be checked again.
+// The seed decides which faults come in which order, which processes they hit, and for
+// how long. The effect on the cluster depends on the machine's timing, too. So a seed
+// leads to the same faults, not to the same run. The record of a run is in its
+// directory (package runlog), and can be checked again.
 //
-// A run is over when its time is, and fails by a broken promise: an ID twice or
-// out of range, a process that panics or does not come back within 5 s of a fault,
-// calls that fail while the reserve lasts, a migration that does not end; package
-// report has all of them. One that breaks is checked as far as it came. A run that
-// met too few faults to show anything is weak, and fails as well.
+// A run ends when its time is over. It fails by a broken promise: an ID twice or out of
+// range, a process that panics or does not come back within 5 s of a fault, calls that
+// fail while the reserve lasts, a migration that does not end. Package report has the
+// whole list. A run that breaks is checked as far as it came. A run that met too few
+// faults to show anything is weak, and fails as well.
 //
-// Life of a fault: it is drawn from a deck that has each kind once, begins, lasts
-// for a while, ends; then all callers of all instances must be given IDs again,
-// and the time that it takes is written down. Meanwhile another lane stops single
-// processes for up to a minute; these are left out of what is measured.
+// The journals are on a disk of the run's own, so that the disk can be full and can
+// hang. The run can mount such a disk as root on Linux, with loop devices. On other
+// machines the log says that no fault of the disk is made.
+//
+// A fault is drawn from a deck that has each kind once. It begins, lasts for a while,
+// and ends. Then all callers of all instances must be given IDs again, and the run
+// records how long that takes. Meanwhile another lane stops single processes for up to
+// a minute; these are not measured.
 //
 // # Track record
 //
-// What it found in March, by which fault, and how to find it again in a tree
-// without the repair:
+// The defects that it found in March, each with the fault that showed it, and the
+// command that finds it again in a tree without the repair:
 //
 //   - An instance that had written its registration again in the stretch that a
 //     restore lost never leased again after march recover: it compared a mod

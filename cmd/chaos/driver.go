@@ -18,7 +18,8 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/disk"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
@@ -26,7 +27,7 @@ import (
 type driver struct {
 	*cluster.Cluster
 	config *config
-	events *record.Events
+	events *runlog.Events
 	log    hclog.Logger
 	admin  *admin
 
@@ -40,9 +41,10 @@ type driver struct {
 
 	// The main lane's:
 	token       string          // etcd's cluster ID is made of it
+	disk        *disk.Disk      // of the journals; nil where it has none of its own
 	journalLost map[string]bool // instances, ROOM/NAME, that ever started without
 
-	hold   sync.Mutex    // held while nobody may be stopped for long
+	hold   sync.Mutex    // held while no process may be stopped for long
 	goesOn chan struct{} // ends a long pause
 
 	mu struct {
@@ -54,7 +56,7 @@ type driver struct {
 	}
 }
 
-func newDriver(cfg *config, c *cluster.Cluster, events *record.Events, log hclog.Logger) *driver {
+func newDriver(cfg *config, c *cluster.Cluster, events *runlog.Events, log hclog.Logger) *driver {
 	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool), goesOn: make(chan struct{})}
 	d.mu.paused = make(map[*cluster.Server]bool)
 	d.mu.touched = make(map[allocator.Room]time.Time)
@@ -71,7 +73,7 @@ func (d *driver) close() error {
 }
 
 // note writes an event down.
-func (d *driver) note(e record.Event) {
+func (d *driver) note(e runlog.Event) {
 	if e.Violation != "" {
 		d.violated.Add(1)
 		d.log.Error("violation", "event", fmt.Sprintf("%+v", e))
@@ -96,7 +98,7 @@ func whose(s *cluster.Server, who string) bool {
 	return strings.HasPrefix(who, id(s)+" ") || strings.HasPrefix(who, traffic.Who(s.Room, "", ""))
 }
 
-// expected are the callers who should be given IDs: all but those of servers
+// expected are the callers that should be given IDs: all but those of servers
 // that are left out.
 func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 	who := make(map[string]bool)
@@ -159,7 +161,7 @@ func (d *driver) touch(room allocator.Room) {
 	d.mu.touched[room] = time.Now()
 }
 
-// settled tells whether nobody has hurt a room for long.
+// settled reports whether no fault has hurt a room for long.
 func (d *driver) settled(room allocator.Room) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,7 +196,7 @@ func (d *driver) calm(ctx context.Context, lasts time.Duration) error {
 			return ctx.Err()
 		}
 		failed, last := d.failed(before, func(string) bool { return true })
-		e := record.Event{What: record.Issuing, Kind: "calm", Took: time.Since(began), Failed: failed}
+		e := runlog.Event{What: runlog.Issuing, Kind: "calm", Took: time.Since(began), Failed: failed}
 		if failed > 0 && time.Since(began) > calmWithin {
 			e.Violation = fmt.Sprintf("%d calls failed though nothing was wrong: %s", failed, last)
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // fault is a kind of fault.
@@ -26,7 +26,7 @@ type fault struct {
 type injury struct {
 	target, detail string
 	lasts          time.Duration
-	// end ends it: what was hurt is well again, or on its way to be.
+	// end ends it: the processes that it hurt are well again, or on their way to be.
 	end func(ctx context.Context) error
 	// unhurt accepts callers of whom no call may fail meanwhile; nil for none.
 	unhurt func(who string) bool
@@ -60,10 +60,24 @@ func deck(only []string) ([]fault, error) {
 	return chosen, nil
 }
 
-// faults is the main lane: one fault after the other, until lanes ends. What is
-// under way then ends in good order.
-func (d *driver) faults(ctx, lanes context.Context) error {
+// deck returns the faults that this run draws from.
+func (d *driver) deck() ([]fault, error) {
 	kinds, err := deck(d.config.only)
+	if d.disk == nil {
+		kinds = slices.DeleteFunc(kinds, func(f fault) bool {
+			return slices.ContainsFunc(diskFaults(), func(disk fault) bool { return disk.kind == f.kind })
+		})
+	}
+	if err == nil && len(kinds) == 0 {
+		err = allocator.Errorf(allocator.Invalid, "only: %s: this machine does not let the run mount a disk; root on Linux may", joined(d.config.only))
+	}
+	return kinds, err
+}
+
+// faults is the main lane: one fault after the other, until lanes ends. A fault
+// that is under way then ends in good order.
+func (d *driver) faults(ctx, lanes context.Context) error {
+	kinds, err := d.deck()
 	if err != nil {
 		return err
 	}
@@ -114,7 +128,7 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 	if err != nil {
 		return err
 	}
-	d.note(record.Event{Time: began, What: record.FaultBegan, Fault: number, Kind: f.kind, Target: hurt.target, Detail: hurt.detail})
+	d.note(runlog.Event{Time: began, What: runlog.FaultBegan, Fault: number, Kind: f.kind, Target: hurt.target, Detail: hurt.detail})
 	d.injected.Add(1)
 	d.mu.Lock()
 	d.mu.kinds[f.kind]++
@@ -131,9 +145,9 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 		return fmt.Errorf("end: %w", err)
 	}
 	ended := time.Now()
-	d.note(record.Event{Time: ended, What: record.FaultEnded, Fault: number, Kind: f.kind, Target: hurt.target, Took: ended.Sub(began)})
+	d.note(runlog.Event{Time: ended, What: runlog.FaultEnded, Fault: number, Kind: f.kind, Target: hurt.target, Took: ended.Sub(began)})
 	if hurt.unhurt != nil {
-		e := record.Event{What: record.CutOff, Fault: number, Kind: f.kind, Target: hurt.target, Took: hurt.lasts, Failed: failed}
+		e := runlog.Event{What: runlog.CutOff, Fault: number, Kind: f.kind, Target: hurt.target, Took: hurt.lasts, Failed: failed}
 		if failed > 0 {
 			e.Violation = fmt.Sprintf("%d calls failed while the reserve lasted: %s", failed, last)
 		}
@@ -165,7 +179,7 @@ func (d *driver) recovered(ctx context.Context, f fault, number int, hurt *injur
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	e := record.Event{What: record.Issuing, Fault: number, Kind: f.kind, Target: hurt.target, Took: took, Limit: limit, Detail: "last " + slowest}
+	e := runlog.Event{What: runlog.Issuing, Fault: number, Kind: f.kind, Target: hurt.target, Took: took, Limit: limit, Detail: "last " + slowest}
 	switch {
 	case late != "":
 		e.Took = giveUp
@@ -245,7 +259,7 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 	d.mu.Lock()
 	d.mu.kinds[kind]++
 	d.mu.Unlock()
-	d.note(record.Event{What: record.FaultBegan, Fault: -number, Kind: kind, Target: s.ID, Took: lasts})
+	d.note(runlog.Event{What: runlog.FaultBegan, Fault: -number, Kind: kind, Target: s.ID, Took: lasts})
 	select {
 	case <-lanes.Done():
 	case <-d.goesOn:
@@ -255,7 +269,7 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 		return err
 	}
 	ended := time.Now()
-	d.note(record.Event{Time: ended, What: record.FaultEnded, Fault: -number, Kind: kind, Target: s.ID})
+	d.note(runlog.Event{Time: ended, What: runlog.FaultEnded, Fault: -number, Kind: kind, Target: s.ID})
 	if s.Room == "" {
 		set(false)
 		return nil
@@ -269,7 +283,7 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 	if late != "" {
 		took = pausedFor
 	}
-	d.note(record.Event{What: record.Issuing, Fault: -number, Kind: kind, Target: s.ID, Took: took})
+	d.note(runlog.Event{What: runlog.Issuing, Fault: -number, Kind: kind, Target: s.ID, Took: took})
 	set(false)
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
 )
@@ -67,7 +67,7 @@ func (d *driver) awaitLease(ctx context.Context, r *rand.Rand, room allocator.Ro
 	if err != nil {
 		return "", err
 	}
-	reader, err := ledger.NewReader(clusterName)
+	reader, err := record.NewReader(clusterName)
 	if err != nil {
 		return "", err
 	}

@@ -18,7 +18,7 @@ import (
 
 const unlimited = proc.Unlimited
 
-// What operators of etcd do, and what happens to them.
+// Faults of etcd: the work of its operators, and their accidents.
 
 // etcd returns a client of some member that is none of those.
 func (d *driver) etcd(r *rand.Rand, but ...*cluster.Member) (*clientv3.Client, error) {

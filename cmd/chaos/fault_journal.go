@@ -5,14 +5,28 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"time"
+
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // journalFaults hurt what instances remember.
 func journalFaults() []fault {
 	return []fault{
 		{"remove journal", "an instance is killed, and started again without its journal", removeJournal},
+		{"remove folder of journals", "the folder of running instances' journals is deleted", removeFolder},
 		{"limit files of room", "an instance cannot write its journal any longer", limitJournal},
+	}
+}
+
+// diskFaults hurt the disk of the journals, which not every machine lets a run
+// have.
+func diskFaults() []fault {
+	return []fault{
+		{"fill disk of journals", "no instance has space for its journal", fillDisk},
+		{"hang disk of journals", "what instances write to their journals hangs", hangDisk},
 	}
 }
 
@@ -37,6 +51,69 @@ func removeJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) 
 	return &injury{target: s.ID, detail: fmt.Sprintf("%d files", len(files)), end: func(context.Context) error {
 		s.Keep(true)
 		return nil
+	}}, nil
+}
+
+// removeFolder deletes the journals of a room while its instances run: each must
+// write its own anew, whole, by itself.
+func removeFolder(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
+	of := d.instancesOf(pick(r, d.Rooms))
+	dir := ""
+	for _, s := range of {
+		files, err := s.Journals()
+		if err != nil {
+			return nil, err
+		}
+		if d.isPaused(s) || !s.Running() || len(files) == 0 {
+			return nil, fmt.Errorf("%w: %s is stopped", errSkip, s.ID)
+		}
+		dir = filepath.Dir(files[0])
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, fmt.Errorf("%w: %w", errSkip, err) // a journal was written there just then
+	}
+	return &injury{target: names(of), end: func(ctx context.Context) error {
+		for _, s := range of {
+			began := time.Now()
+			waiting, cancel := context.WithTimeout(ctx, limit)
+			err := cluster.Poll(waiting, s.ID+"'s journal", func() bool {
+				files, err := s.Journals()
+				return err == nil && len(files) > 0 || d.isPaused(s) || !s.Running()
+			})
+			cancel()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				d.note(runlog.Event{What: runlog.FaultEnded, Kind: "remove folder of journals", Target: s.ID, Took: time.Since(began),
+					Violation: fmt.Sprintf("%s has no journal %v after its folder was deleted", s.ID, limit)})
+			}
+			if !s.Running() {
+				d.journalLost[id(s)] = true
+			}
+		}
+		return nil
+	}}, nil
+}
+
+// fillDisk fills the disk of all journals.
+func fillDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
+	if err := d.disk.Fill(); err != nil {
+		return nil, err
+	}
+	return &injury{target: "all", lasts: between(r, 500*time.Millisecond, 5*time.Second), end: func(context.Context) error {
+		return d.disk.Free()
+	}}, nil
+}
+
+// hangDisk has the disk of all journals answer no write: nothing may wait with
+// it but leases.
+func hangDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
+	if err := d.disk.Freeze(); err != nil {
+		return nil, err
+	}
+	return &injury{target: "all", lasts: between(r, 500*time.Millisecond, 8*time.Second), end: func(context.Context) error {
+		return d.disk.Thaw()
 	}}, nil
 }
 

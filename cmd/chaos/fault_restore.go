@@ -11,17 +11,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 	"github.com/march-id/march/internal/crash"
 )
 
-// What becomes of the rooms while etcd goes back in time.
+// The fate of the rooms while etcd goes back in time.
 const (
 	alive          = "alive"
 	withJournal    = "restarted with journal"
-	withoutJournal = record.WithoutJournal
+	withoutJournal = runlog.WithoutJournal
 )
 
 // cell is a cell of the restore matrix.
@@ -32,7 +33,7 @@ type cell struct {
 
 func (c cell) String() string { return c.way.name + ", rooms " + c.rooms }
 
-// residual cells are those that cannot be seen, as the README says: duplicates may
+// residual cells are those that cannot be seen, as docs/restore.md says: duplicates may
 // come of them.
 func (c cell) residual() bool { return c.way.unseen && c.rooms == withoutJournal }
 
@@ -57,8 +58,8 @@ func restoreFaults() []fault {
 	}}}
 }
 
-// someonePaused tells whether the lane of pauses has somebody stopped: recover
-// would ask for it in vain.
+// someonePaused reports whether the lane of pauses has stopped a process: recover would
+// ask that one in vain.
 func (d *driver) someonePaused() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +72,7 @@ const age = 3 * time.Second
 // restoreCell goes through a cell of the matrix up to the point where etcd is
 // back; the injury's end is what operators do then.
 func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury, error) {
-	d.hold.Lock() // nobody is stopped for long until the end
+	d.hold.Lock() // no process is stopped for long until the end
 	released := false
 	defer func() {
 		if !released {
@@ -79,7 +80,7 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 		}
 	}()
 	// A recover would ask in vain for one that is stopped: its pause ends now.
-	if err := cluster.Poll(ctx, "who is stopped to go on", func() bool {
+	if err := cluster.Poll(ctx, "stopped processes to go on", func() bool {
 		if !d.someonePaused() {
 			return true
 		}
@@ -110,7 +111,7 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 		}
 	}
 	if c.rooms == withoutJournal {
-		if err := os.RemoveAll(filepath.Join(d.Dir, "journal")); err != nil {
+		if err := os.RemoveAll(d.JournalDir()); err != nil {
 			return nil, err
 		}
 		for _, s := range d.Instances {
@@ -120,12 +121,12 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 	if err := down(d.Members...); err != nil {
 		return nil, err
 	}
-	d.note(record.Event{What: record.Restoring, Kind: c.way.name, Target: c.rooms})
+	d.note(runlog.Event{What: runlog.Restoring, Kind: c.way.name, Target: c.rooms})
 	before := d.ids()
 	if err := c.way.bring(ctx, d, dir); err != nil {
 		return nil, fmt.Errorf("%v: %w", c, err)
 	}
-	restored := record.Event{What: record.Restored, Kind: c.way.name, Target: c.rooms}
+	restored := runlog.Event{What: runlog.Restored, Kind: c.way.name, Target: c.rooms}
 	if s, err := d.Members[0].Status(ctx); err == nil {
 		restored.Revision, restored.ClusterID = s.Header.GetRevision(), fmt.Sprintf("%x", s.Header.GetClusterId())
 	}
@@ -166,13 +167,13 @@ func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) e
 	if err != nil {
 		return err
 	}
-	e := record.Event{What: record.Halted, Kind: c.way.name, Target: c.rooms, Took: time.Since(restored), IDs: d.ids() - before}
+	e := runlog.Event{What: runlog.Halted, Kind: c.way.name, Target: c.rooms, Took: time.Since(restored), IDs: d.ids() - before}
 	switch {
 	case halted:
 	case c.way.moved || !c.way.loses:
-		e.What, e.Detail = record.Operator, "nothing to halt"
+		e.What, e.Detail = runlog.Operator, "nothing to halt"
 	case c.residual():
-		e.What, e.Detail = record.Operator, "not seen, a residual risk"
+		e.What, e.Detail = runlog.Operator, "not seen, a residual risk"
 	default:
 		e.Violation = fmt.Sprintf("%v: leasing was not halted within %v", c, haltWithin)
 	}
@@ -182,10 +183,10 @@ func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) e
 	}
 	began := time.Now()
 	if err := d.recover(ctx, c, r); err != nil {
-		d.note(record.Event{What: record.Recovered, Kind: c.way.name, Target: c.rooms, Violation: err.Error()})
+		d.note(runlog.Event{What: runlog.Recovered, Kind: c.way.name, Target: c.rooms, Violation: err.Error()})
 		return ctx.Err()
 	}
-	d.note(record.Event{What: record.Recovered, Kind: c.way.name, Target: c.rooms, Took: time.Since(began)})
+	d.note(runlog.Event{What: runlog.Recovered, Kind: c.way.name, Target: c.rooms, Took: time.Since(began)})
 	for _, s := range d.Instances {
 		s.Keep(true)
 	}
@@ -209,7 +210,7 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	reader, err := ledger.NewReader(clusterName)
+	reader, err := record.NewReader(clusterName)
 	if err != nil {
 		return false, err
 	}
@@ -221,7 +222,7 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 			return false
 		}
 		kv := answer.Kvs[0]
-		entry, err := reader.Entry(ledger.KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
+		entry, err := reader.Entry(store.KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
 		halted = err == nil && entry.Epoch != nil && entry.Epoch.Halted
 		return halted
 	})
@@ -230,7 +231,7 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 
 // recover runs the command, and again where it failed, as the runbook says.
 func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
-	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s", "--timeout", "3s"}
+	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s", "--timeout", "3s", "--layout", "known"}
 	switch {
 	case c.rooms == withoutJournal:
 		var without []string

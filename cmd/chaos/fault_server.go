@@ -25,7 +25,7 @@ const (
 
 // allFaults returns every kind.
 func allFaults() []fault {
-	return slices.Concat(serverFaults(), journalFaults(), memberFaults(), restoreFaults())
+	return slices.Concat(serverFaults(), journalFaults(), diskFaults(), memberFaults(), restoreFaults())
 }
 
 // serverFaults hurt rooms, consoles, and their links.
@@ -165,8 +165,8 @@ func link(choose choose, of func(*cluster.Server) []*proxy.Link, ail ailment) fu
 	}
 }
 
-// hurtLinks makes f what ails the links until the injury ends. What was held is
-// then lost where cutAtEnd is set, and arrives late otherwise.
+// hurtLinks hurts the links with f until the injury ends. Bytes that were held are then
+// lost if cutAtEnd is set, and arrive late otherwise.
 func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Duration, cutAtEnd bool, i *injury) *injury {
 	for _, l := range links {
 		l.Set(f)
@@ -203,9 +203,9 @@ func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Durati
 // hurt is asked for more than at that rate.
 const settleFor = 20 * time.Second
 
-// cutOff holds a room's links to etcd for less than its instances' reserves
-// last: nobody may notice. So nobody is stopped for long meanwhile: the calls of
-// who is stopped fail, and etcd has no part in that.
+// cutOff holds a room's links to etcd for less time than its instances' reserves last:
+// no caller may notice. So no process is stopped for long meanwhile: calls to a stopped
+// process fail for another reason than etcd.
 func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	d.hold.Lock()
 	i, err := d.cutOff(ctx, r)

@@ -12,7 +12,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // heal takes all that may still ail from the cluster, and checks that it lives:
@@ -34,9 +34,9 @@ func (d *driver) heal(ctx context.Context) error {
 		_ = s.Signal(contSignal)
 	}
 	if d.config.cell != nil && d.config.cell.residual() {
-		return nil // what nobody saw is not healed
+		return nil // no instance saw the restore, so none heals it
 	}
-	e := record.Event{What: record.Healed}
+	e := runlog.Event{What: runlog.Healed}
 	if err := d.lives(healing); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -75,7 +75,7 @@ func (d *driver) lives(ctx context.Context) error {
 			return nil
 		})
 	}
-	// What they hold may last for minutes: a skip has all lease anew.
+	// Their segments may last for minutes: a skip makes all instances lease anew.
 	for _, tag := range d.Tags {
 		err := cluster.Poll(ctx, "a skip of tag "+string(tag), func() bool {
 			_, err := d.skipBy(ctx, string(tag), 1, nil)

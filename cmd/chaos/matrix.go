@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/record"
 	"github.com/march-id/march/cmd/chaos/internal/report"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 func newMatrix(cfg *config) *cobra.Command {
@@ -24,8 +24,8 @@ func newMatrix(cfg *config) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "matrix", Short: "Take etcd back in time in every way, one after the other", Args: none,
 		Long: `Take etcd back in time in every way, with rooms that live on, or start again with
-or without their journals: a run of its own for each cell. Cells of which the
-README says that nobody can see them may issue IDs twice; all others may not.`,
+or without their journals: a run of its own for each cell. Cells that
+docs/restore.md names as invisible may issue IDs twice; all others may not.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, n := range numbers {
 				if n < 1 || n > len(cells()) {
@@ -104,7 +104,7 @@ func (c *config) cellLine(ctx context.Context) (line string, ok bool, err error)
 	if err := errors.Join(r.Print(file), file.Close()); err != nil {
 		return "", false, err
 	}
-	events, err := record.ReadEvents(c.dir)
+	events, err := runlog.ReadEvents(c.dir)
 	if err != nil {
 		return "", false, err
 	}
@@ -113,7 +113,7 @@ func (c *config) cellLine(ctx context.Context) (line string, ok bool, err error)
 		halted = "not seen"
 	}
 	for _, e := range events {
-		if e.What == record.Halted && e.Violation == "" {
+		if e.What == runlog.Halted && e.Violation == "" {
 			halted, ids = e.Took.Round(time.Millisecond).String(), fmt.Sprint(e.IDs)
 		}
 	}

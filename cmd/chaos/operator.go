@@ -12,25 +12,25 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // operate is the lane of operators: they migrate, skip, and change tags, until
-// lanes ends. What fails is noted: consoles and etcd are being hurt.
+// lanes ends. Failures are noted only: consoles and etcd are being hurt.
 func (d *driver) operate(ctx, lanes context.Context) error {
 	r := rand.New(rand.NewPCG(d.config.seed, 3))
 	for pause(lanes, between(r, 100*time.Millisecond, 1500*time.Millisecond)) {
-		do, what := d.migrate, record.Migration
+		do, what := d.migrate, runlog.Migration
 		switch n := r.IntN(10); {
 		case n < 2:
-			do, what = d.skip, record.Operator
+			do, what = d.skip, runlog.Operator
 		case n < 4:
-			do, what = d.changeTag, record.Operator
+			do, what = d.changeTag, runlog.Operator
 		case n < 5:
-			do, what = d.prescale, record.Operator
+			do, what = d.prescale, runlog.Operator
 		}
 		detail, err := do(ctx, lanes, r)
-		e := record.Event{What: what, Detail: detail}
+		e := runlog.Event{What: what, Detail: detail}
 		if err != nil {
 			e.Detail += ": " + err.Error()
 		}
@@ -58,7 +58,7 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 	if err != nil && allocator.KindOf(err) != allocator.Exists {
 		return "not migrated", err
 	}
-	d.note(record.Event{What: record.Migration, Target: id, Detail: "began"})
+	d.note(runlog.Event{What: runlog.Migration, Target: id, Detail: "began"})
 	state, err := d.seeThrough(ctx, lanes, id, change)
 	if state == "done" || state == "aborted" {
 		d.migrated.Add(1)
@@ -70,7 +70,7 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 const patience = 3 * time.Second
 
 // seeThrough waits until a migration has ended, and pauses, resumes or aborts it
-// on the way at times, or goes on without who has not reported.
+// on the way at times, or goes on without the instances that have not reported.
 func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (state string, err error) {
 	var abort, pauseIt, impatient bool
 	switch change {

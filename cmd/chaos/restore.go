@@ -14,19 +14,19 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// How etcd goes back in time: what is kept of it now, and what comes of that.
+// wayBack is a way in which etcd goes back in time: it keeps a state, and brings it back.
 type wayBack struct {
 	name string
-	// keep keeps what etcd is now, and bring, some time later, makes it that again:
-	// all members are down when it is called, and run when it returns.
+	// keep keeps etcd's present state, and bring brings it back some time later. All
+	// members are down when bring is called, and run when it returns.
 	keep  func(ctx context.Context, d *driver, dir string) error
 	bring func(ctx context.Context, d *driver, dir string) error
 	// moved: it is another cluster by etcd's ID then, and refused as that.
 	moved bool
-	// unseen: who remembers nothing cannot see it: a residual risk.
+	// unseen: a process without a memory cannot see it: a residual risk.
 	unseen bool
 	// loses: something is lost by it.
 	loses bool
@@ -46,9 +46,9 @@ func waysBack() []wayBack {
 			d.token = fmt.Sprintf("%s-%d", cluster.Token, time.Now().UnixNano())
 			return d.restore(ctx, dir, 0)
 		}, moved: true, loses: true},
-		{name: record.OneCopiedBack, keep: copyMembers(1), bring: bringOne},
-		{name: record.TwoCopiedBack, keep: copyMembers(2), bring: bringTwo, unseen: true, loses: true},
-		{name: record.ForceNewCluster, keep: holdBack, bring: forceNew, unseen: true, loses: true},
+		{name: runlog.OneCopiedBack, keep: copyMembers(1), bring: bringOne},
+		{name: runlog.TwoCopiedBack, keep: copyMembers(2), bring: bringTwo, unseen: true, loses: true},
+		{name: runlog.ForceNewCluster, keep: holdBack, bring: forceNew, unseen: true, loses: true},
 	}
 }
 
@@ -139,8 +139,8 @@ func bringOne(ctx context.Context, d *driver, dir string) error {
 	if err := putBack(d.Members[0], dir); err != nil {
 		return err
 	}
-	// First those who remember: the one that does not may have confirmed what just
-	// one of them has.
+	// First the members that remember: the one that does not may have confirmed writes
+	// that only one of them has.
 	for _, m := range d.Members[1:] {
 		m.Keep(true)
 	}

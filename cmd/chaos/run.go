@@ -16,11 +16,12 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/disk"
 	"github.com/march-id/march/cmd/chaos/internal/report"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// What a run has. One room has a single instance: it cannot hide behind
+// The processes of a run. One room has a single instance, which cannot hide behind
 // another.
 var (
 	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1}}
@@ -45,9 +46,8 @@ func (c *config) torture(ctx context.Context) error {
 	return c.check(ctx, c.dir)
 }
 
-// broken has a run that broke by err checked as far as it came, unless somebody
-// interrupted it: an ID may have come twice by then, or what broke it may be what
-// an oracle sees.
+// broken checks a run that broke by err, as far as it came, unless the user interrupted
+// it. An ID may have come twice by then, or an oracle may see the cause of err.
 func (c *config) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -72,7 +72,7 @@ func (c *config) produce(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	events, err := record.CreateEvents(c.dir)
+	events, err := runlog.CreateEvents(c.dir)
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,17 @@ func (c *config) produce(ctx context.Context) (err error) {
 		return errors.Join(err, events.Close())
 	}
 	d := newDriver(c, cl, events, log)
+	if d.disk, err = disk.Mount(cl.DiskDir()); err != nil {
+		log.Warn("the journals have no disk of their own: no fault fills it or has it hang", "error", err)
+	}
 	err = d.run(ctx)
+	if d.disk != nil {
+		_ = d.disk.Thaw() // what hangs there cannot be ended
+	}
 	err = errors.Join(err, d.close(), cl.Close(), events.Close())
+	if d.disk != nil {
+		err = errors.Join(err, d.disk.Close())
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
@@ -156,7 +165,7 @@ func (d *driver) start(ctx context.Context) error {
 
 // describe writes down what the run is.
 func (d *driver) describe() error {
-	r := record.Run{
+	r := runlog.Run{
 		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version, Go: runtime.Version(), Cluster: clusterName,
 	}
 	out, err := exec.Command(d.March, "version").Output()
@@ -171,7 +180,7 @@ func (d *driver) describe() error {
 		r.Members = append(r.Members, m.Name)
 	}
 	for _, room := range d.Rooms {
-		rr := record.RunRoom{Name: string(room.Name)}
+		rr := runlog.RunRoom{Name: string(room.Name)}
 		for _, s := range d.Instances {
 			if s.Room == room.Name {
 				rr.Instances = append(rr.Instances, s.ID)
@@ -185,7 +194,7 @@ func (d *driver) describe() error {
 	for _, tag := range d.Tags {
 		r.Tags = append(r.Tags, string(tag))
 	}
-	kinds, err := deck(d.config.only)
+	kinds, err := d.deck()
 	if err != nil {
 		return err
 	}
@@ -241,7 +250,7 @@ func (d *driver) last(ctx context.Context) {
 func (d *driver) enough() bool {
 	kinds, err := deck(d.config.only)
 	if err != nil {
-		return true // and whoever draws from it says so
+		return true // the call that draws from the deck returns err
 	}
 	least := report.LeastOf(d.config.time, len(kinds))
 	d.mu.Lock()
@@ -273,7 +282,7 @@ func (d *driver) verify(ctx context.Context) error {
 		return writeErr
 	}
 	if err != nil {
-		d.note(record.Event{What: record.Operator, Detail: "march verify", Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
+		d.note(runlog.Event{What: runlog.Operator, Detail: "march verify", Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
 	}
 	return nil
 }

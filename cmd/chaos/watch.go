@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/history"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // clusterName is March's name in etcd.
@@ -21,7 +21,7 @@ func (d *driver) follow() {
 			Endpoints: d.Endpoints(), Cluster: clusterName, Dir: filepath.Join(d.Dir, "history"), Logger: d.log.Named("history"),
 		})
 		if err != nil {
-			d.note(record.Event{What: record.Process, Target: "history", Violation: "etcd's history could not be kept: " + err.Error()})
+			d.note(runlog.Event{What: runlog.Process, Target: "history", Violation: "etcd's history could not be kept: " + err.Error()})
 		}
 	})
 }
@@ -40,7 +40,7 @@ func (d *driver) ended(ctx context.Context) error {
 		if !pause(ctx, lookOnce) {
 			return ctx.Err()
 		}
-		d.note(record.Event{What: record.Ended, Revision: s.Header.GetRevision(), ClusterID: fmt.Sprintf("%x", s.Header.GetClusterId())})
+		d.note(runlog.Event{What: runlog.Ended, Revision: s.Header.GetRevision(), ClusterID: fmt.Sprintf("%x", s.Header.GetClusterId())})
 		return nil
 	}
 	return errors.New("no member of etcd answers")

@@ -14,7 +14,7 @@ import (
 
 func newAudit(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("audit", "Show who changed what", newAuditList(c, t))
+	cmd := group("audit", "Show changes and their actors", newAuditList(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -25,7 +25,7 @@ func newAuditList(c *common, t *target) *cobra.Command {
 	r := &marchv1.ListAuditRequest{PageSize: 1000}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List changes, the newest first; -o json has what was stored before and after",
+		Short: "List changes, the newest first; -o json has the values before and after",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if most < 0 {
@@ -40,6 +40,7 @@ func newAuditList(c *common, t *target) *cobra.Command {
 						return err
 					}
 					all.Entries = append(all.Entries, page.GetEntries()...)
+					all.Unreadable = passedOver(all.GetUnreadable(), page)
 					if token = page.GetNextPageToken(); token == "" {
 						break
 					}
@@ -57,8 +58,8 @@ func newAuditList(c *common, t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&r.Actor, "by", "", "only by those whose name contains this")
-	cmd.Flags().StringVar(&r.Action, "did", "", "only what contains this: update, say")
-	cmd.Flags().StringVar(&r.Object, "to", "", "only to what begins with this: tags/order, say")
+	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this: update, say")
+	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this: tags/order, say")
 	cmd.Flags().IntVarP(&most, "most", "n", 100, "at most so many; 0 for all")
 	return cmd
 }

@@ -36,7 +36,7 @@ func newBench(c *common) *cobra.Command {
 		Use:   "bench",
 		Short: "Make load on a running room and measure it",
 		Long: `Make load on a running room and measure it. The IDs are issued for real: use a
-tag that nobody else does.
+tag that no other program uses.
 
 Modes: unary (Next), batch (NextBatch), stream (Stream, with --window requests
 under way on each), lease (Lease).`,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"slices"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -163,8 +164,32 @@ func (c *common) checkOutput() error {
 	return nil
 }
 
-// print writes a message as JSON, or what text writes.
+// unreadable is a message with keys that were passed over.
+type unreadable interface{ GetUnreadable() []*marchv1.Unreadable }
+
+// passedOver adds the keys of a page to those of the pages before; two pages may
+// both have one that lies between them.
+func passedOver(all []*marchv1.Unreadable, page unreadable) []*marchv1.Unreadable {
+	for _, u := range page.GetUnreadable() {
+		if !slices.ContainsFunc(all, func(a *marchv1.Unreadable) bool { return a.GetKey() == u.GetKey() }) {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+// print writes a message as JSON, or what text writes; and to stderr which keys the
+// message passes over, if it has no list of problems that names them.
 func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
+	listed := false
+	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
+		listed = len(l.GetProblems()) > 0
+	}
+	if u, ok := m.(unreadable); ok && !listed {
+		for _, u := range u.GetUnreadable() {
+			_, _ = fmt.Fprintf(c.stderr, "passed over, as it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
+		}
+	}
 	if c.output == "json" {
 		b, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
 		if err != nil {

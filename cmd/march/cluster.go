@@ -41,13 +41,13 @@ func newClusterUpdate(c *common, t *target) *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
 		Use:   "update",
-		Short: "Change settings of the whole cluster; what is not named stays",
-		Long: `Change settings of the whole cluster; what is not named stays. Rooms take them up
-at once.
+		Short: "Change settings of the whole cluster; settings that are not named stay",
+		Long: `Change settings of the whole cluster; those that are not named stay. Rooms
+take them up at once.
 
 --journal required: an instance that starts without its journal leases nothing
-until a live instance has confirmed its marks, or ` + "`march instance confirm`" + ` has.
-Without it an etcd whose members' data was rolled back goes unseen by who has no
+until an operator has confirmed its marks (` + "`march instance confirm`" + `). Without that
+an etcd whose members' data was rolled back goes unseen by an instance that has no
 memory of what came after. Instances that run go on.`,
 		Example: `  march cluster update --journal required`,
 		Args:    noArgs,

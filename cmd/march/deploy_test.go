@@ -146,7 +146,7 @@ func TestDeploy(t *testing.T) {
 			t.Errorf("%s: no test in which it fires", rule.Alert)
 		}
 	}
-	for _, want := range []string{"MarchReserveLow", "MarchRoomBehind", "MarchTagNearLimit", "MarchEtcdAway", "MarchRegression", "MarchLeftBehind"} {
+	for _, want := range []string{"MarchErrorRate", "MarchSlow", "MarchReserveLow", "MarchRoomBehind", "MarchTagNearLimit", "MarchEtcdAway", "MarchRegression", "MarchOrphaned"} {
 		if !slices.Contains(alerts, want) {
 			t.Errorf("there is no alert %s", want)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -20,8 +21,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/embedded"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/observe"
+	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
 )
 
@@ -97,11 +100,11 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	record, err := admin.Refresh(ctx)
+	stored, err := admin.Refresh(ctx)
 	if err != nil && errors.Is(err, allocator.Refused) {
 		made, initErr := admin.Init(ctx, layout, "march dev")
 		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists { // else there is one, and it was refused
-			record, err = made, initErr
+			stored, err = made, initErr
 		}
 	}
 	if err == nil {
@@ -110,10 +113,10 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !record.Layout.Equal(layout) {
-		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.data.dir, "version", record.Layout.Version)
+	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !stored.Layout.Equal(layout) {
+		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.data.dir, "version", stored.Layout.Version)
 	}
-	return d.serve(ctx, etcd, admin, cons, record)
+	return d.serve(ctx, etcd, admin, cons, stored)
 }
 
 // firstLayout checks --rooms and --boundary.
@@ -164,7 +167,7 @@ func (d *dev) etcdLogger() hclog.Logger {
 // openLedger opens a ledger with a connection of its own, as a process of its
 // own would.
 func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
-	l, err := openLedger(ctx, ledger.EtcdConfig{Endpoints: []string{d.ports.address(portEtcdClient)}, Logger: d.log}, "default", "", w, d.log)
+	l, err := openLedger(ctx, store.EtcdConfig{Endpoints: []string{d.ports.address(portEtcdClient)}, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
 	if err == nil {
 		d.closers = append(d.closers, func() { _ = l.Close() })
 	}
@@ -172,10 +175,10 @@ func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error)
 }
 
 // serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Ledger, w watched, record ledger.LayoutRecord) error {
-	names := record.Layout.Rooms()
-	if len(names) > maxDevRooms {
-		return allocator.Errorf(allocator.Refused, "the layout in %s has %d rooms; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Ledger, w watched, stored record.Layout) error {
+	names, slots, err := d.slots(ctx, admin, stored)
+	if err != nil {
+		return err
 	}
 	consoleConfig := console.DefaultConfig()
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = admin, d.log.Named("console"), w.metrics
@@ -186,8 +189,8 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Le
 		return err
 	}
 	servers, rooms := []runner{cons}, []*room.Server{}
-	for i, name := range names {
-		server, err := d.room(ctx, i, name)
+	for _, name := range names {
+		server, err := d.room(ctx, slots[name], name)
 		if err != nil {
 			return err
 		}
@@ -206,10 +209,30 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Le
 			return fmt.Errorf("etcd stopped: %w", err)
 		}
 	})
-	group.Go(func() error { return d.announce(ctx, rooms, record) })
+	group.Go(func() error { return d.announce(ctx, rooms, names, slots, stored) })
 	return group.Wait()
 }
 
+// slots returns the rooms of the current layout in the order of their ports, and
+// which of these each has.
+func (d *dev) slots(ctx context.Context, admin *ledger.Ledger, stored record.Layout) ([]allocator.Room, map[allocator.Room]int, error) {
+	records, _, err := admin.Layouts(ctx, 0, maxDevLayouts)
+	if err != nil {
+		return nil, nil, err
+	}
+	layouts := make([]allocator.Layout, 0, len(records)+1)
+	for _, r := range slices.Backward(records) {
+		layouts = append(layouts, r.Layout)
+	}
+	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
+	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
+	if last := slots[names[len(names)-1]]; last >= maxDevRooms {
+		return nil, nil, allocator.Errorf(allocator.Refused, "the layout in %s has %d rooms, or more were there before; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
+	}
+	return names, slots, nil
+}
+
+// room makes a room's server, at the ports of a slot.
 func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
 	w := watched{metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
 	l, err := d.openLedger(ctx, w)
@@ -232,7 +255,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 }
 
 // announce says what runs where once all rooms are ready.
-func (d *dev) announce(ctx context.Context, rooms []*room.Server, record ledger.LayoutRecord) error {
+func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []allocator.Room, slots map[allocator.Room]int, stored record.Layout) error {
 	ready := time.NewTicker(5 * time.Millisecond)
 	defer ready.Stop()
 	for _, r := range rooms {
@@ -248,8 +271,9 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, record ledger.
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
 	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: http://%s/\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP), d.ports.address(portConsoleHTTP))
-	for i, name := range record.Layout.Rooms() {
-		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+i), d.ports.address(portRoomHTTP+i), record.Layout.Ranges[name], record.Layout.Boundary)
+	for _, name := range names {
+		slot := slots[name]
+		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+slot), d.ports.address(portRoomHTTP+slot), stored.Layout.Ranges[name], stored.Layout.Boundary)
 	}
 	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", d.ports.address(portEtcdClient), d.ports.address(portEtcdPeer))
 	if d.data.temporary {
@@ -258,8 +282,8 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, record ledger.
 		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.data.dir)
 	}
 	self, flags := selfName(), [2]string{}
-	if d.ports.base != 7000 {
-		flags = [2]string{" --room " + d.ports.address(portRoomGRPC), " --console " + d.ports.address(portConsoleGRPC)}
+	if first := slots[names[0]]; d.ports.base != 7000 || first > 0 {
+		flags = [2]string{" --room " + d.ports.address(portRoomGRPC+first), " --console " + d.ports.address(portConsoleGRPC)}
 	}
 	_, _ = fmt.Fprintf(w, "\nTry, in another terminal:\n\n  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag show order%s\n\n",
 		self, flags[0], self, flags[0], self, flags[1])

@@ -77,8 +77,8 @@ func (d *devData) begin() error {
 	return d.sync()
 }
 
-// finish ends the first start. It must return before any room runs: what is
-// there is kept from now on, come what may.
+// finish ends the first start. It must return before any room runs: from
+// now on the data is kept, come what may.
 func (d *devData) finish() error {
 	err := os.Remove(d.unfinished())
 	if errors.Is(err, fs.ErrNotExist) {

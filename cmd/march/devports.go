@@ -11,7 +11,11 @@ import (
 // maxDevRooms is how many ports lie between the rooms' gRPC and HTTP ports.
 const maxDevRooms = 10
 
-// What march dev runs where: the base port and so much.
+// maxDevLayouts is how many layouts are read to tell which ports rooms have: all that
+// are kept.
+const maxDevLayouts = 1000
+
+// The ports of march dev, as offsets from the base port.
 const (
 	portConsoleHTTP = 0
 	portConsoleGRPC = 1
@@ -26,6 +30,35 @@ const (
 type devPorts struct {
 	base      int
 	listeners map[int]net.Listener // by offset from base, until taken
+}
+
+// slotsOf returns which ports each room has: a number below maxDevRooms while there
+// never were more rooms at once. A room keeps its number in all layouts in which it
+// follows itself; one that is new gets the least that is free. layouts are all that
+// ever were, the oldest first.
+func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
+	slots := make(map[allocator.Room]int)
+	for _, l := range layouts {
+		taken := make(map[int]bool)
+		for room, slot := range slots {
+			if _, stays := l.Ranges[room]; stays {
+				taken[slot] = true
+			} else {
+				delete(slots, room)
+			}
+		}
+		for _, room := range l.Rooms() {
+			if _, has := slots[room]; has {
+				continue
+			}
+			slot := 0
+			for taken[slot] {
+				slot++
+			}
+			slots[room], taken[slot] = slot, true
+		}
+	}
+	return slots
 }
 
 // check checks --base-port.
@@ -72,15 +105,14 @@ func (p *devPorts) open(rooms int) error {
 	return nil
 }
 
-// take returns a listener, nil where the port was in use. Who takes it closes
-// it.
+// take returns a listener, and nil if the port was in use. The caller closes it.
 func (p *devPorts) take(offset int) net.Listener {
 	l := p.listeners[offset]
 	delete(p.listeners, offset)
 	return l
 }
 
-// free closes listeners that nobody took.
+// free closes listeners that were not taken.
 func (p *devPorts) free(offsets ...int) {
 	for offset, l := range p.listeners {
 		if slices.Contains(offsets, offset) {
@@ -90,7 +122,7 @@ func (p *devPorts) free(offsets ...int) {
 	}
 }
 
-// freeAll closes every listener that nobody took.
+// freeAll closes every listener that was not taken.
 func (p *devPorts) freeAll() {
 	for _, l := range p.listeners {
 		_ = l.Close()

@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -76,8 +77,8 @@ func TestFrozenOverMigration(t *testing.T) {
 			}
 			f.etcd.mend()
 			f.until("it reports the layout", func() bool {
-				list, err := f.admin.Instances(t.Context(), "a")
-				return err == nil && !slices.ContainsFunc(list, func(i ledger.InstanceRecord) bool { return i.Version < 3 })
+				list, _, err := f.admin.Instances(t.Context(), "a")
+				return err == nil && !slices.ContainsFunc(list, func(i record.Instance) bool { return i.Version < 3 })
 			})
 			reported := time.Now()
 			before := f.count("a1")

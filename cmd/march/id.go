@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -164,9 +165,25 @@ func parseID(s string) (int64, error) {
 	return id, nil
 }
 
+// unknownOrigin says why it is not known which room issued an ID.
+func unknownOrigin(d *marchv1.DecodeResponse) string {
+	rooms := strings.Join(d.GetRooms(), " or ")
+	switch {
+	case len(d.GetUnreadable()) > 0 && rooms != "":
+		return "it cannot be told: layouts of its time are no longer kept, or the history is damaged (see `march verify`); by the marks " + rooms
+	case len(d.GetUnreadable()) > 0:
+		return "it cannot be told: layouts of its time are no longer kept, or the history is damaged (see `march verify`)"
+	case d.GetMaybeLost():
+		return "not known: it may have been leased in a history that a restore of etcd lost"
+	case rooms != "":
+		return "not known any longer; by the layouts of its time " + rooms
+	}
+	return "no room: it was never leased"
+}
+
 func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 	if o := d.GetOrigin(); o == nil {
-		_, _ = fmt.Fprintf(w, "issued by\tnobody: it was never leased\n")
+		_, _ = fmt.Fprintf(w, "issued by\t%s\n", unknownOrigin(d))
 	} else {
 		r := o.GetLayout().GetRooms()[o.GetRoom()]
 		_, _ = fmt.Fprintf(w, "issued by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())

@@ -27,28 +27,37 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: room})
+				answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: room, Status: true})
 				if err != nil {
 					return err
 				}
 				return c.print(answer, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD")
 					for _, i := range answer.GetInstances() {
-						state, seen := "silent", "-"
-						switch {
-						case i.GetAlive():
-							state, seen = "alive", i.GetLastSeen().AsTime().Format(time.RFC3339)
-						case i.GetSilentSince() != nil:
-							seen = "before " + i.GetSilentSince().AsTime().Format(time.RFC3339)
+						state, seen := "alive", "-"
+						if d := i.GetSilentFor(); d != nil {
+							state = "silent for at least " + d.AsDuration().Truncate(time.Second).String()
+						}
+						if t := i.GetLastSeen(); t != nil {
+							seen = t.AsTime().Format(time.RFC3339)
 						}
 						if i.GetUnconfirmed() {
 							state += ", unconfirmed"
 						}
+						if i.GetStatus().GetBarred() != nil {
+							state += ", barred"
+						}
+						if i.GetStatus().GetNotReady() != "" {
+							state += ", not ready"
+						}
+						if i.GetUnreadable() != "" {
+							_, _ = fmt.Fprintf(w, "%s\t%s\t-\t-\tunreadable\t-\t-\t-\n", i.GetRoom(), i.GetName())
+							continue
+						}
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(), i.GetName(), i.GetAddress(),
 							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
 					}
-					haltText(w, answer.GetHalt())
-					unusableText(w, answer.GetProblem())
+					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
 				})
 			})
 		},
@@ -62,8 +71,8 @@ func newInstanceForget(c *common, t *target) *cobra.Command {
 		Use:   "forget ROOM INSTANCE",
 		Short: "Take away the registration of an instance that is gone for good",
 		Long: `Take away the registration of an instance that is gone for good, so that
-migrations do not wait for it. Should it live after all, it leases nothing more
-and stops; what it still holds stays unique.`,
+migrations do not wait for it. Should it live after all, it drops what it holds
+within seconds of reaching etcd, and registers anew.`,
 		Example: `  march instance forget a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -83,10 +92,9 @@ func newInstanceConfirm(c *common, t *target) *cobra.Command {
 		Use:   "confirm ROOM INSTANCE",
 		Short: "Let an instance lease that started without its journal",
 		Long: `Let an instance lease that started without its journal, where the cluster requires
-one (` + "`march cluster update --journal required`" + `) and no live instance could vouch
-for it. You say by this that etcd did not go back in time since the last ID was
-leased, or that ` + "`march recover`" + ` was run since. The instance takes it up within
-seconds, and others that wait may then ask it.`,
+one (` + "`march cluster update --journal required`" + `). You say by this that etcd did not
+go back in time since the last ID was leased, or that ` + "`march recover`" + ` was run since.
+The instance takes it up within seconds.`,
 		Example: `  march instance confirm a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {

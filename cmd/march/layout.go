@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,8 +18,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api/levers"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 func newLayout(c *common) *cobra.Command {
@@ -54,7 +55,7 @@ func newLayoutInit(c *common, t *target) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { recordText(w, answer.GetLayout(), answer.GetCluster()) })
+				return c.print(answer, func(w *tabwriter.Writer) { recordText(w, answer.GetLayout(), answer.GetCluster(), false) })
 			})
 		},
 	}
@@ -73,9 +74,12 @@ func newLayoutShow(c *common, t *target) *cobra.Command {
 					return err
 				}
 				return c.print(answer, func(w *tabwriter.Writer) {
-					recordText(w, answer.GetLayout(), answer.GetCluster())
-					haltText(w, answer.GetHalt())
-					unusableText(w, answer.GetProblem())
+					if answer.GetLayout() == nil {
+						_, _ = fmt.Fprintln(w, "no layout can be read")
+					} else {
+						recordText(w, answer.GetLayout(), answer.GetCluster(), answer.GetProblem() != "")
+					}
+					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
 				})
 			})
 		},
@@ -98,6 +102,7 @@ func newLayoutHistory(c *common, t *target) *cobra.Command {
 						return err
 					}
 					all.Layouts = append(all.Layouts, page.GetLayouts()...)
+					all.Unreadable = passedOver(all.GetUnreadable(), page)
 					if token = page.GetNextPageToken(); token == "" {
 						break
 					}
@@ -106,7 +111,7 @@ func newLayoutHistory(c *common, t *target) *cobra.Command {
 					_, _ = fmt.Fprintln(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS")
 					for _, r := range all.GetLayouts() {
 						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(), r.GetTime().AsTime().Format(time.RFC3339),
-							r.GetActor(), r.GetLayout().GetBoundary(), rangesText(r.GetLayout()))
+							r.GetActor(), r.GetLayout().GetBoundary(), cell(rangeParts(r.GetLayout())))
 					}
 				})
 			})
@@ -136,7 +141,7 @@ exits 1 if there is one.
 			if err != nil {
 				return finding{err}
 			}
-			answer, err := levers.ValidateLayout(file)
+			answer, err := operator.ValidateLayout(file)
 			if err != nil {
 				return err
 			}
@@ -169,6 +174,11 @@ func excerpt(msg string) string {
 	if len(msg) > most {
 		msg = strings.ToValidUTF8(msg[:most], "") + "..."
 	}
+	return printable(msg)
+}
+
+// printable keeps control characters away from a terminal.
+func printable(msg string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -224,9 +234,13 @@ func readBounded(path string, most int64) ([]byte, error) {
 	return content, nil
 }
 
-func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string) {
-	_, _ = fmt.Fprintf(w, "cluster\t%s\n", cluster)
-	_, _ = fmt.Fprintf(w, "layout\t%d\n", r.GetLayout().GetVersion())
+// recordText shows a layout. cluster is empty where the identity cannot be read; old says
+// that the layout in force cannot be used, and this is the last good one.
+func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string, old bool) {
+	if cluster != "" {
+		_, _ = fmt.Fprintf(w, "cluster\t%s\n", cluster)
+	}
+	_, _ = fmt.Fprintf(w, "layout\t%s\n", layoutVersion(r.GetLayout(), old))
 	_, _ = fmt.Fprintf(w, "boundary\t%d\n", r.GetLayout().GetBoundary())
 	_, _ = fmt.Fprintf(w, "since\t%s, by %s\n", r.GetTime().AsTime().Format(time.RFC3339), r.GetActor())
 	_, _ = fmt.Fprintln(w, "\nROOM\tRANGE\tSHARE")
@@ -237,14 +251,25 @@ func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string) {
 	}
 }
 
+// layoutVersion returns a layout's version.
+func layoutVersion(l *marchv1.Layout, old bool) string {
+	if old {
+		return fmt.Sprintf("%d, the last good one", l.GetVersion())
+	}
+	return strconv.FormatInt(l.GetVersion(), 10)
+}
+
 // rangesText returns "a [0, 50), b [50, 100)".
-func rangesText(l *marchv1.Layout) string {
+func rangesText(l *marchv1.Layout) string { return strings.Join(rangeParts(l), ", ") }
+
+// rangeParts returns "a [0, 50)" of each room.
+func rangeParts(l *marchv1.Layout) []string {
 	parts := make([]string, 0, len(l.GetRooms()))
 	for _, room := range roomsByLower(l) {
 		r := l.GetRooms()[room]
 		parts = append(parts, fmt.Sprintf("%s [%d, %d)", room, r.GetLower(), r.GetUpper()))
 	}
-	return strings.Join(parts, ", ")
+	return parts
 }
 
 func roomsByLower(l *marchv1.Layout) []string {

@@ -40,11 +40,7 @@ func newMigrate(c *common) *cobra.Command {
 			answer, err := s.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: id})
 			return answer.GetMigration(), err
 		}),
-		one("abort", "Undo a migration: go back to where it began, from wherever it stands", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-			answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
-			return answer.GetMigration(), err
-		}),
-		newMigrateContinue(c, t), newMigrateList(c, t))
+		newMigrateAbort(c, t), newMigrateContinue(c, t), newMigrateList(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -57,7 +53,8 @@ func newMigratePlan(c *common, t *target) *cobra.Command {
 		Use:   "plan",
 		Short: "Plan a change of layout; changes nothing",
 		Long: `Plan a change of layout; changes nothing. Say where to go by a layout file
-(--target), or by edits of the current layout.`,
+(--target), or by edits of the current layout. The moves come at once. What they
+cost follows: the console reads all tags for that.`,
 		Example: `  march migrate plan --move a:25-50=b            residues 25 to 49 of room a go to b
   march migrate plan --add-room c=75-100 --out plan.json
   march migrate plan --drain a
@@ -72,23 +69,16 @@ func newMigratePlan(c *common, t *target) *cobra.Command {
 				}
 				r.Target = layout
 			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+			var plan *marchv1.Plan
+			err := callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.PlanMigration(ctx, r)
-				if err != nil {
-					return err
-				}
-				if out != "" {
-					if err := writePlan(out, answer.GetPlan()); err != nil {
-						return err
-					}
-				}
-				return c.print(answer.GetPlan(), func(w *tabwriter.Writer) {
-					planText(w, answer.GetPlan())
-					if out != "" {
-						_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` follows it\n", out, out)
-					}
-				})
+				plan = answer.GetPlan()
+				return err
 			})
+			if err != nil {
+				return err
+			}
+			return showPlan(cmd.Context(), c, t, plan, out)
 		},
 	}
 	flags := cmd.Flags()
@@ -98,8 +88,53 @@ func newMigratePlan(c *common, t *target) *cobra.Command {
 	flags.StringArrayVar(&r.Drain, "drain", nil, "a room that goes; its residues become free; may be repeated")
 	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
 	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch where there is no way in smaller moves")
+	flags.BoolVar(&r.Force, "force", false, "plan also a change that apply refuses: one that may leave a room no ID of a tag, or a boundary above a thousandth of what a tag has left")
 	flags.StringVar(&out, "out", "", "write the plan to this file, for apply")
 	return cmd
+}
+
+// showPlan prints a plan, and what it costs once that is counted. Then it writes the
+// plan to the file out, if that is not empty. Its error is Refused if the plan would not
+// be applied without force.
+func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
+	if c.output == "text" {
+		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		movesText(w, plan)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	refused := ""
+	if plan.GetCost() == nil {
+		counted, err := planCost(ctx, c, t, plan)
+		if err != nil {
+			return err
+		}
+		plan.Cost, plan.Unreadable = counted.GetCost(), passedOver(plan.GetUnreadable(), counted)
+		if !plan.GetForce() {
+			refused = counted.GetRefused()
+		}
+	}
+	if out != "" && refused == "" {
+		if err := writePlan(out, plan); err != nil {
+			return err
+		}
+	}
+	if refused == "" || c.output == "text" {
+		err := c.print(plan, func(w *tabwriter.Writer) {
+			planCostText(w, plan.GetCost())
+			if out != "" && refused == "" {
+				_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` follows it\n", out, out)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if refused != "" {
+		return allocator.Errorf(allocator.Refused, "%s", refused)
+	}
+	return nil
 }
 
 func writePlan(path string, plan *marchv1.Plan) error {
@@ -117,13 +152,16 @@ func writePlan(path string, plan *marchv1.Plan) error {
 const maxPlanFile = 4 << 20
 
 func newMigrateApply(c *common, t *target) *cobra.Command {
-	var yes, detach bool
+	var yes, detach, force bool
 	var hold time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply PLAN",
 		Short: "Follow a plan, and watch it; ^C leaves it running",
 		Long: `Follow a plan, and watch it until it has ended. It is the consoles that make the
-moves: ^C leaves the migration running.`,
+moves: ^C leaves the migration running.
+
+First a console reads all tags, and refuses a plan that may leave a room no ID of
+one, or whose boundary is too large for one. With --force it does not read them.`,
 		Example: `  march migrate plan --move a:25-50=b --out plan.json
   march migrate apply plan.json`,
 		Args: exactly("a plan's file"),
@@ -144,9 +182,15 @@ moves: ^C leaves the migration running.`,
 					return err
 				}
 			}
+			request := &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold), Force: force}
+			if !force && !plan.GetForce() {
+				if request.Count, err = checkCost(cmd.Context(), c, t, plan); err != nil {
+					return err
+				}
+			}
 			var id string
 			err = callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold)})
+				answer, err := s.ApplyMigration(ctx, request)
 				id = answer.GetMigration().GetId()
 				if err == nil && detach {
 					return c.print(answer.GetMigration(), func(w *tabwriter.Writer) { migrationText(w, answer.GetMigration()) })
@@ -165,17 +209,30 @@ moves: ^C leaves the migration running.`,
 	flags := cmd.Flags()
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&detach, "detach", false, "start it and do not watch")
+	flags.BoolVar(&force, "force", false, "apply it though it may leave a room no ID of a tag, or its boundary is above a thousandth of what a tag has left; a plan made with --force needs it no more")
 	flags.DurationVar(&hold, "hold", 0, "for how long to wait at least for an instance that is silent (default the instance's own --hold)")
 	return cmd
+}
+
+// checkCost has a console count what a plan costs, and returns what names the count: to
+// apply the plan the console need not count it again. Its error is Refused if it would
+// not apply the plan.
+func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (count string, err error) {
+	counted, err := planCost(ctx, c, t, plan)
+	if err == nil && counted.GetRefused() != "" {
+		err = allocator.Errorf(allocator.Refused, "%s", counted.GetRefused())
+	}
+	return counted.GetCount(), err
 }
 
 // confirm asks a person on the terminal.
 func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) error {
 	if path == "-" || !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{allocator.Errorf(allocator.Invalid, "there is nobody to ask: give --yes to apply without asking")}
+		return usageError{allocator.Errorf(allocator.Invalid, "cannot ask for confirmation here: give --yes to apply without asking")}
 	}
 	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
-	planText(w, plan)
+	movesText(w, plan)
+	planCostText(w, plan.GetCost())
 	_ = w.Flush()
 	_, _ = fmt.Fprint(c.stderr, "\nApply this plan? [y/N] ")
 	line, err := readLine(ctx, os.Stdin)
@@ -238,25 +295,40 @@ func atMostOneID(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+func newMigrateAbort(c *common, t *target) *cobra.Command {
+	var yes bool
+	cmd := newMigrateOne(c, t, "abort", "Undo a migration: go back to where it began, from wherever it stands", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+		answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
+		return answer.GetMigration(), err
+	})
+	cmd.Long += " On a terminal it\nasks first."
+	abort := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if !yes && term.IsTerminal(int(os.Stdin.Fd())) {
+			if err := ask(c, "Undo the migration?"); err != nil {
+				return err
+			}
+		}
+		return abort(cmd, args)
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
 func newMigrateContinue(c *common, t *target) *cobra.Command {
 	var without []string
-	cmd := newMigrateOne(c, t, "continue", "Go on without instances that have not reported", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+	cmd := newMigrateOne(c, t, "continue", "Make the next move without instances that have not reported", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
 		answer, err := s.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: id, Without: without})
 		return answer.GetMigration(), err
 	})
 	cmd.Long += `
 
-An instance that is gone on without may still issue IDs of residues that its
-room gave up, from what it holds: unique, but no longer in its room's range.`
+It holds for the processes that are registered now, and for the next move. Without
+--without it names the instances that the migration waits for. An instance that is
+left out may still issue IDs of residues that its room gave up, from what it
+holds: unique, but no longer in its room's range.`
 	cmd.Example = `  march migrate continue --without a/host-7`
 	cmd.Flags().StringSliceVar(&without, "without", nil, "ROOM/INSTANCE, as status shows it; may be repeated")
-	inner := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := required(cmd, "without"); err != nil {
-			return err
-		}
-		return inner(cmd, args)
-	}
 	return cmd
 }
 
@@ -274,6 +346,7 @@ func newMigrateList(c *common, t *target) *cobra.Command {
 						return err
 					}
 					all.Migrations = append(all.Migrations, page.GetMigrations()...)
+					all.Unreadable = passedOver(all.GetUnreadable(), page)
 					if token = page.GetNextPageToken(); token == "" {
 						break
 					}
@@ -282,7 +355,7 @@ func newMigrateList(c *common, t *target) *cobra.Command {
 					_, _ = fmt.Fprintln(w, "ID\tSTATE\tMOVES\tSTARTED\tBY\tFROM\tTO")
 					for _, m := range all.GetMigrations() {
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()),
-							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(), rangesText(m.GetFrom()), rangesText(m.GetTarget()))
+							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(), cell(rangeParts(m.GetFrom())), cell(rangeParts(m.GetTarget())))
 					}
 				})
 			})

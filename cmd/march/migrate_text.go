@@ -6,17 +6,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/term"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console"
 )
 
 // pictureWidth is how many characters a picture of a layout has.
@@ -28,52 +30,77 @@ func picture(l *marchv1.Layout) string {
 	if err != nil {
 		return ""
 	}
-	return console.Picture(layout, pictureWidth)
+	return plan.Picture(layout, pictureWidth)
 }
 
-func planText(w *tabwriter.Writer, p *marchv1.Plan) {
-	_, _ = fmt.Fprintf(w, "now, layout %d\t%s\t%s, boundary %d\n", p.GetFrom().GetVersion(), picture(p.GetFrom()), rangesText(p.GetFrom()), p.GetFrom().GetBoundary())
+// movesText shows a plan without its costs.
+func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
+	boundary := func(l *marchv1.Layout) string { return fmt.Sprintf(", boundary %d", l.GetBoundary()) }
+	layoutRows(w, fmt.Sprintf("now, layout %d", p.GetFrom().GetVersion()), p.GetFrom(), boundary(p.GetFrom()))
 	for i, m := range p.GetMoves() {
-		_, _ = fmt.Fprintf(w, "%d. %s\t%s\t%s, boundary %d\n", i+1, m.GetKind(), picture(m.GetLayout()), rangesText(m.GetLayout()), m.GetLayout().GetBoundary())
+		layoutRows(w, fmt.Sprintf("%d. %s", i+1, m.GetKind()), m.GetLayout(), boundary(m.GetLayout()))
 	}
 	_, _ = fmt.Fprintln(w)
 	for i, m := range p.GetMoves() {
-		_, _ = fmt.Fprintf(w, "%d. %s\n", i+1, m.GetWhy())
+		folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
 		if len(m.GetLoses()) > 0 && i < len(p.GetMoves())-1 {
-			_, _ = fmt.Fprintf(w, "   then waits until every instance of %s reports\n", strings.Join(m.GetLoses(), ", "))
+			folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports", strings.Join(m.GetLoses(), ", ")))
 		}
 	}
 	if n := len(p.GetInstances()); n > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s must report: %s\n", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", "))
+		_, _ = fmt.Fprintln(w)
+		folded(w, "", fmt.Sprintf("%s must report: %s", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", ")))
 	}
 	if len(p.GetSilent()) > 0 {
-		_, _ = fmt.Fprintf(w, "SILENT now: %s\n", strings.Join(p.GetSilent(), ", "))
+		folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
 	}
-	cost := p.GetCost()
-	_, _ = fmt.Fprintf(w, "\nskipped in all: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
+}
+
+// planCostText shows what a plan costs, if that is known.
+func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
+	if cost == nil {
+		_, _ = fmt.Fprintln(w, "\nIts costs were not counted.")
+		return
+	}
+	_, _ = fmt.Fprintf(w, "\nskipped in all, at most: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
 	if n := cost.GetEnding(); n > 0 {
 		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan rooms have hardly any IDs left, of %s:\n", counted(n, "tag"))
 		for _, e := range cost.GetEnds() {
 			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), counted(e.GetLeft(), "ID"), e.GetLimit())
 		}
 	}
-	if len(cost.GetWorst()) > 0 {
-		_, _ = fmt.Fprintln(w, "\nTAG\tSKIPS\tBY ROOM\tLASTS NOW\tLASTS AFTER")
+	costText(w, cost.GetWorst())
+}
+
+// costText shows what a plan does to each room of tags.
+func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
+	if len(tags) > 0 {
+		_, _ = fmt.Fprintln(w, "\nTAG\tROOM\tNEXT ID NOW\tTHEN, AT MOST\tSKIPS\tLEFT\tLASTS NOW\tLASTS AFTER")
 	}
-	for _, t := range cost.GetWorst() {
-		rooms := make([]string, 0, len(t.GetRooms()))
-		for _, room := range sortedKeys(t.GetRooms()) {
-			rooms = append(rooms, fmt.Sprintf("%s %d", room, t.GetRooms()[room]))
+	for _, t := range tags {
+		for _, r := range t.GetForecasts() {
+			then := "none"
+			if r.First != nil {
+				then = strconv.FormatInt(r.GetFirst(), 10)
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\n", t.GetTag(), r.GetRoom(), r.GetNext(), then,
+				r.GetSkipped(), r.GetLeft(), lastsText(r.GetLastsBefore()), lastsText(r.GetLastsAfter()))
 		}
-		before, after := "-", "-"
-		if t.GetLastsBefore() != nil {
-			before = yearsText(t.GetLastsBefore().GetSeconds())
-		}
-		if t.GetLastsAfter() != nil {
-			after = yearsText(t.GetLastsAfter().GetSeconds())
-		}
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", t.GetTag(), t.GetSkipped(), strings.Join(rooms, ", "), before, after)
 	}
+	for _, t := range tags {
+		for _, r := range t.GetForecasts() {
+			if r.GetRefused() != "" {
+				_, _ = fmt.Fprintf(w, "\nWARNING: room %s: %s\n", r.GetRoom(), r.GetRefused())
+			}
+		}
+	}
+}
+
+func lastsText(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return yearsText(d.GetSeconds())
 }
 
 // yearsText shows a long time with one unit.
@@ -97,6 +124,15 @@ func stateText(m *marchv1.Migration) string {
 	return m.GetState()
 }
 
+// migrationProblems returns what keeps a migration from going on. A console of an
+// earlier version tells only of an error.
+func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
+	if len(m.GetProblems()) > 0 || m.GetError() == "" {
+		return m.GetProblems()
+	}
+	return []*marchv1.Problem{{What: m.GetError(), Since: m.GetErrorSince()}}
+}
+
 func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	_, _ = fmt.Fprintf(w, "migration\t%s\n", m.GetId())
 	_, _ = fmt.Fprintf(w, "state\t%s, %d of %d moves made\n", stateText(m), m.GetReached(), len(m.GetMoves()))
@@ -105,19 +141,22 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	if d := m.GetHold().AsDuration(); d > 0 {
 		hold = d.String() + " at least"
 	}
-	_, _ = fmt.Fprintf(w, "hold\t%s\n\n", hold)
-	_, _ = fmt.Fprintf(w, "   from\t%s\t%s\n", picture(m.GetFrom()), rangesText(m.GetFrom()))
+	_, _ = fmt.Fprintf(w, "hold\t%s\n", hold)
+	problemsText(w, migrationProblems(m))
+	_, _ = fmt.Fprintln(w)
+	layoutRows(w, "   from", m.GetFrom(), "")
 	for i, move := range m.GetMoves() {
 		mark := " "
 		if i < int(m.GetReached()) {
 			mark = "*"
 		}
-		_, _ = fmt.Fprintf(w, "%s  %d. %s\t%s\t%s\n", mark, i+1, move.GetKind(), picture(move.GetLayout()), rangesText(move.GetLayout()))
+		layoutRows(w, fmt.Sprintf("%s  %d. %s", mark, i+1, move.GetKind()), move.GetLayout(), "")
 	}
 	for i, move := range m.GetMoves() {
 		if until := move.GetClientsUntil(); until != nil {
-			_, _ = fmt.Fprintf(w, "\nmove %d: clients with leased IDs may use residues that rooms %s lost until %s\n",
-				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339))
+			_, _ = fmt.Fprintln(w)
+			folded(w, "", fmt.Sprintf("move %d: clients with leased IDs may use residues that rooms %s lost until %s",
+				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339)))
 		}
 	}
 	if len(m.GetWaiting()) > 0 {
@@ -217,7 +256,11 @@ func (p *progress) update(m *marchv1.Migration) {
 		waiting = append(waiting, who)
 	}
 	if len(waiting) > 0 {
-		line += "  waiting for " + strings.Join(waiting, ", ")
+		line += "  waiting for " + cell(waiting)
+	}
+	if m.GetError() != "" {
+		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), printable(m.GetError()), doText(migrationProblems(m)[0]))
+		line += strings.TrimSuffix(text, " ")
 	}
 	p.say(line)
 }

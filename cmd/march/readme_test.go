@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,9 +19,38 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
-// TestReadme runs the README: every command in its console blocks, in order.
-// Lines that begin with "$ " are commands, "> " continues one, the rest is what
-// it writes; where nothing is shown, what it writes is not compared.
+// documents returns the paths of the README and of every page of docs/, relative to the
+// repository's root: a new page is covered by being there.
+func documents(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []string{"README.md"}
+	for _, page := range pages {
+		files = append(files, "docs/"+filepath.Base(page))
+	}
+	if len(files) < 7 {
+		t.Fatalf("only %v found", files)
+	}
+	return files
+}
+
+// readDocument returns the text of a file of the repository.
+func readDocument(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile("../../" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// TestReadme runs the README and the pages of docs/: every command in their console
+// blocks, section by section, in order. Lines that begin with "$ " are commands, "> "
+// continues one, the rest is the command's output; a command without any is run, and
+// its output is not compared.
 //
 //   - `make dev`, and march's own servers, run in the background until the end
 //     of the section; a section without any has a march dev;
@@ -32,48 +64,54 @@ func TestReadme(t *testing.T) {
 			t.Fatalf("the commands of the README need %s: install it (%v)", program, err)
 		}
 	}
-	content, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := readDocument(t, "Makefile")
 	ran := 0
-	for section := range strings.SplitSeq(string(content), "\n## ") {
-		steps := readmeSteps(section)
-		if len(steps) == 0 {
-			continue
+	for _, file := range documents(t) {
+		for section := range strings.SplitSeq(readDocument(t, file), "\n## ") {
+			steps := readmeSteps(section)
+			if len(steps) == 0 {
+				continue
+			}
+			ran += len(steps)
+			title, _, _ := strings.Cut(section, "\n")
+			t.Run(file+" "+title, func(t *testing.T) {
+				t.Parallel()
+				runSection(t, makefile, section, steps)
+			})
 		}
-		ran += len(steps)
-		title, _, _ := strings.Cut(section, "\n")
-		t.Run(title, func(t *testing.T) {
-			t.Parallel()
-			base, err := freeBase()
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := &readme{dir: t.TempDir(), makefile: string(makefile), base: base}
-			if strings.Contains(section, "--etcd 127.0.0.1:2379") {
-				r.etcd = ledgertest.StartEtcd(t).Endpoint
-			}
-			if !strings.Contains(section, "$ make dev\n") && !readmeServer.MatchString(section) {
-				startDev(t, r.base)
-			}
-			for _, s := range steps {
-				r.run(t, s)
-			}
-			for _, p := range r.servers {
-				if code, err := p.stop(patience(t), syscall.SIGINT); code != 0 || err != nil {
-					t.Errorf("%s: exit code %d, %v", p.cmd, code, err)
-				}
-			}
-		})
 	}
-	if ran < 15 {
+	if ran < 55 {
 		t.Errorf("%d commands found", ran)
 	}
+}
+
+// runSection runs the commands of one section.
+func runSection(t *testing.T, makefile, section string, steps []step) {
+	t.Helper()
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &readme{dir: t.TempDir(), makefile: makefile, base: base}
+	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
+		r.etcd = ledgertest.StartEtcd(t).Endpoint
+	}
+	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev\n") && !readmeServer.MatchString(section) {
+		startDev(t, r.base)
+	}
+	for _, s := range steps {
+		r.run(t, s)
+	}
+	for _, p := range r.servers {
+		if code, err := p.stop(patience(t), syscall.SIGINT); code != 0 || err != nil {
+			t.Errorf("%s: exit code %d, %v", p.cmd, code, err)
+		}
+	}
+}
+
+// needsServer reports whether a step is run, and not only looked up.
+func needsServer(s step) bool {
+	return !strings.HasPrefix(s.command, "git clone ") && !readmeMake.MatchString(s.command)
 }
 
 // step is a command and what it writes.
@@ -204,15 +242,92 @@ func (r *readme) normal(output string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestReadmeLinks: the files that the README names are there.
-func TestReadmeLinks(t *testing.T) {
-	content, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+var (
+	docLink    = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
+	docHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	docFence   = regexp.MustCompile("(?s)\n *```.*?\n *```\n")
+	docCommand = regexp.MustCompile("`march ([a-z]+(?: [a-z]+)?)\\b")
+)
+
+// anchors returns the anchors of a document's headings, as GitHub makes them, and those
+// that it has by name.
+func anchors(text string) map[string]bool {
+	found := make(map[string]bool)
+	for _, m := range docHeading.FindAllStringSubmatch(docFence.ReplaceAllString(text, "\n"), -1) {
+		slug := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		found["#"+strings.ReplaceAll(slug, " ", "-")] = true
 	}
-	for _, m := range regexp.MustCompile(`\]\(([^)#:]+)\)`).FindAllStringSubmatch(string(content), -1) {
-		if _, err := os.Stat("../../" + m[1]); err != nil {
-			t.Error(err)
+	for _, m := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(text, -1) {
+		found["#"+m[1]] = true
+	}
+	return found
+}
+
+// TestReadmeLinks: the files and the sections that documents link are there.
+func TestReadmeLinks(t *testing.T) {
+	t.Parallel()
+	links := 0
+	for _, file := range append(documents(t), "DESIGN.md", "deploy/RUNBOOK.md", "allocator/ledger/model/README.md") {
+		for _, m := range docLink.FindAllStringSubmatch(docFence.ReplaceAllString(readDocument(t, file), "\n"), -1) {
+			target, anchor := m[1], m[2]
+			if strings.Contains(target, ":") {
+				continue // another site
+			}
+			links++
+			to := file
+			if target != "" {
+				to = path.Join(path.Dir(file), target)
+			}
+			if _, err := os.Stat("../../" + to); err != nil {
+				t.Errorf("%s: %v", file, err)
+			} else if anchor != "" && !anchors(readDocument(t, to))[anchor] {
+				t.Errorf("%s: %s has no section %s", file, to, anchor)
+			}
 		}
+	}
+	if links < 40 {
+		t.Errorf("%d links found", links)
+	}
+}
+
+// TestDocsCommands: the commands that the text of documents names are there.
+func TestDocsCommands(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for _, file := range append(documents(t), "DESIGN.md") {
+		for _, m := range docCommand.FindAllStringSubmatch(strings.ReplaceAll(readDocument(t, file), "\n", " "), -1) {
+			commands++
+			words := strings.Fields(m[1])
+			cmd, rest, err := newRoot(io.Discard, io.Discard).Find(words)
+			if err != nil || len(rest) > 0 && cmd.HasSubCommands() {
+				t.Errorf("%s: there is no command march %s", file, m[1])
+			}
+		}
+	}
+	if commands < 30 {
+		t.Errorf("%d commands found", commands)
+	}
+}
+
+// TestDocsMetrics: the metrics that documents name are there. A name before a star stands
+// for all that begin with it.
+func TestDocsMetrics(t *testing.T) {
+	t.Parallel()
+	there := exported(t)
+	named := 0
+	for _, file := range documents(t) {
+		for _, m := range regexp.MustCompile("`(march_[a-z0-9_]+)(\\*?)`").FindAllStringSubmatch(readDocument(t, file), -1) {
+			named++
+			name, found := m[1], there[m[1]] || there[m[1]+"_count"] // of a histogram
+			for other := range there {
+				found = found || m[2] != "" && strings.HasPrefix(other, name)
+			}
+			if !found {
+				t.Errorf("%s: there is no metric %s%s", file, name, m[2])
+			}
+		}
+	}
+	if named < 25 {
+		t.Errorf("%d metrics found", named)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -19,21 +21,23 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/room"
 )
 
-func newFence(c *common) *cobra.Command {
+func newHalt(c *common) *cobra.Command {
 	var cluster clusterFlags
 	var yes bool
 	var why string
 	cmd := &cobra.Command{
-		Use:   "fence",
-		Short: "Halt leasing in all rooms, before etcd is restored from a backup",
+		Use:     "halt",
+		Aliases: []string{"fence"},
+		Short:   "Halt leasing in all rooms, before etcd is restored from a backup",
 		Long: `Halt leasing in all rooms on purpose: before etcd is restored from a backup, or
 moved. Rooms go on issuing what they hold, about ten minutes' worth of a busy tag,
 and nothing else until ` + "`march recover`" + ` has begun a new epoch.`,
-		Example: `  march fence --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --why "restore of last night's backup"`,
+		Example: `  march halt --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --why "restore of last night's backup"`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
@@ -54,7 +58,7 @@ and nothing else until ` + "`march recover`" + ` has begun a new epoch.`,
 	}
 	cluster.add(cmd)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	cmd.Flags().StringVar(&why, "why", "march fence", "the reason that rooms give for leasing nothing")
+	cmd.Flags().StringVar(&why, "why", "march halt", "the reason that rooms give for leasing nothing")
 	return cmd
 }
 
@@ -74,7 +78,7 @@ func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(
 // ask asks a person on the terminal.
 func ask(c *common, question string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{allocator.Errorf(allocator.Invalid, "there is nobody to ask: give --yes to do it without asking")}
+		return usageError{allocator.Errorf(allocator.Invalid, "cannot ask for confirmation here: give --yes to do it without asking")}
 	}
 	_, _ = fmt.Fprintf(c.stderr, "%s [y/N] ", question)
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -87,29 +91,33 @@ func ask(c *common, question string) error {
 	return nil
 }
 
+// recoverFlags are the settings of `march recover`.
+type recoverFlags struct {
+	cluster       clusterFlags
+	yes, quiet    bool
+	without, skip []string
+	journals      []string
+	layout        string
+	margin        int64
+	timeout       time.Duration
+	wait          time.Duration
+}
+
 func newRecover(c *common) *cobra.Command {
-	var (
-		cluster clusterFlags
-		yes     bool
-		quiet   bool
-		without []string
-		paths   []string
-		timeout time.Duration
-		cfg     = ledger.RecoverConfig{Wait: 10 * time.Second}
-	)
+	f := recoverFlags{wait: 5 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Lease again after etcd went back in time: was restored, rebuilt, or fenced",
-		Long: `Lease again after etcd went back in time. Without --yes nothing is changed: what
-would be done is shown, and who did not answer.
+		Short: "Lease again after etcd went back in time: was restored, rebuilt, or halted",
+		Long: `Lease again after etcd went back in time. Without --yes nothing is changed: recover
+shows what it would do, and which instances did not answer.
 
-It halts leasing, asks every instance that it can learn of what it leased, raises
-the marks of all rooms above all that anybody knows, and begins a new epoch. It
-may be run again after it failed, and goes on.
+Recover asks every instance that it can learn of what it leased. Then it halts
+leasing, asks again, raises the marks that an instance knows to be higher than etcd
+does, and begins a new epoch. It may be run again after it failed.
 
-An instance that does not answer is named. Where it does not run but its journal
-is there, give that (--journal). Else stop it for good, then go on without
-it (--without): what it leased since the backup is covered by a margin only.`,
+An instance that does not answer is named. If it does not run but its journal is
+there, give that (--journal). Else stop it for good, then go on without it
+(--without): what it leased since the backup is then covered by a margin only.`,
 		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
 		Args: noArgs,
@@ -117,93 +125,143 @@ it (--without): what it leased since the backup is covered by a margin only.`,
 			if err := c.checkOutput(); err != nil {
 				return err
 			}
-			for _, name := range without {
-				in, instance, _ := strings.Cut(name, "/")
-				r, roomErr := allocator.ParseRoom(in)
-				i, instanceErr := allocator.ParseInstance(instance)
-				if err := errors.Join(roomErr, instanceErr); err != nil {
-					return usageError{allocator.Errorf(allocator.Invalid, "without: %q; allowed: ROOM/INSTANCE", name)}
-				}
-				cfg.Without = append(cfg.Without, ledger.Registration{Room: r, Name: i}.ID())
+			cfg, err := f.config(cmd.Flags().Changed("margin"))
+			if err != nil {
+				return err
 			}
-			if cfg.Wait < 0 || cfg.Margin < 0 || timeout <= 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", cfg.Wait, cfg.Margin, timeout)}
-			}
-			for _, path := range paths {
-				m, err := ledger.ReadJournal(path)
-				if err != nil {
-					return err
-				}
-				cfg.Memories = append(cfg.Memories, m)
-			}
-			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
-				cfg.Apply, cfg.Actor = yes, whoami()
-				uuid, err := l.StoredUUID(cmd.Context())
-				if err != nil {
-					return err
-				}
-				cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
-					return askInstance(ctx, s.Address, uuid, bar, timeout)
-				}
-				if !quiet {
-					next := time.Now()
-					cfg.Progress = func(p ledger.RecoverProgress) {
-						if now := time.Now(); !now.Before(next) {
-							next = now.Add(time.Second)
-							_, _ = fmt.Fprintf(c.stderr, "%s: %s, %s\n", p.Doing, counted(p.Tags, "tag"), counted(p.Marks, "mark"))
-						}
-					}
+			return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
+				cfg.Ask = askInstance(f.timeout)
+				if !f.quiet {
+					cfg.Progress = recoverProgress(c.stderr)
 				}
 				report, err := l.Recover(cmd.Context(), cfg)
-				if printErr := recoverText(c, report, yes && err == nil); printErr != nil {
+				if printErr := recoverText(c, report); printErr != nil {
 					return errors.Join(err, printErr)
 				}
 				return err
 			})
 		},
 	}
-	cluster.add(cmd)
+	f.cluster.add(cmd)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
-	flags.BoolVarP(&yes, "yes", "y", false, "do it, and do not ask")
-	flags.BoolVarP(&quiet, "quiet", "q", false, "no progress lines")
-	flags.StringSliceVar(&without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
-	flags.StringArrayVar(&paths, "journal", nil, "a journal of an instance that does not run, FILE; may be given more than once")
-	flags.DurationVar(&cfg.Wait, "wait", cfg.Wait, "how long to wait, once halted, for instances that etcd has forgotten to register again")
-	flags.Int64Var(&cfg.Margin, "margin", 0, "how many IDs above what is known to begin (default a tag's max step for each instance)")
-	flags.DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait for an instance's answer")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "do it, and do not ask")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
+	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
+	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags of which a mark cannot be read, to be left as they are, separated by commas")
+	flags.StringArrayVar(&f.journals, "journal", nil, "a journal of an instance that does not run, FILE; may be given more than once")
+	flags.StringVar(&f.layout, "layout", "", "the layout to go on with where etcd has an older one than an instance knows: known, stored or FILE")
+	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, for instances that etcd has forgotten to register again")
+	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes on without (default by the age of the backup, for each of them)")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an instance may take to begin its answer, and to go on with it")
 	return cmd
 }
 
-// haltText says that leasing is halted, where it is.
-func haltText(w io.Writer, h *marchv1.Halt) {
-	if h != nil {
-		_, _ = fmt.Fprintf(w, "\nLeasing is halted by %s since %s: %s\nRooms issue what they hold. Next: `march recover`\n",
-			excerpt(h.GetBy()), h.GetTime().AsTime().Format(time.RFC3339), excerpt(h.GetWhy()))
+// config checks the settings. Its errors are usage errors, and those of journals and
+// layouts that cannot be read.
+func (f *recoverFlags) config(margin bool) (ledger.RecoverConfig, error) {
+	cfg := ledger.RecoverConfig{Actor: whoami(), Apply: f.yes, Wait: f.wait}
+	for _, name := range f.without {
+		in, instance, _ := strings.Cut(name, "/")
+		r, roomErr := allocator.ParseRoom(in)
+		i, instanceErr := allocator.ParseInstance(instance)
+		if err := errors.Join(roomErr, instanceErr); err != nil {
+			return cfg, usageError{allocator.Errorf(allocator.Invalid, "without: %q; allowed: ROOM/INSTANCE", name)}
+		}
+		cfg.Without = append(cfg.Without, ledger.Registration{Room: r, Name: i}.ID())
+	}
+	for _, name := range f.skip {
+		tag, err := allocator.ParseTag(name)
+		if err != nil {
+			return cfg, usageError{err}
+		}
+		cfg.Skip = append(cfg.Skip, tag)
+	}
+	if f.wait < 0 || f.margin < 0 || f.timeout <= 0 {
+		return cfg, usageError{allocator.Errorf(allocator.Invalid, "wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait, f.margin, f.timeout)}
+	}
+	if margin {
+		cfg.Margin = &f.margin
+	}
+	switch choice := ledger.LayoutChoice(f.layout); choice {
+	case ledger.LayoutUndecided, ledger.LayoutKnown, ledger.LayoutStored:
+		cfg.Layout = choice
+	default:
+		given, err := readLayout(f.layout)
+		if err != nil {
+			return cfg, err
+		}
+		if cfg.Given, err = api.LayoutFromProto(given); err != nil {
+			return cfg, err
+		}
+		cfg.Layout = ledger.LayoutGiven
+	}
+	for _, path := range f.journals {
+		m, err := ledger.ReadJournal(path)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Memories = append(cfg.Memories, m)
+	}
+	return cfg, nil
+}
+
+// recoverProgress prints a line a second of how far a recover is.
+func recoverProgress(w io.Writer) func(ledger.RecoverProgress) {
+	var mu sync.Mutex
+	next := time.Now()
+	return func(p ledger.RecoverProgress) {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		if now.Before(next) {
+			return
+		}
+		next = now.Add(time.Second)
+		switch {
+		case p.Of > 0:
+			_, _ = fmt.Fprintf(w, "%s: %d of %d\n", p.Doing, p.Done, p.Of)
+		case p.Done > 0:
+			_, _ = fmt.Fprintf(w, "%s: %d\n", p.Doing, p.Done)
+		default:
+			_, _ = fmt.Fprintln(w, p.Doing)
+		}
 	}
 }
 
-// unusableText says why the layout in etcd cannot be used, where it cannot.
-func unusableText(w io.Writer, problem string) {
-	if problem != "" {
-		_, _ = fmt.Fprintf(w, "\n%s\nShown is the last good one. Rooms issue what they hold.\n", excerpt(problem))
+// askInstance returns how an instance is asked for its memory. The timeout is for the
+// begin of the answer, and for each part of it: there may be many.
+func askInstance(timeout time.Duration) ledger.Ask {
+	return func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (m ledger.Memory, err error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		late := time.AfterFunc(timeout, func() {
+			cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
+		})
+		defer late.Stop()
+		t := &target{what: "room", address: s.Address, timeout: longestAnswer}
+		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			m, err = room.AskMarks(ctx, conn, q, func(in allocator.Room, marks []ledger.RememberedMark) error {
+				late.Stop() // the store has its own time-outs
+				defer late.Reset(timeout)
+				return use(in, marks)
+			})
+			return err
+		})
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		return m, err
 	}
 }
 
-// askInstance asks an instance for its memory.
-func askInstance(ctx context.Context, address, uuid string, bar bool, timeout time.Duration) (m ledger.Memory, err error) {
-	t := &target{what: "room", address: address, timeout: timeout}
-	err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-		m, err = room.AskMarks(ctx, conn, &marchv1.ReportMarksRequest{ClusterUuid: uuid, Bar: bar})
-		return err
-	})
-	return m, err
-}
+// longestAnswer bounds one instance's whole answer.
+const longestAnswer = 10 * time.Minute
 
 // recoverText prints what was done, or would be.
-func recoverText(c *common, r *ledger.RecoverReport, done bool) error {
+func recoverText(c *common, r *ledger.RecoverReport) error {
 	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(recoverJSON(r, done))
+		return json.NewEncoder(c.stdout).Encode(recoverJSON(r))
 	}
 	if r.UUID == "" {
 		return nil
@@ -213,29 +271,67 @@ func recoverText(c *common, r *ledger.RecoverReport, done bool) error {
 	if r.Halt.By != "" {
 		_, _ = fmt.Fprintf(w, "halted\tby %s at %s: %s\n", r.Halt.By, r.Halt.Time.Format(time.RFC3339), r.Halt.Why)
 	}
+	if !r.Beat.IsZero() {
+		_, _ = fmt.Fprintf(w, "etcd\tits data is of %s or later\n", r.Beat.Format(time.RFC3339))
+	}
 	for _, id := range r.Answered {
 		_, _ = fmt.Fprintf(w, "answered\t%s\n", id)
 	}
 	for _, m := range r.Missing {
 		state := "missing"
-		if m.Left {
+		if m.Without {
 			state = "without"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s, process %.8s: %s\n", state, m.ID, m.Incarnation, excerpt(m.Why))
 	}
+	if n := len(r.LeftBefore); n > 0 {
+		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", counted(int64(n), "instance"))
+	}
+	for _, why := range r.Unreadable {
+		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", excerpt(why.Error()))
+	}
+	layoutChanges(w, r)
 	if n := len(r.AtLimit); n > 0 {
 		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "limit\tthe margin brings %s to the end, the first ones %s: --margin makes it smaller, or raise their limits\n", counted(int64(n), "tag"), names)
+		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the end, the first ones %s: --margin makes it smaller, or raise their limits\n", counted(int64(n), "tag"), names)
 	}
-	if done {
-		_, _ = fmt.Fprintf(w, "raised\t%s of %s\nlayout\t%d\nepoch\t%s\n", counted(r.Marks, "mark"), counted(r.Tags, "tag"), r.Version, r.Epoch)
+	if r.Margin > 0 {
+		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", counted(r.Margin, "step"), r.Total)
+	}
+	if r.Epoch != "" {
+		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n", counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
 	} else {
-		_, _ = fmt.Fprintf(w, "would\traise up to %s of %s; nothing of that is done yet\n", counted(r.Marks, "mark"), counted(r.Tags, "tag"))
+		_, _ = fmt.Fprintf(w, "would\traise %s that an instance knows better than etcd; nothing is done yet\n", counted(r.Higher, "mark"))
 	}
 	return w.Flush()
 }
 
-func recoverJSON(r *ledger.RecoverReport, done bool) any {
+// layoutChanges prints which ranges change against the latest layout that is known.
+func layoutChanges(w io.Writer, r *ledger.RecoverReport) {
+	if r.Layout.Ranges == nil || r.Known.Ranges == nil || r.Layout.Equal(r.Known) {
+		return
+	}
+	_, _ = fmt.Fprintf(w, "ranges\tagainst layout version %d, which an instance knows:\n", r.Known.Version)
+	if r.Known.Boundary != r.Layout.Boundary {
+		_, _ = fmt.Fprintf(w, "\tboundary %d -> %d\n", r.Known.Boundary, r.Layout.Boundary)
+	}
+	rooms := append(r.Known.Rooms(), r.Layout.Rooms()...)
+	slices.Sort(rooms)
+	for _, name := range slices.Compact(rooms) {
+		was, had := r.Known.Ranges[name]
+		is, has := r.Layout.Ranges[name]
+		switch {
+		case had && has && was != is:
+			_, _ = fmt.Fprintf(w, "\t%s %v -> %v\n", name, was, is)
+		case had && !has:
+			_, _ = fmt.Fprintf(w, "\t%s %v -> none: this room can lease nothing\n", name, was)
+		case !had && has:
+			_, _ = fmt.Fprintf(w, "\t%s none -> %v\n", name, is)
+		}
+	}
+}
+
+func recoverJSON(r *ledger.RecoverReport) any {
 	type missing struct {
 		ID          string `json:"id"`
 		Incarnation string `json:"incarnation"`
@@ -243,18 +339,32 @@ func recoverJSON(r *ledger.RecoverReport, done bool) any {
 		Without     bool   `json:"without"`
 	}
 	out := struct {
-		UUID     string              `json:"uuid"`
-		Done     bool                `json:"done"`
-		Answered []ledger.InstanceID `json:"answered"`
-		Missing  []missing           `json:"missing"`
-		AtLimit  []allocator.Tag     `json:"at_limit"`
-		Tags     int64               `json:"tags,string"`
-		Marks    int64               `json:"marks,string"`
-		Version  int64               `json:"layout_version,string"`
-		Epoch    string              `json:"epoch"`
-	}{r.UUID, done, append([]ledger.InstanceID{}, r.Answered...), []missing{}, append([]allocator.Tag{}, r.AtLimit...), r.Tags, r.Marks, r.Version, r.Epoch}
+		UUID       string              `json:"uuid"`
+		Done       bool                `json:"done"`
+		Answered   []record.InstanceID `json:"answered"`
+		LeftBefore []record.InstanceID `json:"left_before"`
+		Missing    []missing           `json:"missing"`
+		Unreadable []string            `json:"unreadable"`
+		AtLimit    []allocator.Tag     `json:"at_limit"`
+		Margin     int64               `json:"margin_steps,string"`
+		Total      int64               `json:"margin_total,string"`
+		Higher     int64               `json:"higher,string"`
+		Raised     int64               `json:"raised,string"`
+		Stored     int64               `json:"stored_layout_version,string"`
+		Known      int64               `json:"known_layout_version,string"`
+		Version    int64               `json:"layout_version,string"`
+		Halted     float64             `json:"halted_seconds"`
+		Epoch      string              `json:"epoch"`
+	}{
+		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...), append([]record.InstanceID{}, r.LeftBefore...), []missing{},
+		[]string{}, append([]allocator.Tag{}, r.AtLimit...), r.Margin, r.Total, r.Higher, r.Raised,
+		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch,
+	}
+	for _, key := range r.Unreadable {
+		out.Unreadable = append(out.Unreadable, key.Error())
+	}
 	for _, m := range r.Missing {
-		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Left})
+		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Without})
 	}
 	return out
 }

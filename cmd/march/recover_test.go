@@ -1,9 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,9 +15,11 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// TestRestoreMatrix follows the README's runbook with real processes and a real
+// TestRestoreMatrix follows the procedure of docs/restore.md with real processes and a real
 // etcd of one member that really goes back: rooms that live on, that were killed
 // and start again with their journals, and without; and a backup restored with
 // and without a raised revision, and into an etcd cluster with another ID, and
@@ -23,7 +27,7 @@ import (
 // --force-new-cluster. In every cell leasing is halted before anything is leased,
 // and after the recover no ID comes twice.
 //
-// The exceptions are as the README says: into another etcd cluster nobody
+// The exceptions are as docs/restore.md says: into another etcd cluster nobody
 // writes, and a copied directory that nobody remembers more than is not to be
 // seen. There the rooms start after the recover.
 func TestRestoreMatrix(t *testing.T) {
@@ -67,7 +71,7 @@ func TestRestoreMatrix(t *testing.T) {
 				if rooms != "alive" && !seen {
 					m.start(t)
 				}
-				if err := poll(patience(t), func() bool { return m.tryNext(t, 5_000) }); err != nil {
+				if err := poll(patience(t), func() bool { return m.leases(t) }); err != nil {
 					t.Fatalf("rooms do not lease after the recover: %v", err)
 				}
 				m.next(t, 10_000)
@@ -112,10 +116,11 @@ func (r restore) restore(t *testing.T, etcd *ledgertest.Etcd, backup string) {
 // matrix is a cluster of two rooms, each in a process of its own.
 type matrix struct {
 	etcd    *ledgertest.Etcd
-	store   ledger.Store
+	store   store.Store
 	base    int
 	dir     string
-	without bool
+	without bool // journals
+	moved   bool // to a layout that the backup does not know
 	rooms   []*process
 	ids     map[string]bool
 }
@@ -139,7 +144,7 @@ func newMatrix(t *testing.T, without bool) *matrix {
 	if _, err := l.Init(t.Context(), layout, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.CreateTag(t.Context(), "order", ledger.DefaultTag(), "test"); err != nil {
+	if _, err := l.CreateTag(t.Context(), "order", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	m.start(t)
@@ -150,6 +155,7 @@ func newMatrix(t *testing.T, without bool) *matrix {
 // serve it.
 func (m *matrix) move(t *testing.T) {
 	t.Helper()
+	m.moved = true
 	l, err := ledger.New(m.store, ledger.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -200,8 +206,11 @@ func (m *matrix) tryNext(t *testing.T, n int) bool {
 	t.Helper()
 	all := true
 	for i := range m.rooms {
-		stdout, _, code := march(t, "id", "next", "order", "--count", strconv.Itoa(n), "--room", m.address(i))
-		all = all && code == exitOK
+		stdout, stderr, code := march(t, "id", "next", "order", "--count", strconv.Itoa(n), "--room", m.address(i))
+		if code != exitOK {
+			t.Logf("room %d: exit code %d, %s", i, code, stderr)
+			all = false
+		}
 		for id := range strings.Lines(stdout) {
 			if m.ids[id] {
 				t.Errorf("room %d: ID %s was issued twice", i, strings.TrimSpace(id))
@@ -212,10 +221,22 @@ func (m *matrix) tryNext(t *testing.T, n int) bool {
 	return all
 }
 
+// leases asks each room for IDs, and reports whether both have leased in the epoch in
+// force: for up to half a second after a recover they do not know of it.
+func (m *matrix) leases(t *testing.T) bool {
+	t.Helper()
+	var in struct{ Epoch string }
+	if err := json.Unmarshal([]byte(m.value(t, "epoch")), &in); err != nil || in.Epoch == "" {
+		return false
+	}
+	return m.tryNext(t, 10_000) && strings.Contains(m.value(t, "marks/a/order"), in.Epoch) && strings.Contains(m.value(t, "marks/b/order"), in.Epoch)
+}
+
+// next is tryNext until all are given: a machine that is busy may break a connection.
 func (m *matrix) next(t *testing.T, n int) {
 	t.Helper()
-	if !m.tryNext(t, n) {
-		t.Errorf("not all of %d IDs were given", n)
+	if err := poll(patience(t), func() bool { return m.tryNext(t, n) }); err != nil {
+		t.Errorf("not all of %d IDs were given: %v", n, err)
 	}
 }
 
@@ -223,15 +244,15 @@ func (m *matrix) next(t *testing.T, n int) {
 // beat say so: a log that is restored must not be past it at once.
 func (m *matrix) age(t *testing.T) {
 	t.Helper()
-	do := func(op ledger.Op) {
-		if _, err := m.store.Txn(t.Context(), ledger.Txn{Then: []ledger.Op{op}}); err != nil {
+	do := func(op store.Op) {
+		if _, err := m.store.Txn(t.Context(), store.Txn{Then: []store.Op{op}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 1_000 {
-		do(ledger.Op{Put: &ledger.Put{Key: "other", Value: fmt.Append(nil, i)}})
+		do(store.Op{Put: &store.Put{Key: "other", Value: fmt.Append(nil, i)}})
 	}
-	do(ledger.Op{Delete: "/march/default/beat"})
+	do(store.Op{Delete: "/march/default/beat"})
 	if err := poll(patience(t), func() bool { return m.value(t, "beat") != "" }); err != nil {
 		t.Fatalf("no beat: %v", err)
 	}
@@ -239,7 +260,7 @@ func (m *matrix) age(t *testing.T) {
 
 func (m *matrix) value(t *testing.T, key string) string {
 	t.Helper()
-	answer, err := m.store.Txn(t.Context(), ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: "/march/default/" + key}}}}})
+	answer, err := m.store.Txn(t.Context(), store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/" + key}}}}})
 	if err != nil || len(answer.Got[0]) == 0 {
 		return ""
 	}
@@ -248,11 +269,11 @@ func (m *matrix) value(t *testing.T, key string) string {
 
 func (m *matrix) halted(t *testing.T) bool { return strings.Contains(m.value(t, "epoch"), `"halted"`) }
 
-// recover runs the runbook's commands.
-func (m *matrix) recover(t *testing.T, rooms string, moved bool) {
+// recover runs the runbook's commands, on another etcd cluster perhaps.
+func (m *matrix) recover(t *testing.T, rooms string, elsewhere bool) {
 	t.Helper()
 	args := []string{"recover", "--etcd", m.etcd.Endpoint, "--quiet", "--wait", "2s", "--timeout", "20s"}
-	if rooms != "alive" && moved && !m.without { // they could not start there, and are known by their journals
+	if rooms != "alive" && elsewhere && !m.without { // they could not start there, and are known by their journals
 		files, err := filepath.Glob(filepath.Join(m.dir, "journal", "*", "*", "*.journal"))
 		if err != nil || len(files) != 2 {
 			t.Fatalf("journals: %v, %v", files, err)
@@ -265,18 +286,25 @@ func (m *matrix) recover(t *testing.T, rooms string, moved bool) {
 	if err := poll(patience(t), func() bool { before = m.value(t, "epoch"); return before != "" }); err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr, code := march(t, args...)
-	if code != exitOK || !strings.Contains(stdout, "nothing of that is done yet") || m.value(t, "epoch") != before {
-		t.Errorf("dry run: exit code %d\n%s%s", code, stdout, stderr)
+	if rooms == "alive" && m.moved { // they know a layout that the backup does not
+		stdout, stderr, code := march(t, append(args, "--yes")...)
+		if code != exitFailed || !strings.Contains(stdout, "boundary 90 -> 100") || !strings.Contains(stderr, "--layout known") || m.value(t, "epoch") != before {
+			t.Errorf("without a choice of layout: exit code %d\n%s%s", code, stdout, stderr)
+		}
+		args = append(args, "--layout", "known")
 	}
-	args = append(args, "--yes")
 	if m.without && rooms != "alive" {
-		stdout, stderr, code = march(t, args...)
-		if code != exitFailed || !strings.Contains(stdout, "missing") || !strings.Contains(stderr, "not all instances answered") {
+		stdout, stderr, code := march(t, append(args, "--yes")...)
+		if code != exitFailed || !strings.Contains(stdout, "missing") || !strings.Contains(stderr, "did not answer") || m.value(t, "epoch") != before {
 			t.Errorf("without journals: exit code %d\n%s%s", code, stdout, stderr)
 		}
 		args = append(args, "--without", "a/a-0,b/b-0")
 	}
+	stdout, stderr, code := march(t, args...)
+	if code != exitOK || !strings.Contains(stdout, "nothing is done yet") || m.value(t, "epoch") != before {
+		t.Errorf("dry run: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	args = append(args, "--yes")
 	stdout, stderr, code = march(t, args...)
 	if code != exitOK || !strings.Contains(stdout, "epoch ") {
 		t.Fatalf("recover: exit code %d\n%s%s", code, stdout, stderr)
@@ -286,12 +314,12 @@ func (m *matrix) recover(t *testing.T, rooms string, moved bool) {
 	}
 }
 
-// march fence halts leasing; it asks first.
-func TestFence(t *testing.T) {
+// march halt halts leasing; it asks first. Its old name goes on working.
+func TestHaltCommand(t *testing.T) {
 	t.Parallel()
 	m := newMatrix(t, true)
 	m.next(t, 10)
-	_, stderr, code := march(t, "fence", "--etcd", m.etcd.Endpoint)
+	_, stderr, code := march(t, "halt", "--etcd", m.etcd.Endpoint)
 	if code != exitUsage || !strings.Contains(stderr, "--yes") || m.halted(t) {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
@@ -307,27 +335,75 @@ func TestFence(t *testing.T) {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 	stdout, stderr, code := march(t, "verify", "--etcd", m.etcd.Endpoint)
-	if code != exitOK || !strings.Contains(stdout, "leasing is halted by ") || !strings.Contains(stdout, "nothing wrong") {
+	if code != exitFailed || !strings.Contains(stdout, "leasing is halted in all rooms by ") || !strings.HasSuffix(stderr, ": leasing is halted\n") {
 		t.Errorf("verify: exit code %d\n%s%s", code, stdout, stderr)
 	}
 	l, err := ledger.New(m.store, ledger.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	small := ledger.DefaultTag()
+	small := record.DefaultTag()
 	small.Limit = 5_000
 	if _, err := l.CreateTag(t.Context(), "small", small, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for _, margin := range []string{"0", "100"} {
 		stdout, stderr, code = march(t, "recover", "--etcd", m.etcd.Endpoint, "--margin", margin)
-		if code != exitOK || strings.Contains(stdout, "the margin brings 1 tag to the end, the first ones [small]") != (margin == "0") {
+		if code != exitOK || strings.Contains(stdout, "the margin takes 1 tag to the end, the first ones [small]") != (margin == "100") {
 			t.Errorf("recover --margin %s: exit code %d\n%s%s", margin, code, stdout, stderr)
 		}
 	}
 	m.recover(t, "alive", false)
-	if err := poll(patience(t), func() bool { return m.tryNext(t, 5_000) }); err != nil {
+	if err := poll(patience(t), func() bool { return m.leases(t) }); err != nil {
 		t.Errorf("rooms do not lease after the recover: %v", err)
+	}
+}
+
+// A look that finds instances missing exits with 1, says what to do by flags that there
+// are, and logs no error: it printed the halt that the operator had made as one.
+func TestRecoverLooks(t *testing.T) {
+	t.Parallel()
+	m := newMatrix(t, true)
+	m.next(t, 10)
+	m.kill()
+	if stdout, stderr, code := march(t, "halt", "--etcd", m.etcd.Endpoint, "--yes"); code != exitOK || stderr != "" {
+		t.Errorf("halt: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	look := []string{"recover", "--etcd", m.etcd.Endpoint, "--quiet", "--margin", "1"}
+	stdout, stderr, code := march(t, look...)
+	if code != exitFailed || strings.Count(stdout, "missing ") != 2 || !strings.Contains(stdout, "nothing is done yet") ||
+		!strings.HasPrefix(stderr, "march recover: 2 instances did not answer") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("a look: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	for _, yes := range []string{"--yes=false", "--yes"} {
+		stdout, stderr, code = march(t, append(look, "--wait", "0s", "--without", "a/a-0,b/b-0", yes)...)
+		if code != exitOK || stderr != "" {
+			t.Errorf("recover %s: exit code %d\n%s%s", yes, code, stdout, stderr)
+		}
+	}
+}
+
+// Every flag that recover's errors name is one of its own.
+func TestRecoverNamesItsFlags(t *testing.T) {
+	files, err := filepath.Glob("../../allocator/ledger/recover*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	cmd, named := newRecover(&common{}), 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, flag := range regexp.MustCompile("[ (]--([a-z][a-z-]*)").FindAllStringSubmatch(string(text), -1) {
+			named++
+			if cmd.Flag(flag[1]) == nil {
+				t.Errorf("%s names --%s, which recover lacks", file, flag[1])
+			}
+		}
+	}
+	if named < 5 {
+		t.Errorf("%d flags are named", named)
 	}
 }
 

@@ -94,6 +94,8 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		RunE:              help,
 		Args:              noArgs,
 	}
+	root.Version = versionText()
+	root.SetVersionTemplate("march {{.Version}}\n")
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(flagError)
@@ -104,7 +106,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newTag(c), newLayout(c), newInstance(c), newCluster(c), newMigrate(c), newStatus(c), newAudit(c),
-		newVerify(c), newFence(c), newRecover(c),
+		newVerify(c), newHalt(c), newRecover(c),
 		newBench(c), newVersion(c),
 	)
 	root.SetHelpCommand(newHelp(root))

@@ -18,8 +18,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // TestScript runs testdata/script/*.txtar. Besides testscript's own commands
@@ -118,7 +118,7 @@ func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 func cmdPut(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 2, "put KEY VALUE")
 	etcd := ledgertest.Etcd{Endpoint: ts.Getenv("ETCD")}
-	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(), ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: args[0], Value: []byte(args[1])}}}})
+	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(), store.Txn{Then: []store.Op{{Put: &store.Put{Key: args[0], Value: []byte(args[1])}}}})
 	ts.Check(err)
 }
 

@@ -21,8 +21,10 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
@@ -32,23 +34,28 @@ type clusterFlags struct {
 	cluster, uuid      string
 	user, passwordFile string
 	ca, cert, key      string
+	maxTags            int64 // a flag of commands that create tags: limitFlags
 }
 
 func (f *clusterFlags) add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"}, "etcd's client endpoints, HOST:PORT or URLs, separated by commas")
 	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
-	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one (`march layout show` prints it)")
+	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout show' prints it)")
 	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
 	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
 	flags.StringVar(&f.ca, "etcd-ca", "", "file with the certificates (PEM) that etcd's is checked against; turns TLS on")
 	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
 	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
+	f.maxTags = ledger.DefaultConfig().MaxTags
 }
 
 // open returns the cluster's ledger once etcd has answered.
 func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	cfg := ledger.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
+	if f.maxTags < 1 {
+		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", f.maxTags)
+	}
+	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
 	if f.passwordFile != "" {
 		password, err := readBounded(f.passwordFile, 4096)
 		if err != nil {
@@ -60,30 +67,31 @@ func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*
 	if cfg.TLS, err = f.tls(); err != nil {
 		return nil, err
 	}
-	return openLedger(ctx, cfg, f.cluster, f.uuid, w, log)
+	own := ledger.DefaultConfig()
+	own.Cluster, own.UUID, own.MaxTags = f.cluster, f.uuid, f.maxTags
+	return openLedger(ctx, cfg, own, w, log)
 }
 
-func openLedger(ctx context.Context, etcd ledger.EtcdConfig, cluster, uuid string, w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	etcd.Tracer = w.tracer
-	store, err := ledger.NewEtcd(etcd)
+func openLedger(ctx context.Context, to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
+	to.Tracer = w.tracer
+	etcd, err := store.NewEtcd(to)
 	if err != nil {
 		return nil, err
 	}
-	cfg := ledger.DefaultConfig()
-	cfg.Cluster, cfg.UUID, cfg.Logger = cluster, uuid, log.Named("ledger")
-	cfg.Tracer = w.tracer
+	cfg.Logger, cfg.Tracer = log.Named("ledger"), w.tracer
+	cfg.TooManyTags = w.metrics.Limit(ledger.MaxTags, cfg.MaxTags).Count
 	if w.metrics != nil {
 		cfg.Observe = w.metrics.Transaction
 	}
-	l, err := ledger.New(store, cfg)
+	l, err := ledger.New(etcd, cfg)
 	if err != nil {
-		return nil, errors.Join(err, store.Close())
+		return nil, errors.Join(err, etcd.Close())
 	}
 	ping, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
 	if err := l.Ping(ping); err != nil {
 		_ = l.Close()
-		return nil, allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(etcd.Endpoints, ","), err)
+		return nil, allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(to.Endpoints, ","), err)
 	}
 	if w.metrics != nil {
 		w.metrics.Ledger(l)
@@ -190,7 +198,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
-			return serve(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
+			return runServer(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
 				return room.New(cfg)
 			})
@@ -201,17 +209,21 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
-	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as `march cluster update --journal required` has it for all instances")
+	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as 'march cluster update --journal required' has it for all instances")
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
 	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for none")
+	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready while nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
-	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "for how long what clients lease is theirs to use, and what strict tags hold after etcd last confirmed the layout")
+	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, and rooms the IDs of strict tags after etcd last confirmed the layout")
 	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
 	hostsFlag(cmd, &cfg.AllowedHosts)
+	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
+	flags.IntVar(&cfg.MaxBusyStreams, "max-busy-streams", cfg.MaxBusyStreams, "how many streams answer at the same moment; others wait for their turn")
+	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }
@@ -249,7 +261,7 @@ one cluster.`,
 				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
-			return serve(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
+			return runServer(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
 				cfg.GRPC, cfg.HTTP = g, h
 				if h != nil {
 					_, _ = fmt.Fprintf(c.stderr, "the console's page: http://%s/\n", h.Addr())
@@ -264,6 +276,9 @@ one cluster.`,
 	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	hostsFlag(cmd, &cfg.AllowedHosts)
+	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
+	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
+	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many of them one caller may")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "for how long an instance must be silent to be forgotten")
 	return cmd
@@ -275,14 +290,25 @@ func hostsFlag(cmd *cobra.Command, names *[]string) {
 		"names besides localhost by which HTTP may be called where it listens on a loopback address: a proxy's in front that passes its own on")
 }
 
+// limitFlags bound what callers may take of a server.
+func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
+	flags := cmd.PersistentFlags()
+	flags.IntVar(&l.Connections, "max-connections", l.Connections, "how many connections may be open, gRPC and HTTP together")
+	flags.IntVar(&l.CallerConnections, "max-caller-connections", l.CallerConnections, "how many connections one caller (an IP address) may have")
+	flags.IntVar(&l.ConnectionStreams, "max-connection-streams", l.ConnectionStreams, "how many calls and streams may be under way on one gRPC connection")
+	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams, "how many calls and streams one caller may have under way over gRPC")
+	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
+	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
+}
+
 // runner is a server that runs until its context ends.
 type runner interface {
 	Run(ctx context.Context) error
 }
 
-// serve opens the listeners and runs what build makes of them.
-func serve(ctx context.Context, what, grpc, http string, build func(g, h net.Listener) (runner, error)) error {
-	signal.Ignore(syscall.SIGPIPE) // nobody reads the log any longer: no reason to stop
+// runServer opens the listeners and runs what build makes of them.
+func runServer(ctx context.Context, what, grpc, http string, build func(g, h net.Listener) (runner, error)) error {
+	signal.Ignore(syscall.SIGPIPE) // the reader of the log has gone: no reason to stop
 	g, err := listen(what+" gRPC", grpc, "grpc")
 	if err != nil {
 		return err
@@ -293,7 +319,7 @@ func serve(ctx context.Context, what, grpc, http string, build func(g, h net.Lis
 			return errors.Join(err, g.Close())
 		}
 	}
-	server, err := build(g, h)
+	running, err := build(g, h)
 	if err != nil {
 		_ = g.Close()
 		if h != nil {
@@ -301,7 +327,7 @@ func serve(ctx context.Context, what, grpc, http string, build func(g, h net.Lis
 		}
 		return err
 	}
-	return stopped(ctx, server.Run(ctx))
+	return stopped(ctx, running.Run(ctx))
 }
 
 // advertise returns the address that others reach a listener by: as it was

@@ -19,12 +19,14 @@ func newStatus(c *common) *cobra.Command {
 	t := &target{}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what every room does now, and the migration that is under way",
-		Args:  noArgs,
+		Short: "Show what every room does now, the migration that is under way, and all problems",
+		Long: `Show what every room does now, the migration that is under way, and all
+problems: since when, until when, the next step, and the command.`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
-				if err == nil && !measured(o) { // nobody asked of late: a rate needs two looks
+				if err == nil && !measured(o) { // no page or command asked of late: a rate needs two looks
 					select {
 					case <-ctx.Done():
 					case <-time.After(measureAfter):
@@ -56,8 +58,13 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	if m := o.GetMigration(); m != nil {
 		_, _ = fmt.Fprintf(w, "migration\t%s: %s, %d of %d moves made\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
 	}
-	l := o.GetLayout().GetLayout()
-	_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\njournal\t%s\n\n", l.GetVersion(), l.GetBoundary(), o.GetSettings().GetJournal())
+	if l := o.GetLayout().GetLayout(); l != nil {
+		_, _ = fmt.Fprintf(w, "layout\t%s, boundary %d\n", layoutVersion(l, o.GetProblem() != ""), l.GetBoundary())
+	}
+	if o.GetSettings() != nil {
+		_, _ = fmt.Fprintf(w, "journal\t%s\n", o.GetSettings().GetJournal())
+	}
+	_, _ = fmt.Fprintln(w)
 	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")
 	for _, r := range o.GetRooms() {
 		held, rate, etcd := "-", "-", durationText(r.GetEtcdLatency())
@@ -72,6 +79,11 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(), r.GetInstances(), durationText(r.GetReserve()), r.GetVersion(), etcd)
 	}
+	if len(o.GetProblems()) > 0 {
+		problemsText(w, o.GetProblems())
+		return
+	}
+	// Nothing is wrong, or the console is of a version that has no list of problems.
 	for _, r := range o.GetRooms() {
 		for _, problem := range r.GetProblems() {
 			_, _ = fmt.Fprintf(w, "\n%s", problem)
@@ -80,8 +92,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 			_, _ = fmt.Fprintln(w)
 		}
 	}
-	haltText(w, o.GetHalt())
-	unusableText(w, o.GetProblem())
+	stoppedText(w, nil, o.GetHalt(), o.GetProblem())
 }
 
 func durationText(d *durationpb.Duration) string {

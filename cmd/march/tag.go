@@ -39,9 +39,9 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	flags.Int64Var(&f.limit, "limit", allocator.MaxID, "the end of the tag's IDs, exclusive")
 	flags.Int64Var(&f.minStep, "min-step", 1000, "the least number of IDs leased at once, and the first")
 	flags.Int64Var(&f.maxStep, "max-step", 100_000_000, "the largest number of IDs leased at once")
-	flags.DurationVar(&f.reserve, "reserve", 10*time.Minute, "how long what is held should last at the recent peak rate")
+	flags.DurationVar(&f.reserve, "reserve", 10*time.Minute, "how long the IDs that an instance holds should last at the recent peak rate")
 	flags.Int64Var(&f.maxJump, "max-jump", 1_000_000_000_000_000, "how far a room may be made to jump ahead without an operator's consent")
-	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how many IDs a room may lie behind the furthest; 0 is no bound")
+	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how far below the furthest room's mark an instance may begin a lease; IDs that it holds already may lie further behind; 0 is no bound")
 	flags.BoolVar(&f.strictRetract, "strict-retract", false, "rather issue nothing than a residue that the room may have given up: only under a layout that etcd confirmed lately")
 }
 
@@ -71,6 +71,7 @@ func (f *tagFlags) tag(cmd *cobra.Command, name string) *marchv1.Tag {
 
 func newTagCreate(c *common, t *target) *cobra.Command {
 	var f tagFlags
+	var fresh bool
 	cmd := &cobra.Command{
 		Use:   "create TAG",
 		Short: "Create a tag",
@@ -79,7 +80,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: f.tag(cmd, args[0])})
+				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: f.tag(cmd, args[0]), Fresh: fresh})
 				if err != nil {
 					return err
 				}
@@ -88,28 +89,51 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		},
 	}
 	f.add(cmd, true)
+	cmd.Flags().BoolVar(&fresh, "fresh", false,
+		"the name was never in use: its first IDs need not leave free what recovers left free")
 	return cmd
 }
 
 func newTagUpdate(c *common, t *target) *cobra.Command {
 	var f tagFlags
+	var yes bool
 	cmd := &cobra.Command{
 		Use:     "update TAG",
-		Short:   "Change a tag's settings; what is not named stays",
+		Short:   "Change a tag's settings; those that are not named stay",
 		Example: `  march tag update order --reserve 30m --max-step 500000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: f.tag(cmd, args[0])})
+				request := &marchv1.UpdateTagRequest{Tag: f.tag(cmd, args[0]), Confirm: yes}
+				answer, err := s.UpdateTag(ctx, request)
+				if allocator.KindOf(err) == allocator.Refused && request.GetTag().Limit != nil && !yes {
+					_, _ = fmt.Fprintln(c.stderr, err)
+					if err := ask(c, "Lower the limit all the same?"); err != nil {
+						return err
+					}
+					request.Confirm = true
+					answer, err = s.UpdateTag(ctx, request)
+				}
 				if err != nil {
 					return err
 				}
+				sayBehind(c, answer.GetBehind())
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			})
 		},
 	}
 	f.add(cmd, false)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask before a limit stops rooms that have leased IDs above it")
 	return cmd
+}
+
+// sayBehind names the instances that did not follow a change of a tag.
+func sayBehind(c *common, behind []string) {
+	if len(behind) > 0 {
+		_, _ = fmt.Fprintf(c.stderr,
+			"changed; these instances did not answer, or did not follow within 3 s, and may go on with what they hold: %s\n",
+			strings.Join(behind, ", "))
+	}
 }
 
 func newTagList(c *common, t *target) *cobra.Command {
@@ -127,6 +151,7 @@ func newTagList(c *common, t *target) *cobra.Command {
 						return err
 					}
 					all.Tags = append(all.Tags, page.GetTags()...)
+					all.Unreadable = passedOver(all.GetUnreadable(), page)
 					if token = page.GetNextPageToken(); token == "" {
 						break
 					}
@@ -185,7 +210,7 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:     "skip TAG --to ID",
-		Short:   "Jump ahead on purpose: rooms issue only IDs from --to on, at once",
+		Short:   "Jump ahead on purpose: rooms issue only IDs from --to on; returns when those that answer do",
 		Example: `  march tag skip order --to 5000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -197,6 +222,7 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				sayBehind(c, answer.GetBehind())
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			})
 		},

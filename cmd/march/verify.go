@@ -15,6 +15,9 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/internal/problem"
 )
 
 func newVerify(c *common) *cobra.Command {
@@ -25,9 +28,12 @@ func newVerify(c *common) *cobra.Command {
 		Short: "Check in etcd that all is well, and that no ID can have been issued twice",
 		Long: `Check all that must hold in a cluster, from etcd alone, while it runs: layouts
 and their history, tags, marks and eras, instances; and for every tag, that no
-ID can have been issued by two rooms. Nothing is changed.
+ID of the latest eras can have been issued by two rooms. It cannot see IDs that
+were issued in a history which a restore of etcd lost. Nothing is changed.
 
-Prints what is wrong, a line each (the first 1000), and exits 1 if anything is.`,
+Prints what is wrong, a line each (the first 1000), and exits 1 if anything is, or
+if leasing is halted. Of each key that cannot be read it says what that stops, and
+what to do.`,
 		Example: `  march verify --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -43,7 +49,7 @@ Prints what is wrong, a line each (the first 1000), and exits 1 if anything is.`
 				return err
 			}
 			defer func() { _ = l.Close() }() // it only read
-			return verify(cmd.Context(), c, l, quiet)
+			return runVerify(cmd.Context(), c, l, quiet)
 		},
 	}
 	cluster.add(cmd)
@@ -52,8 +58,8 @@ Prints what is wrong, a line each (the first 1000), and exits 1 if anything is.`
 	return cmd
 }
 
-func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
-	var show func(ledger.VerifyProgress)
+func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
+	var show func(verify.Progress)
 	hide := func() {}
 	if tty := term.IsTerminal(int(os.Stderr.Fd())); !quiet {
 		line := &verifyLine{c: c, tty: tty, every: 5 * time.Second, next: time.Now().Add(5 * time.Second)}
@@ -61,9 +67,9 @@ func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error 
 			line.every, line.next = 200*time.Millisecond, time.Now()
 		}
 		hide = line.end
-		show = func(p ledger.VerifyProgress) { line.update(time.Now(), p) }
+		show = func(p verify.Progress) { line.update(time.Now(), p) }
 	}
-	report, err := l.Verify(ctx, show)
+	report, err := verify.Run(ctx, l.Cluster(), verify.Options{Progress: show})
 	hide()
 	if c.output == "json" && err == nil {
 		if err := json.NewEncoder(c.stdout).Encode(reportJSON(report)); err != nil {
@@ -71,20 +77,23 @@ func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error 
 		}
 	}
 	if c.output == "text" {
-		for _, problem := range report.Problems {
-			_, _ = fmt.Fprintln(c.stdout, excerpt(problem))
+		for _, text := range report.Problems {
+			_, _ = fmt.Fprintln(c.stdout, printable(text))
 		}
 		if report.More > 0 {
 			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", grouped(report.More))
 		}
 		if h := report.Halt; h.By != "" {
-			_, _ = fmt.Fprintf(c.stdout, "leasing is halted by %s since %s: %s; next: `march recover`\n", excerpt(h.By), h.Time.UTC().Format(time.RFC3339), excerpt(h.Why))
+			p := problem.Halted(h.By, h.Why, h.Time)
+			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()), h.Time.UTC().Format(time.RFC3339), p.GetCommand())
 		}
 	}
 	if c.output == "text" && report.Settings.RequireJournal {
 		_, _ = fmt.Fprintln(c.stdout, "journals are required")
 		for _, id := range report.Unconfirmed {
-			_, _ = fmt.Fprintf(c.stdout, "instance %s started without its, and leases nothing until its marks are confirmed; next: `march instance confirm %s`\n", id, strings.Replace(string(id), "/", " ", 1))
+			in, name, _ := strings.Cut(string(id), "/")
+			p := problem.Instance{Room: allocator.Room(in), Name: allocator.Instance(name)}.Unconfirmed(time.Time{})
+			_, _ = fmt.Fprintf(c.stdout, "%s; next: `%s`\n", p.GetWhat(), p.GetCommand())
 		}
 	}
 	found := int64(len(report.Problems)) + report.More
@@ -93,12 +102,23 @@ func verify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error 
 		return allocator.Errorf(allocator.KindOf(err), "%s found, then: %w", counted(found, "problem"), err)
 	case err != nil:
 		return err
-	case found > 0:
-		return finding{allocator.Errorf(allocator.Refused, "%s: %s", reportText(report), counted(found, "problem"))}
+	case found > 0 || report.Halt.By != "":
+		return finding{allocator.Errorf(allocator.Refused, "%s: %s", reportText(report), foundText(found, report.Halt))}
 	case c.output == "text":
 		_, err = fmt.Fprintf(c.stdout, "%s: nothing wrong\n", reportText(report))
 	}
 	return err
+}
+
+// foundText says what is wrong, in short.
+func foundText(problems int64, halt record.HaltRecord) string {
+	switch {
+	case halt.By == "":
+		return counted(problems, "problem")
+	case problems == 0:
+		return "leasing is halted"
+	}
+	return counted(problems, "problem") + ", and leasing is halted"
 }
 
 // verifyLine shows how far a check is: in place on a terminal, else a line now
@@ -111,12 +131,12 @@ type verifyLine struct {
 	shown bool
 }
 
-func (v *verifyLine) update(now time.Time, p ledger.VerifyProgress) {
+func (v *verifyLine) update(now time.Time, p verify.Progress) {
 	if now.Before(v.next) {
 		return
 	}
 	v.next, v.shown = now.Add(v.every), true
-	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "ended era"))
+	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "era"))
 	if p.At != "" {
 		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
 		line += ", at " + excerpt(name)
@@ -137,12 +157,12 @@ func (v *verifyLine) end() {
 	}
 }
 
-func reportText(r ledger.VerifyReport) string {
+func reportText(r verify.Report) string {
 	return fmt.Sprintf("%s, %s, %s, %s, %s, %s", counted(r.Layouts, "layout"), counted(r.Rooms, "room"),
-		counted(r.Tags, "tag"), counted(r.Marks, "mark"), counted(r.Eras, "ended era"), counted(r.Instances, "instance"))
+		counted(r.Tags, "tag"), counted(r.Marks, "mark"), counted(r.Eras, "era"), counted(r.Instances, "instance"))
 }
 
-func reportJSON(r ledger.VerifyReport) any {
+func reportJSON(r verify.Report) any {
 	problems := r.Problems
 	if problems == nil {
 		problems = []string{}
@@ -168,10 +188,10 @@ func reportJSON(r ledger.VerifyReport) any {
 		Halt      *halt    `json:"halt"`
 
 		JournalRequired bool                `json:"journal_required"`
-		Unconfirmed     []ledger.InstanceID `json:"unconfirmed"`
+		Unconfirmed     []record.InstanceID `json:"unconfirmed"`
 	}{
 		r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted,
-		r.Settings.RequireJournal, append([]ledger.InstanceID{}, r.Unconfirmed...),
+		r.Settings.RequireJournal, append([]record.InstanceID{}, r.Unconfirmed...),
 	}
 }
 

@@ -27,6 +27,11 @@ func build() string {
 	return "devel"
 }
 
+// versionText returns the version as `march version` and `march --version` print it.
+func versionText() string {
+	return fmt.Sprintf("%s (%s, %s/%s)", build(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func newVersion(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -41,7 +46,7 @@ func newVersion(c *common) *cobra.Command {
 					"version": build(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
 				})
 			}
-			_, err := fmt.Fprintf(c.stdout, "march %s (%s, %s/%s)\n", build(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.stdout, "march %s\n", versionText())
 			return err
 		},
 	}

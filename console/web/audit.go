@@ -15,6 +15,7 @@ type auditView struct {
 	Older                 string // address of the next page
 	Newer                 bool
 	Filtered              bool
+	Unreadable            []*marchv1.Unreadable
 }
 
 type auditRow struct {
@@ -36,6 +37,7 @@ func (h *Handler) audit(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
+	v.Unreadable = list.GetUnreadable()
 	for _, e := range list.GetEntries() {
 		v.Rows = append(v.Rows, auditRow{AuditEntry: e, Link: linkOf(e.GetObject()), From: lines(e.GetFrom()), To: lines(e.GetTo())})
 	}

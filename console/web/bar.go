@@ -169,7 +169,7 @@ func (b *bar) movable() {
 		if i+1 < len(b.Stretches) {
 			after = &b.Stretches[i+1]
 		}
-		if before == nil || before.Room == "" || before.upper != s.lower { // nobody's on the left
+		if before == nil || before.Room == "" || before.upper != s.lower { // no room has the residues on the left
 			e := edge{X: pct(part(s.lower, b.Boundary)), At: s.lower, Above: s.Room, Most: s.upper - 1, Label: "lower end of room " + s.Room}
 			if before != nil {
 				e.Least = before.lower
@@ -197,8 +197,8 @@ type spark struct {
 	Most         float64
 }
 
-// newSpark draws rates; slots is for how many there is room. Where nobody
-// measured the line has a gap.
+// newSpark draws rates; slots is for how many there is room. The line has a gap where
+// no rate was measured.
 func newSpark(rates []float64, slots int) spark {
 	s := spark{}
 	for _, v := range rates {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // BenchmarkPages asks a console of 100,000 tags for pages, as a browser does.
@@ -22,7 +22,7 @@ func BenchmarkPages(b *testing.B) {
 	creating.SetLimit(64)
 	for i := range many {
 		creating.Go(func() error {
-			_, err := w.admin.CreateTag(b.Context(), allocator.Tag(fmt.Sprintf("shard-%06d", i)), ledger.DefaultTag(), "ann")
+			_, err := w.admin.CreateTag(b.Context(), allocator.Tag(fmt.Sprintf("shard-%06d", i)), record.DefaultTag(), "ann")
 			return err
 		})
 	}

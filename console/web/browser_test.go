@@ -22,6 +22,7 @@ func TestBrowser(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
 		"tags": b.tags, "tag": b.tag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
+		"costs": b.costs,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for most of their time
@@ -89,7 +90,7 @@ func (b *browser) restart(t *testing.T) {
 	if _, err := w.admin.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
 		t.Fatal(err)
 	}
-	p.says("Leasing is halted in all rooms a backup comes back. By bob")
+	p.says("Leasing is halted in all rooms by bob: a backup comes back. Since")
 
 	// etcd goes away: the page keeps what it shows and says why it is old; a page
 	// that is opened then comes by itself when etcd is back.

@@ -53,7 +53,7 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	} else {
 		v.DecodeResponse, err = h.console.Decode(c.Context(), &marchv1.DecodeRequest{Tag: v.Tag, Id: id})
 	}
-	if allocator.KindOf(err) == allocator.Invalid {
+	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // a fault of the form, or a value that cannot be read
 		c.failed, c.err = "decode", err
 		v.Problem = c.problemOf("decode", "tag", "id")
 		return "Decode", v, nil

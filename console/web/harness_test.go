@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/room"
@@ -68,7 +69,14 @@ func (w *world) ledger() *ledger.Ledger {
 // at is where it listens, empty for anywhere.
 func (w *world) console(at string) (url string, stop func()) {
 	w.Helper()
+	return w.consoleWith(at, func(*console.Config) {})
+}
+
+// consoleWith is console with what change changes.
+func (w *world) consoleWith(at string, change func(*console.Config)) (url string, stop func()) {
+	w.Helper()
 	cfg := console.DefaultConfig()
+	change(&cfg)
 	cfg.Ledger, cfg.GRPC, cfg.HTTP = w.ledger(), w.listen(""), w.listen(at)
 	url = "http://" + cfg.HTTP.Addr().String()
 	s, err := console.New(cfg)
@@ -133,7 +141,7 @@ func (w *world) listen(at string) net.Listener {
 func (w *world) tag(names ...string) {
 	w.Helper()
 	for _, name := range names {
-		if _, err := w.admin.CreateTag(w.Context(), allocator.Tag(name), ledger.DefaultTag(), "ann"); err != nil {
+		if _, err := w.admin.CreateTag(w.Context(), allocator.Tag(name), record.DefaultTag(), "ann"); err != nil {
 			w.Fatal(err)
 		}
 	}

@@ -14,8 +14,8 @@ type instancesView struct {
 	Rooms    []string
 	Room     string
 	Current  int64 // the layout's version
-	Halt     *marchv1.Halt
-	Unusable string // why the layout in etcd cannot be used
+	Problems []*marchv1.Problem
+	Stopped  bool // nothing is leased in any room
 	Forget   *marchv1.Instance
 	Problem  *problem
 }
@@ -42,7 +42,7 @@ func (h *Handler) instances(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"), Halt: list.GetHalt(), Unusable: list.GetProblem()}
+	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"), Problems: list.GetProblems(), Stopped: list.GetHalt() != nil || list.GetProblem() != ""}
 	colour := colours(l.GetEver()...)
 	for _, i := range list.GetInstances() {
 		r := instanceRow{

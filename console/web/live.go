@@ -6,13 +6,21 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"sync"
 	"time"
+
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
+)
+
+// The names of the limits on live pages, as flags and metrics have them.
+const (
+	MaxPages       = "live-pages"
+	MaxCallerPages = "caller-live-pages"
 )
 
 const (
-	// maxStreams bounds the pages that are looked at at once: each reads etcd
-	// every second or so.
-	maxStreams = 200
 	// heartbeat is how often a stream says something, so that proxies do not take
 	// it for dead.
 	heartbeat = 15 * time.Second
@@ -24,16 +32,56 @@ const (
 	retryAfter = 500
 )
 
-// live streams a page's live part whenever it changed, until the browser goes
+// live counts the streams of pages that are open: each reads etcd every second
+// or so.
+type live struct {
+	all, callers *observe.Limit
+	mu           struct {
+		sync.Mutex
+		open int64
+		by   map[netip.Addr]int64 // open, of each caller that has any
+	}
+}
+
+func (l *live) init(cfg Config) {
+	l.all, l.callers = cfg.Pages, cfg.CallerPages
+	l.mu.by = make(map[netip.Addr]int64)
+}
+
+// enter counts a stream of a caller. Its error is TooMany.
+func (l *live) enter(caller netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.mu.open >= l.all.Most():
+		return l.all.Refuse("live pages")
+	case l.mu.by[caller] >= l.callers.Most():
+		return l.callers.Refuse("live pages of one caller")
+	}
+	l.mu.open++
+	l.mu.by[caller]++
+	return nil
+}
+
+func (l *live) leave(caller netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.open--
+	if l.mu.by[caller]--; l.mu.by[caller] == 0 {
+		delete(l.mu.by, caller)
+	}
+}
+
+// keep streams a page's live part whenever it changed, until the browser goes
 // or the server stops.
-func (h *Handler) live(w http.ResponseWriter, r *http.Request, p *page) {
-	if h.streams.Add(1) > maxStreams {
-		h.streams.Add(-1)
+func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
+	caller := serve.Caller(r.Context())
+	if err := h.live.enter(caller); err != nil {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, fmt.Sprintf("%d pages are looked at already", maxStreams), http.StatusServiceUnavailable)
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	defer h.streams.Add(-1)
+	defer h.live.leave(caller)
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // the server's would end the request's context

@@ -20,7 +20,7 @@ type migrationView struct {
 	Ended        bool
 	Percent      string   // of the moves and waits, how many are behind it
 	Do           string   // what is to be confirmed
-	Leave        []string // who is to be gone on without, to be confirmed
+	Leave        []string // the instances that the migration is to go on without, to be confirmed
 	Problem      *problem
 }
 
@@ -46,8 +46,8 @@ type change struct {
 	Gains, Los int64 // residues; only under one boundary
 }
 
-// report is where an instance stands with a move. It is for the console to say
-// who is waited for; of these those are shown as silent that are.
+// report is where an instance stands with a move. The console says which instances the
+// move waits for; the page shows the silent ones of these as silent.
 type report struct {
 	*marchv1.Report
 	Colour       int
@@ -169,9 +169,14 @@ func says(v *migrationView) string {
 	case v.GetState() == "done":
 		return "Done: all moves were made and reported."
 	case v.GetState() == "aborted":
+		if v.GetNoWayBack() != "" {
+			return "Aborted where it stood, as there is no way back: " + v.GetNoWayBack() + "."
+		}
 		return "Aborted: the layout is as it was."
 	case v.GetState() == "paused":
 		return back + "Paused before the next move."
+	case v.GetError() != "":
+		return back + "It cannot go on at present."
 	case len(waiting) > 0:
 		return back + "Waiting until " + strings.Join(waiting, ", ") + " reports."
 	case int(v.GetReached()) < len(v.GetMoves()):

@@ -84,3 +84,17 @@ func TestReports(t *testing.T) {
 		t.Errorf("%d moves are waited for, want the second alone:\n%s", made, page)
 	}
 }
+
+// TestAborted: the page says whether an abort led back. It went by a text of the log.
+func TestAborted(t *testing.T) {
+	layout := &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 100}}}
+	for problem, want := range map[string]string{
+		"":                        "Aborted: the layout is as it was.",
+		"the layout is version 3": "Aborted where it stood, as there is no way back: the layout is version 3.",
+	} {
+		m := &marchv1.Migration{State: "aborted", Abort: true, From: layout, Target: layout, NoWayBack: problem}
+		if page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9"); !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+	}
+}

@@ -9,12 +9,12 @@ import (
 
 type overviewView struct {
 	*marchv1.GetOverviewResponse
-	Bar       *bar
+	Bar       *bar // nil where no layout can be read
 	Cards     []roomCard
 	Migration *migrationView // nil without one
 	Total     float64        // IDs per second; -1 for unknown
 	Up, Known int32
-	Trouble   int // rooms that need somebody to look
+	Trouble   int // rooms that an operator must look at
 }
 
 type roomCard struct {
@@ -25,7 +25,7 @@ type roomCard struct {
 	Now    float64 // IDs per second; -1 for unknown
 	Spark  spark
 	Behind bool // it serves an older layout than the current
-	Down   bool // nobody can issue its IDs
+	Down   bool // no instance can issue its IDs
 	Low    bool // little is left should etcd go away
 }
 
@@ -42,7 +42,10 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		names = append(names, r.GetName())
 	}
 	colour := colours(names...)
-	v := &overviewView{GetOverviewResponse: o, Bar: newBar(o.GetLayout().GetLayout(), colour)}
+	v := &overviewView{GetOverviewResponse: o}
+	if o.GetLayout() != nil {
+		v.Bar = newBar(o.GetLayout().GetLayout(), colour)
+	}
 	if m := o.GetMigration(); m != nil {
 		if v.Migration, err = h.view(c, m, colour); err != nil {
 			return "", nil, err

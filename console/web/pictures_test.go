@@ -17,7 +17,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the texts in testdata, anew")
 
-// TestPictures takes the README's pictures. What a picture shows is in testdata
+// TestPictures takes the pictures of docs/. What a picture shows is in testdata
 // as text, without its numbers: where a page says something else by now, the
 // picture is to be taken anew.
 func TestPictures(t *testing.T) {
@@ -45,7 +45,7 @@ func TestPictures(t *testing.T) {
 		t.Helper()
 		// Which rooms are how far behind is the load's to decide: not in the text.
 		text := eval[string](p, `(() => {
-			const hide = [...document.querySelectorAll(".result > table")];
+			const hide = [...document.querySelectorAll(".costs > table")];
 			hide.forEach((e) => e.hidden = true);
 			const text = document.querySelector("main").innerText;
 			hide.forEach((e) => e.hidden = false);
@@ -73,6 +73,8 @@ func TestPictures(t *testing.T) {
 			t.Errorf("%s (-picture +page); take it anew with -rewrite\n%s", name, diff)
 		}
 	}
+	p.visit("/instances")
+	p.says("silent for at least")
 	p.visit("/")
 	points := []string{"2"}
 	if *rewrite {
@@ -85,6 +87,7 @@ func TestPictures(t *testing.T) {
 	plan := "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
 	p.visit(plan)
 	p.says("The plan: 2 moves")
+	p.says("IDs in all, at most.")
 	p.do(chromedp.MouseEvent("mouseMoved", 600, 5))
 	take("planner")
 	p.visit(plan + "&do=apply")

@@ -22,6 +22,7 @@ type tagView struct {
 	Used     float64
 	Next     int64
 	Settings tagForm
+	Lower    string // why settings that were sent are to be confirmed: their limit stops rooms
 	Skip     skipView
 	Prescale prescaleView
 }
@@ -80,6 +81,9 @@ func (h *Handler) tag(c *call) (string, any, error) {
 		v.Chains = append(v.Chains, chainView{Chain: chain, Colour: colour[chain.GetRoom()],
 			Low: chain.GetPeak() > 0 && chain.GetReserve().AsDuration() < lowReserve*time.Second})
 	}
+	if p := v.Settings.Problem; p != nil && p.Field == "limit" && allocator.KindOf(c.err) == allocator.Refused {
+		v.Lower, v.Settings.Problem = p.Text, nil
+	}
 	v.Skip = newSkip(c, t, l.GetLayout().GetLayout())
 	v.Prescale = newPrescale(c, t)
 	return "Tag " + s.GetName(), v, nil
@@ -91,7 +95,8 @@ func (h *Handler) updateTag(c *call) (string, error) {
 		return "", err
 	}
 	t.Name = c.PathValue("tag")
-	if _, err := h.console.UpdateTag(c.Context(), &marchv1.UpdateTagRequest{Tag: t}); err != nil {
+	request := &marchv1.UpdateTagRequest{Tag: t, Confirm: c.FormValue("confirm") != ""}
+	if _, err := h.console.UpdateTag(c.Context(), request); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(t.GetName()) + "?done=saved", nil

@@ -102,7 +102,7 @@ func previous(page int) string {
 	return strconv.Itoa(page - 1)
 }
 
-// used is a width for the share used; what is not nothing is seen.
+// used is a width for the share used; a share above 0 can always be seen.
 func used(share float64) string {
 	if share > 0 {
 		share = max(share, 0.01)
@@ -165,7 +165,7 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	}
 }
 
-// readTag reads the form of a tag. What is left empty is not set, but for the box.
+// readTag reads the form of a tag. An empty field is not set, except the box.
 func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
 	strict := c.FormValue("strict_retract") != ""
 	t := &marchv1.Tag{StrictRetract: &strict}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -29,7 +29,7 @@ func (b *browser) tags(t *testing.T) {
 	creating.SetLimit(32)
 	for i := range many {
 		creating.Go(func() error {
-			_, err := w.admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), ledger.DefaultTag(), "ann")
+			_, err := w.admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), record.DefaultTag(), "ann")
 			return err
 		})
 	}
@@ -93,6 +93,23 @@ func (b *browser) tag(t *testing.T) {
 		t.Errorf("settings %+v, %v", s, err)
 	}
 
+	p.fill("#s-limit", "1005")
+	p.click(button("Save"))
+	p.says("Lower the limit to 1005?")
+	p.says("they stop issuing at once: a (its next ID is ")
+	if tag, err = w.admin.Tag(t.Context(), "order"); err != nil || tag.Settings.Limit != 2_000_000 {
+		t.Errorf("before it is confirmed: %+v, %v", tag.Settings, err)
+	}
+	p.click(button("Lower the limit"))
+	p.says("The settings were saved")
+	tag, err = w.admin.Tag(t.Context(), "order")
+	if s := tag.Settings; err != nil || s.Limit != 1005 || s.Chain.Reserve != 20*time.Minute {
+		t.Errorf("once it is confirmed: %+v, %v", tag.Settings, err)
+	}
+	p.fill("#s-limit", "2,000,000")
+	p.click(button("Save"))
+	p.until("the limit is as it was", `document.querySelector("#s-limit").value === "2000000"`)
+
 	p.fill("#skip-to", "3000000")
 	p.click(button("Skip…"))
 	p.says("Skip to 3,000,000?")
@@ -120,7 +137,7 @@ func (b *browser) tag(t *testing.T) {
 	p.until("an instance holds as many", `[...document.querySelectorAll('td[data-l=held]')].some((e) => +e.innerText.replaceAll(",", "") >= 50000)`)
 
 	p.visit("/audit?action=update&object=tags%2Forder")
-	p.until("three changes are there", `document.querySelectorAll("tbody tr").length === 3`)
+	p.until("five changes are there", `document.querySelectorAll("tbody tr").length === 5`)
 	p.click(css("details summary"))
 	p.says(`"prescale": "50000"`)
 	p.click(button("tags/order"))

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,7 +19,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/rest"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/rest"
 )
 
 //go:embed templates
@@ -32,6 +32,9 @@ type Config struct {
 	Console marchv1.ConsoleServiceServer
 	// Stopping is closed when the server begins to stop: it ends the streams.
 	Stopping <-chan struct{}
+	// Pages and CallerPages bound the pages that browsers keep up to date at once,
+	// of all callers and of one. They must be set.
+	Pages, CallerPages *observe.Limit
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -43,7 +46,7 @@ type Handler struct {
 	log      hclog.Logger
 	assets   *assets
 	pages    map[string]*page // by name
-	streams  atomic.Int64     // open now
+	live     live
 }
 
 const (
@@ -64,6 +67,7 @@ func New(cfg Config) (*Handler, error) {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a, pages: make(map[string]*page)}
+	h.live.init(cfg)
 	for _, p := range []*page{
 		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
 		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
@@ -90,8 +94,8 @@ type page struct {
 	nav   string        // the entry of the menu that it belongs to
 	path  string        // empty for the page of all others
 	every time.Duration // how often its stream looks whether it changed
-	// still reports whether a page that could be made has no stream: what it shows
-	// hardly changes, or costs much to look for. nil for never.
+	// still reports whether a page that could be made has no stream, as it hardly
+	// changes, or costs much to make. nil for never.
 	still func(url.Values) bool
 	build func(*Handler, *call) (title string, body any, err error)
 	text  *template.Template
@@ -118,7 +122,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 			continue
 		}
 		handle("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { h.show(w, p, &call{Request: r}) })
-		handle("GET /live"+p.path, func(w http.ResponseWriter, r *http.Request) { h.live(w, r, p) })
+		handle("GET /live"+p.path, func(w http.ResponseWriter, r *http.Request) { h.keep(w, r, p) })
 	}
 	for _, f := range []struct {
 		pattern, form, page string
@@ -162,8 +166,8 @@ func (*Handler) none(c *call) (string, any, error) {
 	return "", nil, allocator.Errorf(allocator.NotFound, "%s %s leads nowhere here", c.Method, c.URL.Path)
 }
 
-// actor returns a context in which whoever asks is the actor of changes, for
-// the audit. Behind a proxy it names whom the proxy speaks for, as the proxy says.
+// actor returns a context that names the actor of changes for the audit. Behind a proxy
+// that is the user whom the proxy names.
 func actor(r *http.Request) context.Context {
 	who := "web"
 	if user := r.Header.Get("X-Forwarded-User"); user != "" {
@@ -206,6 +210,7 @@ type frame struct {
 	Err        error // why there is no Body
 	Missing    bool  // as there is no such thing
 	Notice     string
+	Refresh    string // the address that a browser without scripts goes on to; empty for none
 }
 
 // notices are what a page says after a change, by the parameter done.
@@ -258,6 +263,9 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		return f, err
 	}
 	f.Title, f.Body = title, body
+	if b, ok := body.(interface{ refresh() string }); ok {
+		f.Refresh = b.refresh()
+	}
 	if p.still != nil && p.still(c.URL.Query()) {
 		f.Live = ""
 	}

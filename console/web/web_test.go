@@ -15,7 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/room"
 )
 
 // vendored are the files that are somebody else's, as the npm registry has them:
@@ -168,7 +173,7 @@ func TestForms(t *testing.T) {
 	if answer, _ := post(strings.Repeat("x", 2<<20), nil); answer.StatusCode != http.StatusBadRequest {
 		t.Errorf("a form of 2 MiB: %s", answer.Status)
 	}
-	entries, err := w.admin.Audits(t.Context(), "", 10)
+	entries, _, err := w.admin.Audits(t.Context(), "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +183,42 @@ func TestForms(t *testing.T) {
 	}
 	if got, want := strings.Join(who, "\n"), "tags/proxied by ann? by web for 192.0.2.7 from 127.0.0.1\ntags/plain by web from 127.0.0.1\nlayout by ann"; got != want {
 		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestBarred: while a recover asks, the pages that tell of the halt name the
+// instances that it has barred.
+func TestBarred(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	w.server("a", "host-1")
+	report, err := w.ledger().Recover(t.Context(), ledger.RecoverConfig{
+		Actor: "ann", Apply: true,
+		Ask: func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				return ledger.Memory{}, err
+			}
+			defer func() { _ = conn.Close() }()
+			m, err := room.AskMarks(ctx, conn, q, use)
+			if m.Barred {
+				const says = "<b>Instance a/host-1 is barred by the recover of ann.</b> Since "
+				for _, path := range []string{"/", "/instances", "/migrations"} {
+					w.await(path+" names the instance", func() bool {
+						_, page := get(t, at+path)
+						return strings.Contains(page, says)
+					})
+				}
+				w.await("its row says it", func() bool {
+					_, page := get(t, at+"/instances")
+					return strings.Contains(page, `<span class="state waiting">barred</span>`)
+				})
+			}
+			return m, err
+		},
+	})
+	if err != nil {
+		t.Fatalf("%+v, %v", report, err)
 	}
 }
 

@@ -1,11 +1,11 @@
-// Package crash has a process die at a point of its own code that has a name, so
-// that it can be shown what a crash there leaves behind. Binaries for that are
-// built with the tag chaos; in all others On is a constant false and Here is
-// nothing, which the compiler takes away.
+// Package crash makes a process die at a named point of its own code, so that a test
+// can show the state that a crash there leaves behind. Only binaries that are built
+// with the tag chaos can do that. In all others On is a constant false and Here is an
+// empty function, which the compiler removes.
 //
-// The variable MARCH_CRASH=NAME:N in the environment has the process end by
-// SIGKILL when it comes by the point NAME for the N-th time: nothing is flushed,
-// closed or said to anybody, but for one line on stderr.
+// The environment variable MARCH_CRASH=NAME:N makes the process end by SIGKILL when it
+// passes the point NAME for the N-th time. It prints one line on stderr; it flushes and
+// closes nothing, and tells no other process.
 package crash
 
 // Where is what runs when a point is passed.
@@ -27,10 +27,10 @@ type Point struct {
 // The names of the points.
 const (
 	BeforeLease = "before-lease" // a segment is computed, the transaction not sent
-	AfterLease  = "after-lease"  // the transaction is done; nobody remembers it
+	AfterLease  = "after-lease"  // the transaction is done; no memory has it
 	BeforeUse   = "before-use"   // the segment is ours, and remembered; the chain does not have it
 	BeforeReply = "before-reply" // IDs are taken from the chain; the caller does not have them
-	AfterChange = "after-change" // a layout is changed; who changed it does not know
+	AfterChange = "after-change" // a layout is changed; its caller does not know
 	AfterMove   = "after-move"   // a move of a migration is made; nothing else is noted of it
 	AfterRaise  = "after-raise"  // a recover raised some marks, and goes on with others
 )

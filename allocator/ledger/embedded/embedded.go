@@ -30,6 +30,9 @@ type Config struct {
 	// ForceNewCluster makes a cluster of this member alone out of what Dir has of a
 	// larger one.
 	ForceNewCluster bool
+	// Quota is how many bytes its database may have; 0 stands for etcd's default,
+	// which is 2 GiB.
+	Quota int64
 	// Logger gets etcd's errors; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -60,8 +63,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*peer}, []url.URL{*peer}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
-	c.TickMs, c.ElectionMs = 10, 100 // one member: there is nobody to wait for
+	c.TickMs, c.ElectionMs = 10, 100 // one member: there is no other to wait for
 	c.UnsafeNoFsync, c.ForceNewCluster = cfg.NoSync, cfg.ForceNewCluster
+	c.QuotaBackendBytes = cfg.Quota
 	log := cfg.Logger
 	if log == nil {
 		log = hclog.NewNullLogger()
@@ -94,16 +98,10 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 // Failed returns a channel that gets an error when the member stops by itself.
 func (s *Server) Failed() <-chan error { return s.etcd.Err() }
 
-// Compact drops history before revision. For tests.
-func (s *Server) Compact(ctx context.Context, revision int64) error {
-	_, err := s.etcd.Server.Compact(ctx, compaction(revision))
-	return err
-}
-
 // Close stops the member and waits for it.
 func (s *Server) Close() {
-	// First whoever answers clients: a status that is asked of a member whose
-	// database is closed is a panic in etcd.
+	// Stop the servers that answer clients first: etcd panics if a client asks for
+	// the status of a member whose database is closed.
 	s.mu.Lock()
 	clients := s.mu.clients
 	s.mu.Unlock()

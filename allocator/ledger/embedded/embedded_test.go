@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/embedded"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +35,7 @@ func TestCloseWhileAsked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		store, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: []string{endpoint}})
+		etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{endpoint}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,9 +47,9 @@ func TestCloseWhileAsked(t *testing.T) {
 			work.Go(func() {
 				for err := error(nil); err == nil; {
 					if k%4 == 0 {
-						_, err = store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: "x"}}}})
+						_, err = etcd.Txn(ctx, store.Txn{Then: []store.Op{{Put: &store.Put{Key: "x"}}}})
 					} else {
-						_, err = store.Status(ctx)
+						_, err = etcd.Status(ctx)
 					}
 					select {
 					case answered <- struct{}{}:
@@ -59,7 +59,7 @@ func TestCloseWhileAsked(t *testing.T) {
 			})
 		}
 		work.Go(func() {
-			for range store.Watch(watching, []ledger.Interval{{Key: "x"}}, 1) {
+			for range etcd.Watch(watching, []store.Interval{{Key: "x"}}, 1) {
 			}
 		})
 		<-answered
@@ -70,7 +70,7 @@ func TestCloseWhileAsked(t *testing.T) {
 			t.Error("calls went on after the member was closed")
 		}
 		cancel()
-		if err := store.Close(); err != nil {
+		if err := etcd.Close(); err != nil {
 			t.Error(err)
 		}
 	}

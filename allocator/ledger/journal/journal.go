@@ -1,294 +1,353 @@
-// Package journal keeps what an instance remembers in a local file, so that it
-// outlives the process: the epochs that it saw, the highest revision, its own
-// marks, who was registered. An etcd that was restored from a backup has
-// forgotten some of that; the journal has not.
+// Package journal keeps the memory of an instance in a local file, so that it
+// outlives the process: the epochs that the instance saw, the highest revision, its
+// own marks, and the instances that were registered. An etcd that was restored from a
+// backup has forgotten some of that; the journal has not.
 //
 // # The file
 //
-// A line for each record: the CRC-32C of what follows in 8 hex digits, a space,
-// JSON. The first has the format, the cluster's uuid and whose journal it is.
-// Records are appended, and synced before anybody is told; concurrent ones share
-// a line and a sync. When the file has grown to twice what it holds it is
-// written anew: into another file, which is synced and takes its place.
+// Each write is a line: 8 hex digits, a space, and a JSON array of records. The
+// digits are the CRC-32C of the array. The first record has the format, the cluster's
+// uuid and the owner of the journal. A write is synced before its caller is told.
+// Concurrent records share a line and a sync. When the file has grown to twice the
+// size of its contents, the journal writes another file with the same contents, syncs
+// it, and puts it in the first one's place.
 //
 // # Invariants
 //
-//  1. What Append returned nil for is there after a crash of the machine.
-//  2. After a write failed nothing is appended to the same file: it may end in
-//     half a line. It is written anew first. So only a last line can be torn.
-//  3. One process at a time has it open: a lock on the file PATH.lock.
+//  1. After Append has returned nil, its records survive a crash of the machine, in
+//     the file that was at the path then.
+//  2. After a write failed nothing is appended to the same file, as it may end in
+//     half a line. The file is written anew first. So only a last line can be torn.
+//  3. One process at a time has the journal open, by a lock on the file PATH.lock.
+//  4. One goroutine touches the disk. If the disk hangs, that goroutine waits and owns
+//     the data that it writes. No other goroutine waits with it for longer than
+//     patience.
+//
+// # A disk in trouble
+//
+// The disk is in trouble when an operation takes longer than patience, or a write
+// fails. Ready and Append then return an error at once, until a write succeeds. The
+// writer tries again by itself. Each second, and after each write, it compares the file
+// that it has open with the one at the path. If the file, its lock or the folder is
+// gone, it writes the whole memory anew.
 package journal
 
 import (
-	"bufio"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"sync"
+	"syscall"
+	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
 )
 
-// maxFile bounds what is read of a file: some millions of tags.
-const maxFile = 1 << 30
+const (
+	// patience is how long one operation of the disk may take.
+	patience = 2 * time.Second
+	// lookEvery is how often the writer looks whether its file is still there, and
+	// how often it tries again what failed.
+	lookEvery = time.Second
+	// openWithin bounds Open: it reads the whole file.
+	openWithin = time.Minute
+	// maxWaiting bounds how many records wait for the disk.
+	maxWaiting = 10_000
+)
 
-// slack is by how much a file may exceed twice what it holds.
-const slack = 1 << 20
-
-// Journal is an open journal. Append may be called by many at once.
+// Journal is an open journal. Its methods may be called by many at once.
 type Journal struct {
 	path string
-	lock *fileutil.LockedFile
-	// create makes a file to write; tests replace it.
-	create func(path string) (file, error)
+	log  hclog.Logger
+	wake chan struct{} // has room for one
+	done chan struct{} // closed when the writer has ended
+	err  error         // of its end, then
 
-	pending struct {
+	mu struct {
 		sync.Mutex
-		batch *batch // that the next write takes, nil for none
+		batch   *batch // that the next write takes, nil for none
+		closing bool
+		number  int       // of the operation that the disk was last asked for
+		since   time.Time // when the trouble began, zero for none
+		trouble *trouble  // never nil
 	}
-
-	mu struct { // held while the file is written
-		sync.Mutex
-		state  State
-		file   file
-		size   int64 // of the file
-		held   int64 // its size when it was written anew
-		broken error // why it must be written anew
-		closed bool
-	}
-}
-
-type file interface {
-	io.WriteCloser
-	Sync() error
 }
 
 // batch is records that share a line.
 type batch struct {
-	record Record
-	done   bool // guarded by mu
-	err    error
+	records []Record
+	done    chan struct{} // closed when they are written, or could not be
+	err     error         // then
 }
 
-// Open opens the journal of an instance, or makes it. Its errors are Refused:
-// another process has it, it cannot be read, or it is another instance's.
-func Open(path string, head Record) (*Journal, State, error) {
-	j := &Journal{path: path, create: func(path string) (file, error) {
-		return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	}}
-	s, err := j.open(head)
-	if err != nil {
-		if j.lock != nil {
-			_ = j.lock.Close()
+// trouble is why nothing can be written. It is replaced when it is over.
+type trouble struct {
+	begun chan struct{} // closed when err is set
+	err   error
+}
+
+// Open opens the journal of an instance, or makes it. The state is for the
+// caller to read until the first Append. Its errors are Refused (another process
+// has it, it cannot be read, or it is another instance's) and Unavailable (the
+// disk does not answer, or ctx ended).
+func Open(ctx context.Context, path string, head Record, log hclog.Logger) (*Journal, State, error) {
+	return open(ctx, osDisk{}, path, head, log)
+}
+
+func open(ctx context.Context, d disk, path string, head Record, log hclog.Logger) (*Journal, State, error) {
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	j := &Journal{path: path, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	j.mu.trouble = &trouble{begun: make(chan struct{})}
+	w := &writer{Journal: j, disk: d}
+	opened := make(chan error, 1)
+	go func() {
+		defer close(j.done)
+		err := w.open(head)
+		opened <- err
+		if err == nil {
+			w.run()
 		}
-		return nil, State{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
+		j.err = w.close()
+	}()
+	ctx, cancel := context.WithTimeoutCause(ctx, openWithin, fmt.Errorf("the disk has not answered for %v", openWithin))
+	defer cancel()
+	select {
+	case err := <-opened:
+		if err != nil {
+			<-j.done
+			return nil, State{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
+		}
+		return j, w.state, nil
+	case <-ctx.Done():
+		j.end() // when the disk answers
+		return nil, State{}, allocator.Errorf(allocator.Unavailable, "journal %s was not opened: %w; check its disk and mount", path, context.Cause(ctx))
 	}
-	return j, s, nil
-}
-
-func (j *Journal) open(head Record) (State, error) {
-	if err := os.MkdirAll(filepath.Dir(j.path), 0o700); err != nil {
-		return State{}, err
-	}
-	var err error
-	j.lock, err = fileutil.TryLockFile(j.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if errors.Is(err, fileutil.ErrLocked) {
-		return State{}, errors.New("another process has it: give every instance a name of its own (--name)")
-	}
-	if err != nil {
-		return State{}, err
-	}
-	head.Format = Format
-	s, err := read(j.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		s.add(head)
-	case allocator.KindOf(err) == allocator.Refused && err != nil:
-		return State{}, fmt.Errorf("%w: it is damaged; moved away, this instance starts without what it remembered, and a `march recover` has to go on without that", err)
-	case err != nil:
-		return State{}, err
-	case s.UUID != head.UUID || s.Room != head.Room || s.Name != head.Name:
-		return State{}, allocator.Errorf(allocator.Refused, "it is of instance %s/%s of cluster %s; this is %s/%s of cluster %s", s.Room, s.Name, s.UUID, head.Room, head.Name, head.UUID)
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.mu.state = s
-	if err := j.rewrite(); err != nil {
-		return State{}, err
-	}
-	return s, nil
 }
 
 // Read reads a journal that may be another process's. Its error is Refused.
 func Read(path string) (State, error) {
-	s, err := read(path)
-	if err != nil {
-		return State{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
+	content, err := osDisk{}.Read(path)
+	if err == nil {
+		var s State
+		if s, err = Parse(content); err == nil {
+			return s, nil
+		}
 	}
-	return s, nil
-}
-
-func read(path string) (State, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return State{}, err
-	}
-	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return State{}, err
-	}
-	if len(content) > maxFile {
-		return State{}, allocator.Errorf(allocator.Refused, "it has more than %d bytes", maxFile)
-	}
-	return Parse(content)
+	return State{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
 }
 
 // Append adds a record and returns when it is on the disk. Its error is
-// Unavailable: it may be there or not.
-func (j *Journal) Append(r Record) error {
-	j.pending.Lock()
-	b := j.pending.batch
-	if b == nil {
-		b = &batch{}
-		j.pending.batch = b
+// Unavailable: the record may be there or not, and is written when the disk is
+// well again. While the disk is in trouble it fails at once.
+func (j *Journal) Append(ctx context.Context, r Record) error {
+	b, t, err := j.add(r)
+	if err != nil {
+		return err
 	}
-	b.add(r)
-	j.pending.Unlock()
-
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if b.done {
-		return b.err // somebody who waited with us wrote it
+	select {
+	case <-b.done:
+		return b.err
+	case <-t.begun:
+		return t.err
+	case <-ctx.Done():
+		return allocator.Errorf(allocator.Unavailable, "journal %s was not written in time: %w", j.path, context.Cause(ctx))
 	}
-	j.pending.Lock()
-	j.pending.batch = nil
-	j.pending.Unlock()
-	b.done, b.err = true, j.failed(j.write(b.record))
-	return b.err
 }
 
-// add joins two records; what both have in order.
-func (b *batch) add(r Record) {
-	to := &b.record
-	to.Incarnations = append(to.Incarnations, r.Incarnations...)
-	to.Epochs = append(to.Epochs, r.Epochs...)
-	to.Version = max(to.Version, r.Version)
-	switch {
-	case r.Revision == 0:
-	case to.Revision == 0 || to.Epoch == r.Epoch:
-		to.Epoch, to.Revision = r.Epoch, max(to.Revision, r.Revision)
-	default: // of two epochs: neither is written, others follow
-		to.Epoch, to.Revision = "", 0
-	}
-	to.Rooms, to.Seen = append(to.Rooms, r.Rooms...), append(to.Seen, r.Seen...)
-	if r.SeenUnder != "" {
-		to.SeenUnder = r.SeenUnder
-	}
-	if r.Barred != "" {
-		to.Barred = r.Barred
-	}
-	to.Blank, to.Vouched = to.Blank || r.Blank, to.Vouched || r.Vouched
-	to.Marks = append(to.Marks, r.Marks...)
-}
-
-// Ready returns why nothing can be written. After a write failed it tries again,
-// so that whoever is about to lease knows first, and wastes nothing.
-func (j *Journal) Ready() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.mu.broken == nil {
-		return nil
-	}
-	return j.failed(j.rewrite())
-}
-
-func (j *Journal) failed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return allocator.Errorf(allocator.Unavailable, "journal %s cannot be written, nothing is leased until it can: %w", j.path, err)
-}
-
-// write writes a record. The caller holds mu.
-func (j *Journal) write(r Record) error {
-	if j.mu.closed {
-		return fs.ErrClosed
-	}
-	j.mu.state.add(r)
-	if j.mu.broken != nil || j.mu.size > 2*j.mu.held+slack {
-		return j.rewrite()
-	}
-	line := encode(r)
-	_, err := j.mu.file.Write(line)
-	if err == nil {
-		err = j.mu.file.Sync()
-	}
-	j.mu.size += int64(len(line))
-	j.mu.broken = err
+// Note adds a record without waiting for the disk: nothing is served that
+// stands on it.
+func (j *Journal) Note(r Record) error {
+	_, _, err := j.add(r)
 	return err
 }
 
-// rewrite writes all that is held into a new file, which takes the place of the
-// old one. The caller holds mu.
-func (j *Journal) rewrite() (err error) {
-	if j.mu.closed {
-		return fs.ErrClosed
+// add has the next write take a record.
+func (j *Journal) add(r Record) (*batch, *trouble, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.mu.closing {
+		return nil, nil, j.unwritable(fs.ErrClosed, time.Now())
 	}
-	defer func() { j.mu.broken = err }()
-	f, err := j.create(j.path + ".new")
-	if err != nil {
-		return err
+	b := j.mu.batch
+	if b == nil {
+		b = &batch{done: make(chan struct{})}
+		j.mu.batch = b
 	}
-	buffered, size := bufio.NewWriter(f), int64(0)
-	for _, r := range j.mu.state.records() {
-		n, writeErr := buffered.Write(encode(r))
-		size += int64(n)
-		err = errors.Join(err, writeErr)
+	if len(b.records) >= maxWaiting {
+		return nil, nil, j.unwritable(fmt.Errorf("%d records wait for the disk", maxWaiting), time.Now())
 	}
-	if err = errors.Join(err, buffered.Flush()); err == nil {
-		err = f.Sync()
+	b.records = append(b.records, r)
+	j.rouse()
+	return b, j.mu.trouble, nil
+}
+
+// rouse wakes the writer.
+func (j *Journal) rouse() {
+	select {
+	case j.wake <- struct{}{}:
+	default: // it is about to look
 	}
-	if err == nil {
-		err = os.Rename(j.path+".new", j.path)
+}
+
+// take returns what is to be written, unless that must wait, and whether the
+// journal is to be closed.
+func (j *Journal) take(wait bool) (b *batch, closing bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if wait && !j.mu.closing {
+		return nil, false
 	}
-	if err == nil {
-		err = syncDir(filepath.Dir(j.path))
+	b, j.mu.batch = j.mu.batch, nil
+	return b, j.mu.closing
+}
+
+// do has the disk do one operation, and notices where that takes long.
+func (j *Journal) do(what string, op func() error) error {
+	began := time.Now()
+	j.mu.Lock()
+	j.mu.number++
+	number := j.mu.number
+	j.mu.Unlock()
+	noticing := time.AfterFunc(patience, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.mu.number == number {
+			_ = j.fails(&hangError{what, began}, began)
+		}
+	})
+	err := op()
+	noticing.Stop()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.mu.number++
+	return err
+}
+
+// hangError says that an operation of the disk does not end.
+type hangError struct {
+	what  string
+	since time.Time
+}
+
+func (e *hangError) Error() string {
+	return fmt.Sprintf("the disk hangs: it was asked to %s at %s, and has not answered", e.what, e.since.Format(time.RFC3339))
+}
+
+// finish notes what became of a write, of a batch or of none.
+func (j *Journal) finish(b *batch, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case err != nil:
+		err = j.fails(err, time.Now())
+	case !j.mu.since.IsZero():
+		j.log.Info("the journal can be written again", "path", j.path, "after", time.Since(j.mu.since).Round(time.Millisecond))
+		j.mu.since, j.mu.trouble = time.Time{}, &trouble{begun: make(chan struct{})}
 	}
-	if err != nil {
-		_ = f.Close()
-		_ = os.Remove(j.path + ".new")
-		return err
+	if b != nil {
+		b.err = err
+		close(b.done)
 	}
-	if j.mu.file != nil {
-		_ = j.mu.file.Close()
+}
+
+// fails notes why nothing can be written, since a time unless it was so before.
+// The caller holds the lock.
+func (j *Journal) fails(err error, since time.Time) error {
+	t := j.mu.trouble
+	first := j.mu.since.IsZero()
+	if first {
+		j.mu.since = since
+	} else {
+		t = &trouble{begun: make(chan struct{})} // the old one's error is read without the lock
+		j.mu.trouble = t
 	}
-	// Appended to from here on: the writer stands at its end.
-	j.mu.file, j.mu.size, j.mu.held = f, size, size
+	t.err = j.unwritable(err, j.mu.since)
+	close(t.begun)
+	if first {
+		j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err, "remedy", remedy(err))
+	}
+	return t.err
+}
+
+func (j *Journal) unwritable(err error, since time.Time) error {
+	return allocator.Errorf(allocator.Unavailable, "%w", &UnwritableError{Path: j.path, Since: since, Err: err})
+}
+
+// UnwritableError says that a journal cannot be written.
+type UnwritableError struct {
+	Path  string
+	Since time.Time
+	Err   error // what the disk said
+}
+
+func (e *UnwritableError) Error() string {
+	return fmt.Sprintf("journal %s cannot be written, nothing is leased until it can, since %s: %v; %s",
+		e.Path, e.Since.Format(time.RFC3339), e.Err, e.Remedy())
+}
+
+// Unwrap returns what the disk said.
+func (e *UnwritableError) Unwrap() error { return e.Err }
+
+// Remedy says what an operator does: it begins with a small letter.
+func (e *UnwritableError) Remedy() string { return remedy(e.Err) }
+
+// remedy says what an operator does.
+func remedy(err error) string {
+	var hangs *hangError
+	switch {
+	case errors.As(err, &hangs):
+		return "check its disk and mount; the instance goes on by itself when the disk answers"
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		return "free space on its disk; the instance goes on by itself then"
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return "let the instance write in its folder; it goes on by itself then"
+	case errors.Is(err, errLocked):
+		return "stop one of the two"
+	case errors.Is(err, fs.ErrClosed):
+		return "the instance is stopping"
+	default:
+		return "check its disk and folder; the instance goes on by itself when both are well"
+	}
+}
+
+// Ready returns why nothing can be written: known before a lease, so that none
+// is wasted. It does not wait for the disk.
+func (j *Journal) Ready() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	switch {
+	case j.mu.closing:
+		return j.unwritable(fs.ErrClosed, time.Now())
+	case !j.mu.since.IsZero():
+		return j.mu.trouble.err
+	}
 	return nil
 }
 
-// syncDir makes the names in a directory survive a crash of the machine.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// Close closes the journal. It may be called more than once.
-func (j *Journal) Close() error {
+// end has the writer end once it has written what waits.
+func (j *Journal) end() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.mu.closed {
-		return nil
+	j.mu.closing = true
+	j.rouse()
+}
+
+// Close writes what waits, and closes the journal. Where the disk hangs it
+// returns an error, and the writer ends when the disk answers. It may be called
+// more than once.
+func (j *Journal) Close() error {
+	j.end()
+	late := time.NewTimer(2 * patience)
+	defer late.Stop()
+	select {
+	case <-j.done:
+		return j.err
+	case <-late.C:
+		return allocator.Errorf(allocator.Unavailable, "journal %s was not closed within %v: its disk hangs", j.path, 2*patience)
 	}
-	j.mu.closed = true
-	return errors.Join(j.mu.file.Close(), j.lock.Close())
 }

@@ -11,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,12 +24,33 @@ var head = Record{UUID: "u", Room: "a", Name: "one"}
 
 func mustOpen(t *testing.T, path string) (*Journal, State) {
 	t.Helper()
-	j, s, err := Open(path, head)
+	j, s, err := open(t.Context(), &quick{}, path, head, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
 	return j, s
+}
+
+// quick is a disk that counts syncs, and does none: for tests with many.
+type quick struct {
+	osDisk
+	syncs atomic.Int64
+}
+
+func (q *quick) Create(path string) (file, error) {
+	f, err := q.osDisk.Create(path)
+	return quickFile{f, q}, err
+}
+
+type quickFile struct {
+	file
+	disk *quick
+}
+
+func (f quickFile) Sync() error {
+	f.disk.syncs.Add(1)
+	return nil
 }
 
 // What was appended is there when the journal is opened again, whether it was
@@ -38,35 +61,28 @@ func TestAppendAndOpen(t *testing.T) {
 	if fresh.UUID != "u" || len(fresh.Marks) != 0 {
 		t.Errorf("fresh: %+v", fresh)
 	}
-	want := map[string]int64{}
+	want := map[string]Mark{}
 	for i := range 20_000 { // more than the slack
 		tag := fmt.Sprint("tag-", i%50)
-		want[tag] = int64(i)
-		r := Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: int64(i), Marks: []Mark{{tag, int64(i)}, {"low", 5}, {"low", 3}}}
+		want[tag] = Mark{tag, int64(i), 1}
+		r := Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: int64(i), Marks: []Mark{{tag, int64(i), 1}, {"low", 5, 2}, {"low", 3, 1}}}
 		if i == 19_999 {
-			r.Epochs, r.Epoch, r.Revision, r.Barred = []string{"e2"}, "e2", 7, "e1"
-			r.Seen, r.Rooms, r.Incarnations, r.Version = []Seen{{"a", "two", "i2", "host:1"}}, []string{"a"}, []string{"i1"}, 9
+			r.Epochs, r.Epoch, r.Revision, r.MarginTotal, r.Unconfirmed = []string{"e2"}, "e2", 7, 3, true
+			r.Seen, r.Rooms, r.Incarnations, r.Version = []Seen{{"a", "two", "i2", "host:1", 0}, {"a", "two", "i2", "host:1", 8}}, []string{"a"}, []string{"i1"}, 9
 		}
-		if i%500 == 0 || i > 19_000 { // the disk is slow here
-			if err := j.Append(r); err != nil {
-				t.Fatal(err)
-			}
-		} else {
-			j.mu.state.add(r)
+		if err := j.Append(t.Context(), r); err != nil {
+			t.Fatal(err)
 		}
 	}
-	want["low"] = 5
+	want["low"] = Mark{"low", 5, 2}
 	if info, err := os.Stat(path); err != nil || info.Size() > 2*slack {
 		t.Errorf("the file: %+v, %v", info, err)
 	}
-	if _, _, err := Open(path, head); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "another process has it") {
+	if _, _, err := Open(t.Context(), path, head, nil); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "another process has it") {
 		t.Errorf("opened twice: %v", err)
 	}
 	if err := errors.Join(j.Close(), j.Close()); err != nil {
 		t.Error(err)
-	}
-	if err := j.Append(Record{}); err == nil {
-		t.Error("appended after Close")
 	}
 	for range 2 {
 		j, s := mustOpen(t, path)
@@ -74,39 +90,60 @@ func TestAppendAndOpen(t *testing.T) {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff(Record{
-			Format: 1, UUID: "u", Room: "a", Name: "one", Incarnations: []string{"i1"}, Epochs: []string{"e1", "e2"}, Epoch: "e2", Revision: 7,
-			Version: 9, Rooms: []string{"a"}, Seen: []Seen{{"a", "two", "i2", "host:1"}}, Barred: "e1",
+			Format: Format, UUID: "u", Room: "a", Name: "one", Incarnations: []string{"i1"}, Epochs: []string{"e1", "e2"}, Epoch: "e2", Revision: 7,
+			Version: 9, Rooms: []string{"a"}, Seen: []Seen{{"a", "two", "i2", "host:1", 8}}, MarginTotal: 3, Unconfirmed: true,
 		}, s.Record); diff != "" {
 			t.Error(diff)
 		}
 		_ = j.Close()
 	}
-	if err := os.WriteFile(path+"2", []byte("x\n"), 0o600); err != nil {
-		t.Fatal(err)
+}
+
+// A file that is not this instance's journal is refused, in words, and stays as
+// it is.
+func TestRefused(t *testing.T) {
+	sealed := func(text string) string {
+		return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(text), castagnoli), text)
 	}
-	if _, _, err := Open(path+"2", head); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 1: bad checksum: it is damaged; moved away") {
-		t.Errorf("a damaged one: %v", err)
-	}
-	other := head
-	other.Name = "two"
-	if _, _, err := Open(path, other); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "of instance a/one of cluster u") {
-		t.Errorf("opened by another: %v", err)
+	for content, says := range map[string]string{
+		"x\n": "line 1: bad checksum: it is damaged; if it is moved away",
+		"":    "it is empty: it is damaged",
+		sealed(`{"format":1,"uuid":"u","room":"a","name":"one"}`) + sealed(`{"marks":[{"tag":"t","next":"5"}]}`): "written by another release of March; this one reads format 2: move it away",
+		sealed(`[{"format":3,"uuid":"u","newer":1}]`):                                                            "written by another release of March",
+		sealed(`[{"format":2,"uuid":"u","room":"a","name":"two"}]`):                                              "of instance a/two of cluster u; this is a/one",
+	} {
+		path := filepath.Join(t.TempDir(), "j")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := Open(t.Context(), path, head, nil)
+		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: %v", content, err)
+		}
+		if now, err := os.ReadFile(path); err != nil || string(now) != content {
+			t.Errorf("%q became %q, %v", content, now, err)
+		}
 	}
 }
 
 // Many at once share syncs, and each is there when it was told so.
 func TestConcurrent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j")
-	j, _ := mustOpen(t, path)
+	d := &quick{}
+	j, _, err := open(t.Context(), d, path, head, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = j.Close() }()
 	var work sync.WaitGroup
 	for g := range 32 {
 		work.Go(func() {
 			for i := range 20 {
 				tag := fmt.Sprintf("t%d-%d", g, i)
-				if err := j.Append(Record{Marks: []Mark{{tag, 5}}}); err != nil {
+				if err := j.Append(t.Context(), Record{Marks: []Mark{{tag, 5, 1}}}); err != nil {
 					t.Error(err)
 				}
-				if s, err := Read(path); i == 19 && (err != nil || s.Marks[tag] != 5) {
+				if s, err := Read(path); i == 19 && (err != nil || s.Marks[tag].Next != 5) {
 					t.Errorf("%s is not there: %v", tag, err)
 				}
 			}
@@ -116,25 +153,53 @@ func TestConcurrent(t *testing.T) {
 	if s, err := Read(path); err != nil || len(s.Marks) != 640 {
 		t.Errorf("%d marks, %v", len(s.Marks), err)
 	}
-	content, err := os.ReadFile(path)
-	if lines := bytes.Count(content, []byte("\n")); err != nil || lines >= 600 {
-		t.Errorf("%d lines for 640 records: they do not share", lines)
+	if syncs := d.syncs.Load(); syncs >= 600 {
+		t.Errorf("%d syncs for 640 records: they do not share", syncs)
 	}
 }
 
-// Records of two epochs that share a line: no revision counts for the other one.
+// A journal of a million tags opens in seconds. Every list that grows is bounded.
+func TestSize(t *testing.T) {
+	const tags = 1_000_000
+	path := filepath.Join(t.TempDir(), "j")
+	j, _ := mustOpen(t, path)
+	var r Record
+	for i := range tags {
+		r.Marks = append(r.Marks, Mark{fmt.Sprintf("a-tag-of-twenty-%d", i), int64(i), 1})
+	}
+	if err := j.Append(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * most {
+		n := fmt.Sprint(i)
+		if err := j.Append(t.Context(), Record{Epochs: []string{n}, Incarnations: []string{n}, Seen: []Seen{{"a", n, n, n, 0}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = j.Close()
+	began := time.Now()
+	_, s := mustOpen(t, path)
+	info, err := os.Stat(path)
+	t.Logf("%d tags: opened in %v, %d bytes", tags, time.Since(began), info.Size())
+	if err != nil || info.Size() > 80*tags || len(s.Marks) != tags { // Open has a limit of its own
+		t.Errorf("%d bytes, %d marks, %v", info.Size(), len(s.Marks), err)
+	}
+	if len(s.Epochs) != most || len(s.Incarnations) != most || len(s.Seen) != most || s.Epochs[most-1] != fmt.Sprint(3*most-1) {
+		t.Errorf("%d epochs, %d incarnations, %d seen", len(s.Epochs), len(s.Incarnations), len(s.Seen))
+	}
+}
+
+// Revisions belong to an epoch: one of an epoch that is over is not taken.
 func TestRevisionsBelongToAnEpoch(t *testing.T) {
-	var b batch
-	b.add(Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: 900})
-	b.add(Record{Epochs: []string{"e2"}, Epoch: "e2", Revision: 5})
 	var s State
-	s.add(b.record)
+	s.add(Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: 900})
+	s.add(Record{Epochs: []string{"e2"}})
 	if s.Epoch != "e2" || s.Revision != 0 {
 		t.Errorf("%+v", s)
 	}
 	s.add(Record{Epoch: "e1", Revision: 901})
 	s.add(Record{Epoch: "e2", Revision: 6})
-	s.add(Record{Marks: []Mark{{"t", 1}}})
+	s.add(Record{Marks: []Mark{{"t", 1, 1}}})
 	if s.Revision != 6 {
 		t.Errorf("%+v", s)
 	}
@@ -146,7 +211,7 @@ func TestTornAndCorrupt(t *testing.T) {
 	lines := [][]byte{}
 	h := head
 	h.Format = Format
-	for _, r := range []Record{h, {Marks: []Mark{{"t", 5}}}, {Marks: []Mark{{"t", 9}}}} {
+	for _, r := range []Record{h, {Marks: []Mark{{"t", 5, 1}}}, {Marks: []Mark{{"t", 9, 1}}}} {
 		lines = append(lines, encode(r))
 	}
 	whole := bytes.Join(lines, nil)
@@ -158,7 +223,7 @@ func TestTornAndCorrupt(t *testing.T) {
 			if allocator.KindOf(err) != allocator.Refused {
 				t.Errorf("the first %d bytes: %+v, %v", n, s, err)
 			}
-		case err != nil || n >= before && s.Marks["t"] != 5:
+		case err != nil || n >= before && s.Marks["t"].Next != 5:
 			t.Errorf("the first %d bytes: %+v, %v", n, s, err)
 		}
 	}
@@ -170,7 +235,7 @@ func TestTornAndCorrupt(t *testing.T) {
 			switch {
 			case n < before && allocator.KindOf(err) != allocator.Refused:
 				t.Errorf("bit %d of byte %d: %+v, %v", bit, n, s, err)
-			case n >= before && (err != nil || s.Marks["t"] != 5 && s.Marks["t"] != 9):
+			case n >= before && (err != nil || s.Marks["t"].Next != 5 && s.Marks["t"].Next != 9):
 				t.Errorf("bit %d of byte %d of the last line: %+v, %v", bit, n, s, err)
 			}
 		}
@@ -182,65 +247,12 @@ func TestTornAndCorrupt(t *testing.T) {
 func TestUnknownRecord(t *testing.T) {
 	h := head
 	h.Format = Format
-	for _, text := range []string{`{"newer":1}`, `0`, `{} {}`} {
+	for _, text := range []string{`[{"newer":1}]`, `0`, `[]`, `[{}] [{}]`, `{}`} {
 		line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum([]byte(text), castagnoli), text)
 		s, err := Parse(append(encode(h), line...))
 		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 2: not a record of this program") {
 			t.Errorf("%s: %+v, %v", text, s, err)
 		}
-	}
-}
-
-// full is a disk that is full for a while.
-type full struct {
-	file
-	left *int
-}
-
-func (f full) Write(b []byte) (int, error) {
-	if *f.left -= len(b); *f.left < 0 {
-		n, _ := f.file.Write(b[:len(b)/2]) // half a line
-		return n, errors.New("no space left on device")
-	}
-	return f.file.Write(b)
-}
-
-// A full disk: the error says so; what comes later does not follow half a line;
-// and once there is space all is well, with all that was said meanwhile.
-func TestDiskFull(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "j")
-	j, _ := mustOpen(t, path)
-	left, create := 1<<20, j.create
-	j.create = func(path string) (file, error) {
-		f, err := create(path)
-		return full{f, &left}, err
-	}
-	j.mu.file = full{j.mu.file, &left}
-	if err := j.Append(Record{Marks: []Mark{{"t", 1}}}); err != nil {
-		t.Fatal(err)
-	}
-	left = 0
-	for i := range 3 {
-		err := j.Append(Record{Marks: []Mark{{"t", int64(2 + i)}}})
-		if err == nil || allocator.KindOf(err) != allocator.Unavailable || !strings.Contains(err.Error(), "no space left") {
-			t.Errorf("full: %v", err)
-		}
-		if err := j.Ready(); err == nil {
-			t.Error("ready, though nothing can be written")
-		}
-		if s, err := Read(path); err != nil || s.Marks["t"] != 1 {
-			t.Errorf("what is there: %+v, %v", s, err)
-		}
-	}
-	left = 1 << 20
-	if err := j.Ready(); err != nil {
-		t.Error(err)
-	}
-	if err := j.Append(Record{Marks: []Mark{{"u", 1}}}); err != nil {
-		t.Error(err)
-	}
-	if s, err := Read(path); err != nil || s.Marks["t"] != 4 || s.Marks["u"] != 1 {
-		t.Errorf("afterwards: %+v, %v", s, err)
 	}
 }
 
@@ -250,11 +262,11 @@ func TestDiskFull(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	h := head
 	h.Format = Format
-	record := encode(Record{Epochs: []string{"e"}, Epoch: "e", Revision: 3, SeenUnder: "e", Seen: []Seen{{"a", "i", "p", "h:1"}}, Marks: []Mark{{"t", 9}}})
+	record := encode(Record{Epochs: []string{"e"}, Epoch: "e", Revision: 3, SeenUnder: "e", Seen: []Seen{{"a", "i", "p", "h:1", 0}}, Marks: []Mark{{"t", 9, 1}}})
 	f.Add(encode(h), false)
 	f.Add(append(encode(h), record...), false)
 	f.Add(append(encode(h), "00000000 {}\n00000000 {}"...), false)
-	f.Add(slices.Concat(encode(h)[9:], record[9:], []byte("{\"marks\":[{\"tag\":\"\",\"next\":\"-1\"}]}\n{} {}\nnull\n")), true)
+	f.Add(slices.Concat(encode(h)[9:], record[9:], []byte("[{\"marks\":[{\"tag\":\"\",\"next\":\"-1\"}]},{}]\n[{}] [{}]\nnull\n")), true)
 	f.Fuzz(func(t *testing.T, content []byte, sealed bool) {
 		if sealed {
 			var all []byte
@@ -275,29 +287,33 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		var again []byte
-		for _, r := range s.records() {
+		for r := range s.records {
 			again = append(again, encode(r)...)
 		}
 		back, err := Parse(again)
 		if diff := cmp.Diff(s, back); err != nil || diff != "" {
 			t.Errorf("%v %s", err, diff)
 		}
-		var want map[string]int64 // by lines that are whole and have their checksum
+		var want map[string]Mark // by lines that are whole and have their checksum
 		for line := range bytes.Lines(content) {
 			sum, text, _ := bytes.Cut(line, []byte(" "))
 			text, whole := bytes.CutSuffix(text, []byte("\n"))
 			if !whole || string(sum) != fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli))) {
 				continue
 			}
-			var r Record
-			if err := json.Unmarshal(text, &r); err != nil {
-				t.Fatalf("%q was taken for a record: %v", text, err)
+			var records []Record
+			if err := json.Unmarshal(text, &records); err != nil {
+				t.Fatalf("%q was taken for records: %v", text, err)
 			}
-			for _, m := range r.Marks {
-				if want == nil {
-					want = make(map[string]int64)
+			for _, r := range records {
+				for _, m := range r.Marks {
+					if want == nil {
+						want = make(map[string]Mark)
+					}
+					if m.Next >= want[m.Tag].Next {
+						want[m.Tag] = m
+					}
 				}
-				want[m.Tag] = max(want[m.Tag], m.Next)
 			}
 		}
 		if diff := cmp.Diff(want, s.Marks); diff != "" {

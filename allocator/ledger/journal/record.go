@@ -12,11 +12,12 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Format is the number that a journal's first record has.
-const Format = 1
+// Format is the number that a journal's first record has. Format 1 was the first
+// release's.
+const Format = 2
 
-// Record is what one line of a journal holds: some of what an instance
-// remembers. What is empty says nothing.
+// Record is some of what an instance remembers. A field that is empty says
+// nothing.
 type Record struct {
 	// In the first record, and in no other.
 	Format int    `json:"format,omitempty"`
@@ -32,9 +33,9 @@ type Record struct {
 	Rooms        []string `json:"rooms,omitempty"`          // that ever had a range
 	Seen         []Seen   `json:"seen,omitempty"`
 	SeenUnder    string   `json:"seen_under,omitempty"` // the epoch that Seen is of; with another one, what was seen before goes
-	Barred       string   `json:"barred,omitempty"`     // the epoch under which nothing is leased any longer
-	Blank        bool     `json:"blank,omitempty"`      // a process began without what those before it remembered
-	Vouched      bool     `json:"vouched,omitempty"`    // it is no matter any longer; not in a state
+	MarginTotal  int64    `json:"margin_total,string,omitempty"`
+	Unconfirmed  bool     `json:"unconfirmed,omitempty"` // a process began without what those before it remembered
+	Confirmed    bool     `json:"confirmed,omitempty"`   // it is no matter any longer; not in a state
 	Marks        []Mark   `json:"marks,omitempty"`
 }
 
@@ -44,18 +45,20 @@ type Seen struct {
 	Name        string `json:"name"`
 	Incarnation string `json:"incarnation"`
 	Address     string `json:"address"`
+	Left        int64  `json:"left,string,omitempty"` // the revision at which it left in good order
 }
 
 // Mark is the next ID of a tag that is not yet leased, at least.
 type Mark struct {
-	Tag  string `json:"tag"`
-	Next int64  `json:"next,string"`
+	Tag     string `json:"tag"`
+	Next    int64  `json:"next,string"`
+	Version int64  `json:"version,string"` // of the layout of the last lease
 }
 
 // State is all records of a journal together.
 type State struct {
 	Record // Marks is empty; Epoch is the last one, Revision the highest under it
-	Marks  map[string]int64
+	Marks  map[string]Mark
 }
 
 // most bounds each list of a state; the oldest go.
@@ -79,16 +82,23 @@ func (s *State) add(r Record) {
 	if r.SeenUnder != "" && r.SeenUnder != s.SeenUnder {
 		s.SeenUnder, s.Seen = r.SeenUnder, nil
 	}
-	s.Seen = union(s.Seen, r.Seen)
-	if r.Barred != "" {
-		s.Barred = r.Barred
+	for _, seen := range r.Seen {
+		// A process that left is the one that was seen before.
+		s.Seen = slices.DeleteFunc(s.Seen, func(was Seen) bool {
+			was.Left = seen.Left
+			return was == seen
+		})
+		s.Seen = union(s.Seen, []Seen{seen})
 	}
-	s.Blank = (s.Blank || r.Blank) && !r.Vouched
+	s.MarginTotal = max(s.MarginTotal, r.MarginTotal)
+	s.Unconfirmed = (s.Unconfirmed || r.Unconfirmed) && !r.Confirmed
 	for _, m := range r.Marks {
 		if s.Marks == nil {
-			s.Marks = make(map[string]int64)
+			s.Marks = make(map[string]Mark)
 		}
-		s.Marks[m.Tag] = max(s.Marks[m.Tag], m.Next)
+		if was := s.Marks[m.Tag]; m.Next >= was.Next {
+			s.Marks[m.Tag] = m
+		}
 	}
 }
 
@@ -97,70 +107,89 @@ func (s *State) add(r Record) {
 func union[T comparable](a, b []T) []T {
 	for _, x := range b {
 		if !slices.Contains(a, x) {
-			a = append(slices.Clip(a), x)
+			a = append(a, x)
 		}
 	}
-	if more := len(a) - most; more > 0 {
-		a = slices.Clone(a[more:])
-	}
-	return a
+	return a[max(len(a)-most, 0):]
 }
 
-// records returns the state as records, the first one with the format.
-func (s *State) records() []Record {
+// records yields the state as records, the first one with the format.
+func (s *State) records(yield func(Record) bool) {
 	const marks = 1000 // in one
-	first := s.Record
-	first.Marks = nil
-	all := []Record{first}
+	if !yield(s.Record) {
+		return
+	}
 	var part []Mark
-	for tag, next := range s.Marks {
-		if part = append(part, Mark{tag, next}); len(part) == marks {
-			all, part = append(all, Record{Marks: part}), nil
+	for _, mark := range s.Marks {
+		if part = append(part, mark); len(part) == marks {
+			if !yield(Record{Marks: part}) {
+				return
+			}
+			part = part[:0]
 		}
 	}
 	if len(part) > 0 {
-		all = append(all, Record{Marks: part})
+		yield(Record{Marks: part})
 	}
-	return all
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode returns a record as a line: its checksum, a space, JSON.
-func encode(r Record) []byte {
-	b, err := json.Marshal(r)
+// encode returns records as a line: its checksum, a space, JSON.
+func encode(records ...Record) []byte {
+	b, err := json.Marshal(records)
 	if err != nil {
 		panic("journal: a record cannot be encoded: " + err.Error()) // plain structs: a defect in this file
 	}
 	return fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(b, castagnoli), b)
 }
 
-var errChecksum = errors.New("bad checksum")
+var (
+	errChecksum = errors.New("bad checksum")
+	errFormat   = fmt.Errorf("it was written by another release of March; this one reads format %d: move it away, "+
+		"and begin with a new cluster where it was the first release's", Format)
+)
 
-// decode reads a line without its end. Its error is errChecksum, or that of a
-// record that another program wrote, or another version of this one.
-func decode(line []byte) (Record, error) {
-	var r Record
+// decode reads a line without its end. Its error is errChecksum, or that of
+// records that another program wrote, or another version of this one.
+func decode(line []byte) ([]Record, error) {
 	sum, text, ok := bytes.Cut(line, []byte(" "))
 	if !ok || string(sum) != fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli)) {
-		return r, errChecksum
+		return nil, errChecksum
 	}
+	var records []Record
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		return Record{}, allocator.Errorf(allocator.Internal, "not a record of this program: %w", err)
+	if err := d.Decode(&records); err != nil {
+		return nil, fmt.Errorf("not a record of this program: %w", err)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Record{}, allocator.Errorf(allocator.Internal, "not a record of this program: something follows it")
+	if _, err := d.Token(); !errors.Is(err, io.EOF) || len(records) == 0 {
+		return nil, errors.New("not a record of this program")
 	}
-	return r, nil
+	return records, nil
+}
+
+// foreign reports whether a first line that has its checksum says another
+// format: the first release wrote an object, later ones write an array.
+func foreign(line []byte) bool {
+	_, text, _ := bytes.Cut(line, []byte(" "))
+	var head struct {
+		Format int `json:"format"`
+	}
+	if json.Unmarshal(text, &head) != nil {
+		var heads []json.RawMessage
+		if json.Unmarshal(text, &heads) != nil || len(heads) == 0 || json.Unmarshal(heads[0], &head) != nil {
+			return false
+		}
+	}
+	return head.Format != 0 && head.Format != Format
 }
 
 // endsWell reports whether a line that cannot be read ends in one that can: the
 // end of the one before was damaged, which no crash does.
 func endsWell(line []byte) bool {
 	for from := 1; from < len(line); from++ {
-		at := bytes.Index(line[from:], []byte(" {"))
+		at := bytes.Index(line[from:], []byte(" ["))
 		if at < 0 {
 			return false
 		}
@@ -173,33 +202,34 @@ func endsWell(line []byte) bool {
 	return false
 }
 
-// Parse reads a journal. A last line that is cut off, or whose checksum is
-// wrong, is what a crash left of a write that nobody was told of: it is left
-// out. Anything else that cannot be read is an error: what it held is lost, and
-// what was leased with it. The error names the line.
+// Parse reads a journal. It leaves out a last line that is cut off, or whose checksum is
+// wrong: a crash broke a write that no caller was told of. Any other line that cannot be
+// read is an error, as the leases that it recorded are lost. The error is Refused and
+// names the line.
 func Parse(content []byte) (State, error) {
 	var s State
 	for number := 1; len(content) > 0; number++ {
 		line, rest, whole := bytes.Cut(content, []byte("\n"))
 		content = rest
-		r, err := decode(line)
+		records, err := decode(line)
 		switch {
-		case errors.Is(err, errChecksum) && number > 1 && len(rest) == 0 && !endsWell(line):
+		case number == 1 && !errors.Is(err, errChecksum) && foreign(line):
+			return State{}, allocator.Errorf(allocator.Refused, "%w", errFormat)
+		case number > 1 && err == nil && !whole,
+			number > 1 && errors.Is(err, errChecksum) && len(rest) == 0 && !endsWell(line):
 			return s, nil // torn
 		case err == nil && !whole:
-			err = allocator.Errorf(allocator.Internal, "the line has no end")
-			if number > 1 {
-				return s, nil
+			err = errors.New("the line has no end")
+		}
+		for k, r := range records {
+			if err == nil && (r.Format != 0) != (number == 1 && k == 0) {
+				err = errors.New("the first record, and no other, has a format")
 			}
-		case err == nil && (r.Format != 0) != (number == 1):
-			err = allocator.Errorf(allocator.Internal, "only the first record has a format")
-		case err == nil && number == 1 && r.Format != Format:
-			err = allocator.Errorf(allocator.Internal, "format %d; this program knows format %d", r.Format, Format)
+			s.add(r)
 		}
 		if err != nil {
 			return State{}, allocator.Errorf(allocator.Refused, "line %d: %w", number, err)
 		}
-		s.add(r)
 	}
 	if s.Format == 0 {
 		return State{}, allocator.Errorf(allocator.Refused, "it is empty")

@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -10,6 +11,9 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/verify"
 )
 
 // Issued is every segment that a test's instances were given.
@@ -23,22 +27,22 @@ func (i Issued) Add(tag allocator.Tag, room allocator.Room, seg allocator.Segmen
 	i[tag][room] = append(i[tag][room], seg)
 }
 
-// CheckCluster verifies a whole cluster: what etcd says must fit together and
-// show that no ID can have been leased twice, and every segment that was issued
-// must be covered by it. Tests above the ledger end with it.
-func CheckCluster(tb TB, store ledger.Store, cluster string, issued Issued) {
+// CheckCluster verifies a whole cluster. The keys in etcd must fit together, must show
+// that no ID can have been leased twice, and must cover every segment that was issued.
+// Tests above the ledger end with it.
+func CheckCluster(tb TB, etcd store.Store, cluster string, issued Issued) {
 	tb.Helper()
 	cfg := ledger.DefaultConfig()
 	cfg.Cluster = cluster
-	l, err := ledger.New(store, cfg)
+	l, err := ledger.New(etcd, cfg)
 	if err != nil {
 		tb.Fatalf("check of cluster %s: %v", cluster, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	// What operators have (march verify) sees it too.
-	report, err := l.Verify(ctx, nil)
+	// The operators' check (march verify) sees it too.
+	report, err := verify.Run(ctx, l.Cluster(), verify.Options{})
 	if err != nil {
 		tb.Errorf("check of cluster %s: %v", cluster, err)
 	}
@@ -52,17 +56,120 @@ func CheckCluster(tb TB, store ledger.Store, cluster string, issued Issued) {
 			return
 		}
 	}
-	for _, problem := range Verify(d, issued) {
+	eras, err := Eras(ctx, etcd, cluster)
+	if err != nil {
+		tb.Errorf("check of cluster %s: %v", cluster, err)
+	}
+	for _, problem := range Verify(d, eras, issued) {
 		tb.Errorf("check of cluster %s: %s", cluster, problem)
 	}
 }
 
+// AllEras is every era that the marks ever had, in order.
+type AllEras map[allocator.Tag]map[allocator.Room][]record.Era
+
+// Eras returns all eras, from the history of the marks: each mark keeps the latest
+// only. Of what was compacted it has what the marks keep.
+func Eras(ctx context.Context, etcd store.Store, cluster string) (AllEras, error) {
+	reader, err := record.NewReader(cluster)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	marks := reader.Marks("")
+	if c, ok := etcd.(*Conn); ok { // which keeps what was compacted
+		return c.m.eras(reader, marks), nil
+	}
+	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: marks}}}})
+	if err != nil {
+		return nil, err
+	}
+	all := make(AllEras)
+	last := int64(0)
+	for _, kv := range answer.Got[0] {
+		last = max(last, kv.ModRevision)
+		if e, err := reader.Entry(kv); err == nil {
+			all.Add(e.Tag, e.Room, *e.Mark)
+		}
+	}
+	if last == 0 {
+		return all, nil
+	}
+	for change := range etcd.Watch(ctx, []store.Interval{marks}, 1) {
+		if errors.Is(change.Err, store.ErrCompacted) {
+			break
+		}
+		if change.Err != nil {
+			return nil, change.Err
+		}
+		for _, kv := range change.KVs {
+			if e, err := reader.Entry(kv); err == nil && e.Mark != nil {
+				all.Add(e.Tag, e.Room, *e.Mark)
+			}
+			if kv.ModRevision >= last {
+				last = 0
+			}
+		}
+		if last == 0 {
+			break
+		}
+	}
+	return all, nil
+}
+
+// eras returns all eras, from every value that marks had.
+func (m *Fake) eras(reader *record.Reader, marks store.Interval) AllEras {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make(AllEras)
+	for key, versions := range m.mu.data.versions {
+		if !in(marks, key) {
+			continue
+		}
+		for _, v := range versions {
+			if e, err := reader.Entry(store.KV{Key: key, Value: v.value, ModRevision: v.rev}); !v.deleted && err == nil {
+				all.Add(e.Tag, e.Room, *e.Mark)
+			}
+		}
+	}
+	return all
+}
+
+// Add adds the eras of a mark that was seen. An era grows from mark to mark, and
+// begins where it began.
+func (a AllEras) Add(tag allocator.Tag, room allocator.Room, mark record.Mark) {
+	if a[tag] == nil {
+		a[tag] = make(map[allocator.Room][]record.Era)
+	}
+	for _, e := range mark.Eras {
+		known := a[tag][room]
+		i := slices.IndexFunc(known, func(k record.Era) bool {
+			return k.Version == e.Version && k.Epoch == e.Epoch && k.First == e.First
+		})
+		if i < 0 {
+			a[tag][room] = append(known, e)
+		} else {
+			known[i].End = max(known[i].End, e.End)
+		}
+	}
+}
+
 // Verify is the pure part of CheckCluster: it returns what is wrong.
-func Verify(d *ledger.Dump, issued Issued) []string {
-	v := &verifier{dump: d, layouts: make(map[int64]allocator.Layout), problems: d.Problems()}
+func Verify(d *record.Dump, eras AllEras, issued Issued) []string {
+	v := &verifier{dump: d, eras: eras, layouts: make(map[int64]allocator.Layout), problems: verify.DumpProblems(d)}
 	for _, r := range d.History {
 		v.layouts[r.Layout.Version] = r.Layout
 	}
+	epochs := make(map[string]bool)
+	for _, rooms := range eras {
+		for _, eras := range rooms {
+			for _, e := range eras {
+				epochs[e.Epoch] = true
+			}
+		}
+	}
+	v.epochs = len(epochs)
 	for tag, rooms := range issued {
 		v.issued(tag, rooms)
 	}
@@ -70,7 +177,9 @@ func Verify(d *ledger.Dump, issued Issued) []string {
 }
 
 type verifier struct {
-	dump     *ledger.Dump
+	dump     *record.Dump
+	eras     AllEras
+	epochs   int // how many epochs the eras are of
 	layouts  map[int64]allocator.Layout
 	problems []string
 }
@@ -79,42 +188,49 @@ func (v *verifier) add(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
 }
 
-// lost reports whether a version was lost when etcd went back in time.
-func (v *verifier) lost(version int64) bool {
-	return slices.ContainsFunc(v.dump.History, func(r ledger.LayoutRecord) bool {
-		return r.Lost != 0 && r.Lost <= version && version < r.Layout.Version
-	})
-}
-
-// eras returns all eras of a tag in a room, by version, the current one last.
-func (v *verifier) eras(tag allocator.Tag, room allocator.Room) []ledger.Era {
-	all := slices.Clone(v.dump.Eras[tag][room])
-	if e := v.dump.Marks[tag][room].Era; e.Version != 0 {
-		all = append(all, e)
-	}
-	return all
-}
-
 // covered checks that a segment lies in eras. Within an era a segment is an
 // interval of the room's IDs, so segments are disjoint where their intervals are;
-// and eras are disjoint, which was shown before. What was issued in a stretch
-// that was lost is only known to lie in it, and a chain may have joined it to
-// what it held from before.
-func (v *verifier) covered(tag allocator.Tag, room allocator.Room, s allocator.Segment, eras []ledger.Era) {
+// and eras are disjoint, which was shown before. A chain may have joined what was
+// issued before a restore to what was issued after it.
+func (v *verifier) covered(tag allocator.Tag, room allocator.Room, s allocator.Segment) {
+	eras := v.eras[tag][room]
 	for part := s; part.Count > 0; {
-		i := slices.IndexFunc(eras, func(e ledger.Era) bool {
-			return e.First <= part.First && part.First < e.End && (e.Version == part.Version || v.lost(e.Version))
+		i := slices.IndexFunc(eras, func(e record.Era) bool {
+			return e.First <= part.First && part.First < e.End && e.Version == part.Version
 		})
-		if i < 0 {
-			v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)
-			return
-		}
-		if l := v.layouts[s.Version]; !v.lost(eras[i].Version) && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range) {
+		var end int64
+		switch l := v.layouts[s.Version]; {
+		case i < 0:
+			if end = v.lostUpTo(tag, room, part.First); end == 0 {
+				v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)
+				return
+			}
+		case l.Version != 0 && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range): // else it is older than the history
 			v.add("tag %s room %s: segment %v is not of layout %v", tag, room, s, l)
+			return
+		default:
+			end = eras[i].End
 		}
-		n := sort.Search(int(part.Count), func(k int) bool { return part.At(int64(k)) >= eras[i].End })
+		n := sort.Search(int(part.Count), func(k int) bool { return part.At(int64(k)) >= end })
 		_, part = part.Split(int64(n))
 	}
+}
+
+// lostUpTo returns the end of the stretch around an ID that may have been leased in
+// a history that was lost: between the eras of two epochs, or above the last era
+// and below what the mark was raised to. It is 0 where there is no such.
+func (v *verifier) lostUpTo(tag allocator.Tag, room allocator.Room, id int64) int64 {
+	eras := slices.SortedFunc(slices.Values(v.eras[tag][room]), func(a, b record.Era) int {
+		return cmp.Compare(a.First, b.First)
+	})
+	i := slices.IndexFunc(eras, func(e record.Era) bool { return e.End > id })
+	switch {
+	case i < 0 && id < v.dump.Marks[tag][room].Next:
+		return v.dump.Marks[tag][room].Next
+	case i > 0 && id < eras[i].First && eras[i-1].Epoch != eras[i].Epoch, i == 0 && id < eras[0].First && v.epochs > 1:
+		return eras[i].First
+	}
+	return 0
 }
 
 // issued checks the segments that were issued of a tag: each lies in an era of
@@ -122,14 +238,13 @@ func (v *verifier) covered(tag allocator.Tag, room allocator.Room, s allocator.S
 func (v *verifier) issued(tag allocator.Tag, rooms map[allocator.Room][]allocator.Segment) {
 	seen := make(map[int64]allocator.Room)
 	for room, segments := range rooms {
-		eras := v.eras(tag, room)
 		sorted := slices.SortedFunc(slices.Values(segments), func(a, b allocator.Segment) int { return cmp.Compare(a.First, b.First) })
 		for i, s := range sorted {
 			if err := s.Validate(); err != nil {
 				v.add("tag %s room %s: %v", tag, room, err)
 				continue
 			}
-			v.covered(tag, room, s, eras)
+			v.covered(tag, room, s)
 			if i > 0 && s.First <= sorted[i-1].Last() {
 				v.add("tag %s room %s: segments %v and %v overlap", tag, room, sorted[i-1], s)
 			}

@@ -9,6 +9,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // recorder is a TB that notes what it is told.
@@ -21,18 +23,18 @@ func (r *recorder) Errorf(format string, args ...any) {
 func (r *recorder) Fatalf(format string, args ...any) { r.Errorf(format, args...) }
 
 // issue makes a cluster that changed its layout, and returns what was issued.
-func issue(t *testing.T, store ledger.Store) ledgertest.Issued {
+func issue(t *testing.T, etcd store.Store) ledgertest.Issued {
 	ctx := context.Background()
-	l, err := ledger.New(store, ledger.DefaultConfig())
+	l, err := ledger.New(etcd, ledger.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, b := allocator.Range{Lower: 0, Upper: 5}, allocator.Range{Lower: 5, Upper: 10}
-	record, err := l.Init(ctx, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
+	stored, err := l.Init(ctx, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.CreateTag(ctx, "t", ledger.DefaultTag(), "test"); err != nil {
+	if _, err := l.CreateTag(ctx, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	issued := ledgertest.Issued{}
@@ -54,7 +56,7 @@ func issue(t *testing.T, store ledger.Store) ledgertest.Issued {
 		}
 	}
 	lease()
-	if _, err := l.ChangeLayout(ctx, record, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
+	if _, err := l.ChangeLayout(ctx, stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	lease()
@@ -68,38 +70,41 @@ func TestCheckClusterFinds(t *testing.T) {
 		says                string
 	}{
 		{name: "nothing"},
-		{"an era that reaches into another room's", "eras/a/t/0000000000000000001", `"end":"41"`, `"end":"195"`, "may both have leased"},
-		{"an era that is gone", "eras/a/t/0000000000000000001", "", "", "lies in no era"},
+		{"an era that reaches into another room's", "marks/a/t", `"first":"85"`, `"first":"55"`, "may both have leased 55"},
+		{"an ID of no era", "", "", "new", "lies in no era"},
 		{"an era of no layout", "marks/a/t", `"version":"2"`, `"version":"3"`, "no such layout"},
-		{"a mark of no room", "marks/c/t", "", `{"format":1,"next":"5"}`, "which never was"},
-		{"a mark that is gone", "marks/b/t", "", "", "has eras but no mark"},
+		{"a mark of no room", "marks/c/t", "", `{"format":2,"next":"5","stamp":{"epoch":"e","layout_revision":"1"},"eras":[{"version":"1","epoch":"e","first":"1","end":"5"}]}`, "which never was"},
 		{"a mark below 0", "marks/a/t", `"next":"`, `"next":"-`, "do not fit"},
-		{"a stamp of the future", "marks/a/t", `"layout_revision":"`, `"layout_revision":"9`, "but the layout is at revision"},
-		{"an era that ends off the range", "eras/a/t/0000000000000000001", `"end":"41"`, `"end":"40"`, "does not begin and end with"},
-		{"an instance on no layout", "rooms/a/one", `"version":"2"`, `"version":"3"`, "serves layout version 3"},
+		{"a stamp of the future", "marks/a/t", `"layout_revision":"`, `"layout_revision":"9`, "but the layout in force is version 2 at revision"},
+		{"an era that ends off the range", "marks/a/t", `"end":"41"`, `"end":"40"`, "does not begin and end with"},
+		{"an instance on no layout", "rooms/a/one", `"version":"1"`, `"version":"3"`, "serves layout version 3"},
 		{"a mark that is garbage", "marks/b/t", `"next"`, `"nest"`, "marks/b/t"},
 		{"a key of nobody", "marks/b", "", "x", "not a key of this program"},
-		{"a history with a hole", "layouts/0000000000000000001", "", "", "is version 2"},
-		{"a layout that differs", "layout", `"lower":"5","upper":"10"`, `"lower":"6","upper":"10"`, "not the last of the history"},
+		{"a history with a hole", "layouts/0000000000000000002", "", "", "not the last of the history"},
+		{"a layout that differs", "layout", `"actor":"test"`, `"actor":"ann"`, "differs from its own history"},
 		{"no identity", "identity", "", "", "identity"},
 		{name: "an ID twice", says: "was issued by room"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m := ledgertest.NewMemory(t)
+			m := ledgertest.NewFake(t)
 			issued := issue(t, m.Open())
 			key := "/march/default/" + test.key
 			switch value, _ := m.Value(key); {
 			case test.name == "nothing":
 			case test.key == "":
-				issued["t"]["b"] = append(issued["t"]["b"], issued["t"]["a"][0])
+				seg := issued["t"]["a"][0]
+				if test.new != "" {
+					seg = allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Lower: 5, Upper: 10}, First: 1005, Count: 2}
+				}
+				issued["t"]["b"] = append(issued["t"]["b"], seg)
 			case test.old == "" && test.new == "":
-				m.Corrupt(ledger.Op{Delete: key})
+				m.Corrupt(store.Op{Delete: key})
 			case !strings.Contains(string(value), test.old):
 				t.Fatalf("%s is not in %s", test.old, value)
 			case test.old == "":
-				m.Corrupt(ledger.Op{Put: &ledger.Put{Key: key, Value: []byte(test.new)}})
+				m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(test.new)}})
 			default:
-				m.Corrupt(ledger.Op{Put: &ledger.Put{Key: key, Value: []byte(strings.Replace(string(value), test.old, test.new, 1))}})
+				m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(strings.Replace(string(value), test.old, test.new, 1))}})
 			}
 			var r recorder
 			ledgertest.CheckCluster(&r, m.Open(), "default", issued)
@@ -113,38 +118,38 @@ func TestCheckClusterFinds(t *testing.T) {
 // The store in memory complains by itself of what no ledger may do.
 func TestMemoryComplains(t *testing.T) {
 	const prefix = "/march/default/"
-	edit := func(key, from, to string) func(*ledgertest.Memory) ledger.Txn {
-		return func(m *ledgertest.Memory) ledger.Txn {
+	edit := func(key, from, to string) func(*ledgertest.Fake) store.Txn {
+		return func(m *ledgertest.Fake) store.Txn {
 			value, _ := m.Value(prefix + key)
-			return ledger.Txn{Then: []ledger.Op{{Put: &ledger.Put{Key: prefix + key, Value: []byte(strings.Replace(string(value), from, to, 1))}}}}
+			return store.Txn{Then: []store.Op{{Put: &store.Put{Key: prefix + key, Value: []byte(strings.ReplaceAll(string(value), from, to))}}}}
 		}
 	}
-	remove := func(key string) func(*ledgertest.Memory) ledger.Txn {
-		return func(*ledgertest.Memory) ledger.Txn { return ledger.Txn{Then: []ledger.Op{{Delete: prefix + key}}} }
+	remove := func(key string) func(*ledgertest.Fake) store.Txn {
+		return func(*ledgertest.Fake) store.Txn { return store.Txn{Then: []store.Op{{Delete: prefix + key}}} }
 	}
 	for _, test := range []struct {
 		name string
-		txn  func(*ledgertest.Memory) ledger.Txn
+		txn  func(*ledgertest.Fake) store.Txn
 		says string
 	}{
 		{"a raised mark", edit("marks/a/t", `"next":"1`, `"next":"91`), ""},
 		{"a tag deleted", remove("tags/t"), ""},
 		{"a mark that falls", edit("marks/a/t", `"next":"1`, `"next":"`), "falls from"},
 		{"a mark deleted", remove("marks/a/t"), "never may be"},
-		{"a layout deleted", remove("layouts/0000000000000000001"), "never may be"},
-		{"an era deleted", remove("eras/a/t/0000000000000000001"), "never may be"},
+		{"a layout deleted", remove("layouts/0000000000000000001"), "not its turn"},
+		{"an era gone", edit("marks/a/t", `{"version":"1",`, `{"version":"2",`), "does not fit"},
 		{"the identity deleted", remove("identity"), "never may be"},
 		{"a version reused", edit("layouts/0000000000000000001", `"boundary":"10"`, `"boundary":"11"`), "written again"},
-		{"an era rewritten", edit("eras/a/t/0000000000000000001", `"first":"1"`, `"first":"2"`), "written again"},
+		{"an era rewritten", edit("marks/a/t", `"first":"1"`, `"first":"2"`), "does not fit"},
 		{"a layout without a new version", edit("layout", `"boundary":"10"`, `"boundary":"11"`), "version goes from 2 to 2"},
 		{"a layout without its history", edit("layout", `"version":"2"`, `"version":"3"`), "without its history"},
 		{"a room that is forgotten", edit("layout", `"ever":["a","b"]`, `"ever":["a"]`), "rooms that ever were"},
 		{"a lease under another layout", edit("marks/a/t", `"layout_revision":"`, `"layout_revision":"9`), "stamp of layout"},
-		{"a lease without conditions", edit("marks/a/t", `"first":"`, `"first":"1`), "without a condition on rooms/a/"},
+		{"a lease without conditions", edit("marks/a/t", "120", "125"), "without a condition on rooms/a/"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r recorder
-			m := ledgertest.NewMemory(&r)
+			m := ledgertest.NewFake(&r)
 			issue(t, m.Open())
 			if len(r.said) > 0 {
 				t.Fatalf("before: %v", r.said)

@@ -2,43 +2,56 @@ package ledgertest
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // The complaints are a second opinion on what package ledger writes: they know
 // the keys and the JSON from the design alone, not from the ledger's code.
 
-type seenEra struct {
+type seenStamp struct {
 	Epoch    string `json:"epoch"`
 	Revision int64  `json:"layout_revision,string"`
-	Version  int64  `json:"version,string"`
-	First    int64  `json:"first,string"`
-	End      int64  `json:"end,string"`
+}
+
+type seenEra struct {
+	Version int64  `json:"version,string"`
+	Epoch   string `json:"epoch"`
+	First   int64  `json:"first,string"`
+	End     int64  `json:"end,string"`
 }
 
 type seenMark struct {
-	Next int64    `json:"next,string"`
-	Era  *seenEra `json:"era"`
+	Next  int64     `json:"next,string"`
+	Stamp seenStamp `json:"stamp"`
+	Total int64     `json:"total,string"`
+	Began int64     `json:"began,string"`
+	Eras  []seenEra `json:"eras"`
 }
+
+// seenEras is how many eras a mark keeps.
+const seenEras = 8
 
 type seenLayout struct {
 	Version int64    `json:"version,string"`
 	Ever    []string `json:"ever"`
 }
 
-// forever are the keys that are never deleted, and once are never changed.
+// forever are the keys that are never deleted, once those that are never changed.
+// Of those in turn the oldest goes when another one comes.
 var (
-	forever = []string{"identity", "epoch", "layout", "layouts/", "marks/", "eras/", "audit/"}
-	once    = []string{"identity", "layouts/", "eras/", "audit/"}
+	forever = []string{"identity", "epoch", "layout", "marks/"}
+	once    = []string{"identity", "layouts/", "audit/"}
+	inTurn  = []string{"layouts/", "migrations/", "audit/"}
 )
 
 // complain fails the test where ops, which are about to be done because txn's
 // conditions decided so, are something that no ledger may ever do. The caller
 // holds mu.
-func (m *Memory) complain(txn ledger.Txn, ops []ledger.Op) {
+func (m *Fake) complain(txn store.Txn, ops []store.Op) {
 	for _, op := range ops {
 		if op.Put != nil {
 			if cluster, rest, ok := cut(op.Put.Key); ok {
@@ -46,10 +59,33 @@ func (m *Memory) complain(txn ledger.Txn, ops []ledger.Op) {
 			}
 			continue
 		}
-		if _, rest, ok := cut(op.Delete); ok && op.Get == nil && isOneOf(rest, forever) {
+		cluster, rest, ok := cut(op.Delete)
+		if !ok || op.Get != nil {
+			continue
+		}
+		if isOneOf(rest, forever) {
 			m.tb.Errorf("complaint: %s is deleted; it never may be", op.Delete)
 		}
+		if isOneOf(rest, inTurn) && !m.isTurn(ops, cluster, rest) {
+			m.tb.Errorf("complaint: %s is deleted, and it is not its turn", op.Delete)
+		}
 	}
+}
+
+// isTurn reports whether a key is the oldest of its kind, but for those that go
+// with it, and another one comes. The caller holds mu.
+func (m *Fake) isTurn(ops []store.Op, cluster, rest string) bool {
+	kind, _, _ := strings.Cut(rest, "/")
+	kind = cluster + kind + "/"
+	kvs, _ := m.mu.data.get(store.Get{Interval: store.Interval{Key: kind, End: cluster + rest}}, m.mu.data.rev)
+	for _, kv := range kvs {
+		if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Delete == kv.Key }) {
+			return false
+		}
+	}
+	return slices.ContainsFunc(ops, func(op store.Op) bool {
+		return op.Put != nil && strings.HasPrefix(op.Put.Key, kind)
+	})
 }
 
 // cut parts a key into the cluster's prefix and the rest.
@@ -68,36 +104,30 @@ func isOneOf(rest string, names []string) bool {
 	})
 }
 
-func (m *Memory) complainPut(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, cluster, rest string) {
+func (m *Fake) complainPut(txn store.Txn, ops []store.Op, put *store.Put, cluster, rest string) {
 	old, there := m.mu.data.at(put.Key, m.mu.data.rev)
-	if there && isOneOf(rest, once) && string(old.value) != string(put.Value) && !recovers(ops, cluster, rest, old.value, put.Value) {
+	if there && isOneOf(rest, once) && string(old.value) != string(put.Value) && !moves(ops, cluster, rest, old.value, put.Value) {
 		m.tb.Errorf("complaint: %s is written again with other content:\n was %s\n now %s", put.Key, old.value, put.Value)
 	}
 	switch {
 	case rest == "layout":
 		m.complainLayout(ops, put, cluster, old, there)
 	case strings.HasPrefix(rest, "marks/"):
-		m.complainMark(txn, ops, put, cluster, rest)
+		m.complainMark(txn, put, cluster, rest)
 	}
 }
 
-// recovers reports whether a recover writes what else is written once: the ID
-// of the etcd cluster, together with a new epoch; or again a lost era, further up
-// and from the same ID on.
-func recovers(ops []ledger.Op, cluster, rest string, old, now []byte) bool {
-	if rest == "identity" {
-		var was, is struct{ UUID string }
-		return json.Unmarshal(old, &was) == nil && json.Unmarshal(now, &is) == nil && was == is &&
-			slices.ContainsFunc(ops, func(op ledger.Op) bool { return op.Put != nil && op.Put.Key == cluster+"epoch" })
-	}
-	var was, is seenEra
-	return strings.HasPrefix(rest, "eras/") && json.Unmarshal(old, &was) == nil && json.Unmarshal(now, &is) == nil &&
-		was.Version == is.Version && was.First == is.First && was.End < is.End && was.Epoch != is.Epoch
+// moves reports whether a recover writes the ID of the etcd cluster, together with
+// a new epoch.
+func moves(ops []store.Op, cluster, rest string, old, now []byte) bool {
+	var was, is struct{ UUID string }
+	return rest == "identity" && json.Unmarshal(old, &was) == nil && json.Unmarshal(now, &is) == nil && was == is &&
+		slices.ContainsFunc(ops, func(op store.Op) bool { return op.Put != nil && op.Put.Key == cluster+"epoch" })
 }
 
 // complainLayout: the version grows, the rooms that ever were stay, and the
 // history gets the same value.
-func (m *Memory) complainLayout(ops []ledger.Op, put *ledger.Put, cluster string, old version, there bool) {
+func (m *Fake) complainLayout(ops []store.Op, put *store.Put, cluster string, old version, there bool) {
 	var was, now seenLayout
 	if err := json.Unmarshal(put.Value, &now); err != nil {
 		m.tb.Errorf("complaint: %s: %v", put.Key, err)
@@ -113,7 +143,7 @@ func (m *Memory) complainLayout(ops []ledger.Op, put *ledger.Put, cluster string
 			}
 		}
 	}
-	if !slices.ContainsFunc(ops, func(op ledger.Op) bool {
+	if !slices.ContainsFunc(ops, func(op store.Op) bool {
 		return op.Put != nil && strings.HasPrefix(op.Put.Key, cluster+"layouts/") && string(op.Put.Value) == string(put.Value)
 	}) {
 		m.tb.Errorf("complaint: layout version %d is written without its history", now.Version)
@@ -122,8 +152,8 @@ func (m *Memory) complainLayout(ops []ledger.Op, put *ledger.Put, cluster string
 
 // complainMark: next never falls, and a lease is made under the present epoch
 // and layout, under conditions on all that it stands on, above the floor, and
-// with the era that it ends.
-func (m *Memory) complainMark(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, cluster, rest string) {
+// keeps the latest eras.
+func (m *Fake) complainMark(txn store.Txn, put *store.Put, cluster, rest string) {
 	d := &m.mu.data
 	var now, was seenMark
 	if err := json.Unmarshal(put.Value, &now); err != nil {
@@ -138,10 +168,7 @@ func (m *Memory) complainMark(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, 
 	if now.Next < was.Next {
 		m.tb.Errorf("complaint: %s falls from %d to %d", put.Key, was.Next, now.Next)
 	}
-	if now.Era == nil || was.Era != nil && *now.Era == *was.Era {
-		if now.Era == nil && was.Era != nil {
-			m.tb.Errorf("complaint: %s loses its era: %s", put.Key, put.Value)
-		}
+	if reflect.DeepEqual(now.Eras, was.Eras) && now.Stamp == was.Stamp && now.Total == was.Total && now.Began == was.Began {
 		return // raised, not leased
 	}
 	_, room, _ := strings.Cut(rest, "/")
@@ -149,26 +176,46 @@ func (m *Memory) complainMark(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, 
 	layout, _ := d.at(cluster+"layout", d.rev)
 	epoch, _ := d.at(cluster+"epoch", d.rev)
 	var under seenLayout
-	var in struct{ Epoch string }
+	var in struct {
+		Epoch string
+		Total int64 `json:"margin_total,string"`
+	}
 	_, _ = json.Unmarshal(layout.value, &under), json.Unmarshal(epoch.value, &in)
-	era := now.Era
+	var era, last seenEra
+	if n := len(now.Eras); n > 0 {
+		era = now.Eras[n-1]
+	}
+	kept := was.Eras
+	if n := len(kept); n > 0 && was.Stamp == now.Stamp {
+		last, kept = kept[n-1], kept[:n-1]
+	}
+	kept = kept[max(len(kept)+1-seenEras, 0):]
+	began := was.Began
+	if was.Stamp.Epoch != now.Stamp.Epoch {
+		began = now.Began // anything from next up
+	}
 	switch {
-	case era.Revision != layout.rev || era.Version != under.Version:
-		m.tb.Errorf("complaint: %s carries the stamp of layout version %d at revision %d, but the layout is version %d at revision %d", put.Key, era.Version, era.Revision, under.Version, layout.rev)
-	case era.Epoch != in.Epoch || in.Epoch == "":
-		m.tb.Errorf("complaint: %s is leased in epoch %q, but the epoch is %s", put.Key, era.Epoch, epoch.value)
-	case era.First < 0 || era.End <= era.First || era.End != now.Next || era.First < was.Next && (was.Era == nil || was.Era.Version != era.Version):
+	case now.Stamp.Revision != layout.rev || era.Version != under.Version:
+		m.tb.Errorf("complaint: %s has the stamp of layout version %d, revision %d, but the layout is version %d, revision %d",
+			put.Key, era.Version, now.Stamp.Revision, under.Version, layout.rev)
+	case now.Stamp.Epoch != in.Epoch || in.Epoch == "" || era.Epoch != in.Epoch || now.Total != in.Total:
+		m.tb.Errorf("complaint: %s is leased in epoch %q, with the margin total %d, but the epoch is %s",
+			put.Key, now.Stamp.Epoch, now.Total, epoch.value)
+	case era.First < 0 || era.End <= era.First || era.End != now.Next, last.Version == 0 && era.First < was.Next,
+		last.Version != 0 && (era.First != last.First || era.End <= last.End),
+		now.Began != began || now.Began > era.First,
+		!slices.Equal(kept, now.Eras[:len(now.Eras)-1]):
 		m.tb.Errorf("complaint: %s does not fit: was %+v, now %s", put.Key, was, put.Value)
 	}
 	for _, needed := range []string{"epoch", "layout", "tags/" + tag, "rooms/" + room + "/", rest} {
-		if !slices.ContainsFunc(txn.If, func(c ledger.Cond) bool {
+		if !slices.ContainsFunc(txn.If, func(c store.Cond) bool {
 			key, ok := strings.CutPrefix(c.Key, cluster)
 			return ok && (key == needed || strings.HasSuffix(needed, "/") && strings.HasPrefix(key, needed) && c.ModRevision != 0)
 		}) {
 			m.tb.Errorf("complaint: %s is leased without a condition on %s", put.Key, needed)
 		}
 	}
-	if was.Era != nil && was.Era.Version == era.Version {
+	if last.Version != 0 {
 		return
 	}
 	// A new era: above all marks that do not already stand under this layout. One
@@ -180,15 +227,8 @@ func (m *Memory) complainMark(txn ledger.Txn, ops []ledger.Op, put *ledger.Put, 
 		if !ok || json.Unmarshal(v.value, &mark) != nil {
 			continue
 		}
-		if (mark.Era == nil || mark.Era.Revision != layout.rev) && mark.Next > era.First && v.rev < layout.rev {
+		if mark.Stamp.Revision != layout.rev && mark.Next > era.First && v.rev < layout.rev {
 			m.tb.Errorf("complaint: %s begins an era at %d, below the mark %d of room %s", put.Key, era.First, mark.Next, other)
 		}
-	}
-	if was.Era != nil && !slices.ContainsFunc(ops, func(op ledger.Op) bool {
-		var ended seenEra
-		return op.Put != nil && strings.HasPrefix(op.Put.Key, cluster+"eras/"+room+"/"+tag+"/") &&
-			json.Unmarshal(op.Put.Value, &ended) == nil && ended == *was.Era
-	}) {
-		m.tb.Errorf("complaint: %s begins an era without writing the one it ends, %+v", put.Key, *was.Era)
 	}
 }

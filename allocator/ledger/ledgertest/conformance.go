@@ -5,20 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Subject is an empty store under test, with the doors its interface does not
 // have.
 type Subject struct {
-	Store   ledger.Store
-	Another ledger.Store // a second connection to the same data
-	Compact func()       // drops the history before the present revision
+	Store   store.Store
+	Another store.Store // a second connection to the same data
+	Compact func()      // drops the history before the present revision
 }
 
 // RunStore holds a store to what ledger.Store promises. open is called once
@@ -35,7 +34,6 @@ func RunStore(t *testing.T, open func(t *testing.T) Subject) {
 		{"reads in a transaction see its writes", testReadYourWrites},
 		{"deletes", testDeletes},
 		{"refused transactions", testRefused},
-		{"leases", testLeases},
 		{"watch", testWatch},
 		{"watch of what is compacted", testCompacted},
 		{"a context that ended", testContext},
@@ -48,16 +46,16 @@ func RunStore(t *testing.T, open func(t *testing.T) Subject) {
 
 // The operations of a transaction, in short.
 
-func put(key, value string) ledger.Op {
-	return ledger.Op{Put: &ledger.Put{Key: key, Value: []byte(value)}}
+func put(key, value string) store.Op {
+	return store.Op{Put: &store.Put{Key: key, Value: []byte(value)}}
 }
-func del(key string) ledger.Op { return ledger.Op{Delete: key} }
-func get(key, end string) ledger.Op {
-	return ledger.Op{Get: &ledger.Get{Interval: ledger.Interval{Key: key, End: end}}}
+func del(key string) store.Op { return store.Op{Delete: key} }
+func get(key, end string) store.Op {
+	return store.Op{Get: &store.Get{Interval: store.Interval{Key: key, End: end}}}
 }
 
 // do makes a transaction that must not fail.
-func do(t *testing.T, s ledger.Store, txn ledger.Txn) ledger.Answer {
+func do(t *testing.T, s store.Store, txn store.Txn) store.Answer {
 	t.Helper()
 	answer, err := s.Txn(t.Context(), txn)
 	if err != nil {
@@ -66,13 +64,13 @@ func do(t *testing.T, s ledger.Store, txn ledger.Txn) ledger.Answer {
 	return answer
 }
 
-func write(t *testing.T, s ledger.Store, ops ...ledger.Op) ledger.Answer {
+func write(t *testing.T, s store.Store, ops ...store.Op) store.Answer {
 	t.Helper()
-	return do(t, s, ledger.Txn{Then: ops})
+	return do(t, s, store.Txn{Then: ops})
 }
 
 // list shows what a Get found as key=value.
-func list(kvs []ledger.KV) []string {
+func list(kvs []store.KV) []string {
 	out := []string{}
 	for _, kv := range kvs {
 		out = append(out, fmt.Sprintf("%s=%s", kv.Key, kv.Value))
@@ -113,29 +111,29 @@ func testConditions(t *testing.T, s Subject) {
 	write(t, s.Store, put("other", "1"))
 	for _, test := range []struct {
 		name string
-		cond ledger.Cond
+		cond store.Cond
 		want bool
 	}{
-		{"absent, is", ledger.Cond{Key: "x"}, true},
-		{"absent, is not", ledger.Cond{Key: "a"}, false},
-		{"mod revision, is", ledger.Cond{Key: "a", ModRevision: at}, true},
-		{"mod revision, is not", ledger.Cond{Key: "a", ModRevision: at + 1}, false},
-		{"mod revision of an absent key", ledger.Cond{Key: "x", ModRevision: at}, false},
-		{"value, is", ledger.Cond{Key: "a", Value: []byte("1")}, true},
-		{"value, is not", ledger.Cond{Key: "a", Value: []byte("2")}, false},
-		{"value of an absent key", ledger.Cond{Key: "x", Value: []byte("1")}, false},
-		{"empty value, is", ledger.Cond{Key: "empty", Value: []byte{}}, true},
-		{"empty value, is not", ledger.Cond{Key: "a", Value: []byte{}}, false},
-		{"empty value of an absent key", ledger.Cond{Key: "x", Value: []byte{}}, false},
-		{"both, are", ledger.Cond{Key: "a", ModRevision: at, Value: []byte("1")}, true},
-		{"both, the revision is not", ledger.Cond{Key: "a", ModRevision: at + 1, Value: []byte("1")}, false},
-		{"both, the value is not", ledger.Cond{Key: "a", ModRevision: at, Value: []byte("2")}, false},
+		{"absent, is", store.Cond{Key: "x"}, true},
+		{"absent, is not", store.Cond{Key: "a"}, false},
+		{"mod revision, is", store.Cond{Key: "a", ModRevision: at}, true},
+		{"mod revision, is not", store.Cond{Key: "a", ModRevision: at + 1}, false},
+		{"mod revision of an absent key", store.Cond{Key: "x", ModRevision: at}, false},
+		{"value, is", store.Cond{Key: "a", Value: []byte("1")}, true},
+		{"value, is not", store.Cond{Key: "a", Value: []byte("2")}, false},
+		{"value of an absent key", store.Cond{Key: "x", Value: []byte("1")}, false},
+		{"empty value, is", store.Cond{Key: "empty", Value: []byte{}}, true},
+		{"empty value, is not", store.Cond{Key: "a", Value: []byte{}}, false},
+		{"empty value of an absent key", store.Cond{Key: "x", Value: []byte{}}, false},
+		{"both, are", store.Cond{Key: "a", ModRevision: at, Value: []byte("1")}, true},
+		{"both, the revision is not", store.Cond{Key: "a", ModRevision: at + 1, Value: []byte("1")}, false},
+		{"both, the value is not", store.Cond{Key: "a", ModRevision: at, Value: []byte("2")}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := do(t, s.Store, ledger.Txn{If: []ledger.Cond{test.cond}}).Succeeded; got != test.want {
+			if got := do(t, s.Store, store.Txn{If: []store.Cond{test.cond}}).Succeeded; got != test.want {
 				t.Errorf("%+v: %v, want %v", test.cond, got, test.want)
 			}
-			both := do(t, s.Store, ledger.Txn{If: []ledger.Cond{{Key: "a", ModRevision: at}, test.cond}})
+			both := do(t, s.Store, store.Txn{If: []store.Cond{{Key: "a", ModRevision: at}, test.cond}})
 			if both.Succeeded != test.want {
 				t.Errorf("after one that holds, %+v: %v, want %v", test.cond, both.Succeeded, test.want)
 			}
@@ -144,10 +142,10 @@ func testConditions(t *testing.T, s Subject) {
 }
 
 func testBranches(t *testing.T, s Subject) {
-	txn := ledger.Txn{
-		If:   []ledger.Cond{{Key: "a"}},
-		Then: []ledger.Op{put("a", "then")},
-		Else: []ledger.Op{get("a", ""), get("none", ""), put("b", "else")},
+	txn := store.Txn{
+		If:   []store.Cond{{Key: "a"}},
+		Then: []store.Op{put("a", "then")},
+		Else: []store.Op{get("a", ""), get("none", ""), put("b", "else")},
 	}
 	if first := do(t, s.Store, txn); !first.Succeeded || len(first.Got) != 0 {
 		t.Errorf("first: %+v", first)
@@ -163,7 +161,7 @@ func testBranches(t *testing.T, s Subject) {
 		t.Error(diff)
 	}
 	rev := write(t, s.Store, get("a", "")).Revision
-	if empty := do(t, s.Store, ledger.Txn{If: []ledger.Cond{{Key: "a"}}, Then: []ledger.Op{put("a", "x")}}); empty.Succeeded || empty.Revision != rev {
+	if empty := do(t, s.Store, store.Txn{If: []store.Cond{{Key: "a"}}, Then: []store.Op{put("a", "x")}}); empty.Succeeded || empty.Revision != rev {
 		t.Errorf("an empty Else went from revision %d to %+v", rev, empty)
 	}
 }
@@ -174,25 +172,31 @@ func testRanges(t *testing.T, s Subject) {
 	}
 	for _, test := range []struct {
 		name string
-		get  ledger.Get
+		get  store.Get
 		want []string
 	}{
-		{"one key", ledger.Get{Interval: ledger.Interval{Key: "k/1"}}, []string{"k/1"}},
-		{"one key that is not there", ledger.Get{Interval: ledger.Interval{Key: "k/3"}}, nil},
-		{"a prefix", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
-		{"its end is exclusive", ledger.Get{Interval: ledger.Interval{Key: "k/1", End: "k/2"}}, []string{"k/1", "k/1\x00", "k/10"}},
-		{"limit", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Limit: 2}, []string{"k/", "k/1"}},
-		{"a limit above", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Limit: 9}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
-		{"descending", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Descending: true}, []string{"k/2", "k/10", "k/1\x00", "k/1", "k/"}},
-		{"the last two", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k0"}, Descending: true, Limit: 2}, []string{"k/2", "k/10"}},
-		{"empty", ledger.Get{Interval: ledger.Interval{Key: "k/", End: "k/"}}, nil},
-		{"backwards", ledger.Get{Interval: ledger.Interval{Key: "k/2", End: "k/1"}}, nil},
-		{"keys only", ledger.Get{Interval: ledger.Interval{Key: "k/1", End: "k/2"}, KeysOnly: true}, []string{"k/1", "k/1\x00", "k/10"}},
+		{"one key", store.Get{Interval: store.Interval{Key: "k/1"}}, []string{"k/1"}},
+		{"one key that is not there", store.Get{Interval: store.Interval{Key: "k/3"}}, nil},
+		{"a prefix", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
+		{"its end is exclusive", store.Get{Interval: store.Interval{Key: "k/1", End: "k/2"}}, []string{"k/1", "k/1\x00", "k/10"}},
+		{"limit", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Limit: 2}, []string{"k/", "k/1"}},
+		{"a limit above", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Limit: 9}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
+		{"descending", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Descending: true}, []string{"k/2", "k/10", "k/1\x00", "k/1", "k/"}},
+		{"the last two", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Descending: true, Limit: 2}, []string{"k/2", "k/10"}},
+		{"empty", store.Get{Interval: store.Interval{Key: "k/", End: "k/"}}, nil},
+		{"backwards", store.Get{Interval: store.Interval{Key: "k/2", End: "k/1"}}, nil},
+		{"keys only", store.Get{Interval: store.Interval{Key: "k/1", End: "k/2"}, KeysOnly: true}, []string{"k/1", "k/1\x00", "k/10"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := write(t, s.Store, ledger.Op{Get: &test.get}).Got
+			answer := write(t, s.Store, store.Op{Get: &test.get})
+			got := answer.Got
 			if len(got) != 1 || len(got[0]) != len(test.want) {
 				t.Fatalf("got %+v, want %q", got, test.want)
+			}
+			all := test.get
+			all.Limit = 0
+			if n := len(write(t, s.Store, store.Op{Get: &all}).Got[0]); len(answer.Counts) != 1 || answer.Counts[0] != int64(n) {
+				t.Errorf("counted %d, want %d", answer.Counts, n)
 			}
 			for i, kv := range got[0] {
 				if kv.Key != test.want[i] || kv.ModRevision == 0 {
@@ -231,7 +235,7 @@ func testDeletes(t *testing.T, s Subject) {
 	if diff := cmp.Diff([]string{"ab=1"}, list(write(t, s.Store, get("a", "b")).Got[0])); diff != "" {
 		t.Error(diff)
 	}
-	if !do(t, s.Store, ledger.Txn{If: []ledger.Cond{{Key: "a"}}}).Succeeded {
+	if !do(t, s.Store, store.Txn{If: []store.Cond{{Key: "a"}}}).Succeeded {
 		t.Error("a deleted key is not absent")
 	}
 	again := write(t, s.Store, put("a", "2"))
@@ -242,21 +246,20 @@ func testDeletes(t *testing.T, s Subject) {
 
 func testRefused(t *testing.T, s Subject) {
 	rev := write(t, s.Store, put("a", "1")).Revision
-	many := make([]ledger.Op, 129)
+	many := make([]store.Op, 129)
 	for i := range many {
 		many[i] = get(fmt.Sprintf("k%d", i), "")
 	}
 	for _, test := range []struct {
 		name string
-		txn  ledger.Txn
+		txn  store.Txn
 		kind allocator.Kind
 	}{
-		{"two puts of a key", ledger.Txn{Then: []ledger.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
-		{"two puts of a key in the other branch", ledger.Txn{Then: []ledger.Op{put("a", "3")}, Else: []ledger.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
-		{"put and delete of a key", ledger.Txn{Then: []ledger.Op{put("b", "1"), del("b")}}, allocator.Internal},
-		{"129 operations", ledger.Txn{Then: many}, allocator.Internal},
-		{"an empty key", ledger.Txn{Then: []ledger.Op{put("", "1")}}, allocator.Internal},
-		{"a lease that is not there", ledger.Txn{Then: []ledger.Op{put("a", "3"), {Put: &ledger.Put{Key: "b", Value: []byte("1"), Lease: 12345}}}}, allocator.NotFound},
+		{"two puts of a key", store.Txn{Then: []store.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
+		{"two puts of a key in the other branch", store.Txn{Then: []store.Op{put("a", "3")}, Else: []store.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
+		{"put and delete of a key", store.Txn{Then: []store.Op{put("b", "1"), del("b")}}, allocator.Internal},
+		{"129 operations", store.Txn{Then: many}, allocator.Internal},
+		{"an empty key", store.Txn{Then: []store.Op{put("", "1")}}, allocator.Internal},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := s.Store.Txn(t.Context(), test.txn)
@@ -274,15 +277,14 @@ func testRefused(t *testing.T, s Subject) {
 func testContext(t *testing.T, s Subject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, txn := s.Store.Txn(ctx, ledger.Txn{Then: []ledger.Op{put("a", "1")}})
-	_, grant := s.Store.Grant(ctx, time.Minute)
+	_, txn := s.Store.Txn(ctx, store.Txn{Then: []store.Op{put("a", "1")}})
 	_, status := s.Store.Status(ctx)
-	for name, err := range map[string]error{"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(ctx, 1), "Status": status} {
+	for name, err := range map[string]error{"Txn": txn, "Status": status} {
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			t.Errorf("%s: error %v, want Unavailable", name, err)
 		}
 	}
-	for change := range s.Store.Watch(ctx, []ledger.Interval{{Key: "a"}}, 1) {
+	for change := range s.Store.Watch(ctx, []store.Interval{{Key: "a"}}, 1) {
 		if change.Err == nil {
 			t.Errorf("Watch: %+v", change)
 		}
@@ -291,7 +293,7 @@ func testContext(t *testing.T, s Subject) {
 }
 
 func testClosed(t *testing.T, s Subject) {
-	watch := s.Store.Watch(t.Context(), []ledger.Interval{{Key: "a"}}, write(t, s.Store, get("a", "")).Revision+1)
+	watch := s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, write(t, s.Store, get("a", "")).Revision+1)
 	write(t, s.Another, put("a", "1"))
 	if change := <-watch; change.Err != nil {
 		t.Fatalf("watch: %v", change.Err)
@@ -301,12 +303,11 @@ func testClosed(t *testing.T, s Subject) {
 			t.Fatalf("Close: %v", err)
 		}
 	}
-	_, txn := s.Store.Txn(t.Context(), ledger.Txn{})
-	_, grant := s.Store.Grant(t.Context(), time.Minute)
+	_, txn := s.Store.Txn(t.Context(), store.Txn{})
 	_, status := s.Store.Status(t.Context())
 	errs := map[string]error{
-		"Txn": txn, "Grant": grant, "KeepAlive": s.Store.KeepAlive(t.Context(), 1), "Status": status,
-		"a watch that was open": last(watch), "a new watch": last(s.Store.Watch(t.Context(), []ledger.Interval{{Key: "a"}}, 1)),
+		"Txn": txn, "Status": status,
+		"a watch that was open": last(watch), "a new watch": last(s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, 1)),
 	}
 	for name, err := range errs {
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
@@ -317,7 +318,7 @@ func testClosed(t *testing.T, s Subject) {
 }
 
 // last reads a watch to its end and returns its error.
-func last(watch <-chan ledger.Change) error {
+func last(watch <-chan store.Change) error {
 	err := errors.New("the channel was closed without an error")
 	for change := range watch {
 		err = change.Err
@@ -328,7 +329,7 @@ func last(watch <-chan ledger.Change) error {
 // A member's raft index is above that of every status that was taken before a
 // write which it has shown.
 func testStatus(t *testing.T, s Subject) {
-	status := func(s ledger.Store) ledger.Status {
+	status := func(s store.Store) store.Status {
 		t.Helper()
 		status, err := s.Status(t.Context())
 		if err != nil {

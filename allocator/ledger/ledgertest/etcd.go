@@ -1,6 +1,6 @@
-// Package ledgertest has what tests of and above the ledger stand on: a real
-// etcd in the test's process, a store in memory with faults at will, the suite
-// that holds both to the same behaviour, and the check of a whole cluster that
+// Package ledgertest helps to test the ledger and the packages above it. It has a real
+// etcd in the test's process, a store in memory that makes faults on demand, a suite
+// that checks that both behave alike, and the check of a whole cluster that
 // integration tests end with.
 package ledgertest
 
@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/embedded"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Etcd is a real etcd member in this process.
@@ -61,11 +61,11 @@ func (e *Etcd) Stop() {
 }
 
 // Compact drops all history up to the present revision of store.
-func (e *Etcd) Compact(tb testing.TB, store ledger.Store) {
+func (e *Etcd) Compact(tb testing.TB, etcd store.Store) {
 	tb.Helper()
-	answer, err := store.Txn(tb.Context(), ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: ledger.Interval{Key: "x"}}}}})
+	answer, err := etcd.Txn(tb.Context(), store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "x"}}}}})
 	if err == nil {
-		err = e.server.Compact(tb.Context(), answer.Revision)
+		err = etcd.Compact(tb.Context(), answer.Revision)
 	}
 	if err != nil {
 		tb.Fatal(fmt.Errorf("compact: %w", err))
@@ -73,12 +73,12 @@ func (e *Etcd) Compact(tb testing.TB, store ledger.Store) {
 }
 
 // Store returns a store over the member, closed when the test ends.
-func (e *Etcd) Store(tb testing.TB) ledger.Store {
+func (e *Etcd) Store(tb testing.TB) store.Store {
 	tb.Helper()
-	store, err := ledger.NewEtcd(ledger.EtcdConfig{Endpoints: []string{e.Endpoint}})
+	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{e.Endpoint}})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = store.Close() })
-	return store
+	tb.Cleanup(func() { _ = etcd.Close() })
+	return etcd
 }

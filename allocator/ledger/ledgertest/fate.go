@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Fate is what becomes of a transaction.
@@ -53,8 +53,8 @@ func Fates() []FateName {
 }
 
 // Writes reports whether txn has a Put or a Delete in either branch.
-func Writes(txn ledger.Txn) bool {
-	for _, ops := range [][]ledger.Op{txn.Then, txn.Else} {
+func Writes(txn store.Txn) bool {
+	for _, ops := range [][]store.Op{txn.Then, txn.Else} {
 		for _, op := range ops {
 			if op.Get == nil {
 				return true
@@ -66,14 +66,14 @@ func Writes(txn ledger.Txn) bool {
 
 // lateTxn is a transaction on its way.
 type lateTxn struct {
-	txn   ledger.Txn
+	txn   store.Txn
 	after int // it is done before the transaction with this number
 }
 
 // Txn implements ledger.Store.
-func (c *Conn) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
+func (c *Conn) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if err := c.alive(ctx); err != nil {
-		return ledger.Answer{}, err
+		return store.Answer{}, err
 	}
 	c.mu.Lock()
 	choose := c.mu.fate
@@ -87,8 +87,8 @@ func (c *Conn) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 	defer m.mu.Unlock()
 	m.mu.count++
 	m.arrive(false)
-	unknown := func(why string) (ledger.Answer, error) {
-		return ledger.Answer{}, allocator.Errorf(allocator.Unavailable, "memory: %s", why)
+	unknown := func(why string) (store.Answer, error) {
+		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "memory: %s", why)
 	}
 	switch fate.Name {
 	case NotDone:
@@ -104,12 +104,12 @@ func (c *Conn) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 		}
 	case Twice:
 		if _, err := m.apply(txn, true); err != nil {
-			return ledger.Answer{}, err
+			return store.Answer{}, err
 		}
 	}
 	answer, err := m.apply(txn, true)
 	if err != nil {
-		return ledger.Answer{}, err
+		return store.Answer{}, err
 	}
 	switch fate.Name {
 	case DoneAnswerLost:
@@ -125,14 +125,14 @@ func (c *Conn) Txn(ctx context.Context, txn ledger.Txn) (ledger.Answer, error) {
 }
 
 // Arrive has all late transactions happen now.
-func (m *Memory) Arrive() {
+func (m *Fake) Arrive() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.arrive(true)
 }
 
 // arrive does the late transactions whose time has come. The caller holds mu.
-func (m *Memory) arrive(all bool) {
+func (m *Fake) arrive(all bool) {
 	for i := 0; i < len(m.mu.late); {
 		if l := m.mu.late[i]; all || l.after < m.mu.count {
 			m.mu.late = append(m.mu.late[:i], m.mu.late[i+1:]...)
@@ -144,35 +144,30 @@ func (m *Memory) arrive(all bool) {
 }
 
 // readAt answers a pure read from a snapshot. The caller holds mu.
-func (m *Memory) readAt(txn ledger.Txn, rev int64) ledger.Answer {
+func (m *Fake) readAt(txn store.Txn, rev int64) store.Answer {
 	d := &m.mu.data
-	answer := ledger.Answer{Sender: m.sender(), Revision: rev, Succeeded: d.holds(txn.If, rev)}
+	answer := store.Answer{Sender: m.sender(), Revision: rev, Succeeded: d.holds(txn.If, rev)}
 	ops := txn.Then
 	if !answer.Succeeded {
 		ops = txn.Else
 	}
 	for _, op := range ops {
-		answer.Got = append(answer.Got, d.get(*op.Get, rev))
+		d.answer(&answer, *op.Get, rev)
 	}
 	return answer
 }
 
 // apply does a transaction. An error means that nothing was done. The caller
 // holds mu.
-func (m *Memory) apply(txn ledger.Txn, watchful bool) (ledger.Answer, error) {
+func (m *Fake) apply(txn store.Txn, watchful bool) (store.Answer, error) {
 	d := &m.mu.data
 	if err := check(txn); err != nil {
-		return ledger.Answer{}, err
+		return store.Answer{}, err
 	}
-	answer := ledger.Answer{Sender: m.sender(), Succeeded: d.holds(txn.If, d.rev)}
+	answer := store.Answer{Sender: m.sender(), Succeeded: d.holds(txn.If, d.rev)}
 	ops := txn.Then
 	if !answer.Succeeded {
 		ops = txn.Else
-	}
-	for _, op := range ops {
-		if op.Put != nil && op.Put.Lease != 0 && m.mu.leases[op.Put.Lease] == nil {
-			return ledger.Answer{}, allocator.Errorf(allocator.NotFound, "memory: requested lease not found")
-		}
 	}
 	if watchful {
 		m.complain(txn, ops)
@@ -184,10 +179,10 @@ func (m *Memory) apply(txn ledger.Txn, watchful bool) (ledger.Answer, error) {
 	for _, op := range ops {
 		switch {
 		case op.Put != nil:
-			d.set(op.Put.Key, version{rev: next, value: append([]byte{}, op.Put.Value...), lease: op.Put.Lease})
+			d.set(op.Put.Key, version{rev: next, value: append([]byte{}, op.Put.Value...)})
 			wrote = true
 		case op.Get != nil:
-			answer.Got = append(answer.Got, d.get(*op.Get, next))
+			d.answer(&answer, *op.Get, next)
 		default:
 			if _, ok := d.at(op.Delete, next); ok {
 				d.set(op.Delete, version{rev: next, deleted: true})
@@ -204,7 +199,7 @@ func (m *Memory) apply(txn ledger.Txn, watchful bool) (ledger.Answer, error) {
 }
 
 // check refuses what etcd refuses, whichever branch would be done.
-func check(txn ledger.Txn) error {
+func check(txn store.Txn) error {
 	const maxOps = 128 // etcd's default
 	if len(txn.If) > maxOps || len(txn.Then) > maxOps || len(txn.Else) > maxOps {
 		return allocator.Errorf(allocator.Internal, "memory: too many operations in txn request")
@@ -214,7 +209,7 @@ func check(txn ledger.Txn) error {
 			return allocator.Errorf(allocator.Internal, "memory: key is not provided")
 		}
 	}
-	for _, ops := range [][]ledger.Op{txn.Then, txn.Else} {
+	for _, ops := range [][]store.Op{txn.Then, txn.Else} {
 		puts, deletes := make(map[string]bool), make(map[string]bool)
 		for _, op := range ops {
 			key := op.Delete

@@ -3,7 +3,7 @@ package ledgertest
 import (
 	"slices"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // mvcc is every key at every revision.
@@ -19,7 +19,6 @@ type mvcc struct {
 type version struct {
 	rev     int64
 	value   []byte
-	lease   int64
 	deleted bool
 }
 
@@ -61,22 +60,23 @@ func (d *mvcc) set(key string, v version) {
 	d.log[v.rev] = append(d.log[v.rev], key)
 }
 
-// get is a range read at a revision.
-func (d *mvcc) get(g ledger.Get, rev int64) []ledger.KV {
-	kvs := []ledger.KV{}
+// get is a range read at a revision. It returns how many keys the range has, too.
+func (d *mvcc) get(g store.Get, rev int64) ([]store.KV, int64) {
+	kvs := []store.KV{}
 	first, _ := slices.BinarySearch(d.keys, g.Key)
 	for _, key := range d.keys[first:] {
 		if !in(g.Interval, key) {
 			break
 		}
 		if v, ok := d.at(key, rev); ok {
-			kvs = append(kvs, ledger.KV{Key: key, Value: v.value, ModRevision: v.rev})
+			kvs = append(kvs, store.KV{Key: key, Value: v.value, ModRevision: v.rev})
 		}
 	}
+	count := int64(len(kvs))
 	if g.Descending {
 		slices.Reverse(kvs)
 	}
-	if g.Limit > 0 && int64(len(kvs)) > g.Limit {
+	if g.Limit > 0 && count > g.Limit {
 		kvs = kvs[:g.Limit]
 	}
 	if g.KeysOnly {
@@ -84,11 +84,17 @@ func (d *mvcc) get(g ledger.Get, rev int64) []ledger.KV {
 			kvs[i].Value = nil
 		}
 	}
-	return kvs
+	return kvs, count
+}
+
+// answer adds what a range read finds to an answer.
+func (d *mvcc) answer(a *store.Answer, g store.Get, rev int64) {
+	kvs, count := d.get(g, rev)
+	a.Got, a.Counts = append(a.Got, kvs), append(a.Counts, count)
 }
 
 // in reports whether key is in the interval.
-func in(i ledger.Interval, key string) bool {
+func in(i store.Interval, key string) bool {
 	if i.End == "" {
 		return key == i.Key
 	}
@@ -97,7 +103,7 @@ func in(i ledger.Interval, key string) bool {
 
 // holds reports whether all conditions hold at a revision. An absent key has
 // mod revision 0 and no value, not even an empty one.
-func (d *mvcc) holds(conds []ledger.Cond, rev int64) bool {
+func (d *mvcc) holds(conds []store.Cond, rev int64) bool {
 	for _, c := range conds {
 		v, ok := d.at(c.Key, rev)
 		if !ok {
@@ -114,28 +120,17 @@ func (d *mvcc) holds(conds []ledger.Cond, rev int64) bool {
 }
 
 // changes returns what a revision changed in the intervals.
-func (d *mvcc) changes(rev int64, intervals []ledger.Interval) []ledger.KV {
-	var kvs []ledger.KV
+func (d *mvcc) changes(rev int64, intervals []store.Interval) []store.KV {
+	var kvs []store.KV
 	for _, key := range d.log[rev] {
-		if !slices.ContainsFunc(intervals, func(i ledger.Interval) bool { return in(i, key) }) {
+		if !slices.ContainsFunc(intervals, func(i store.Interval) bool { return in(i, key) }) {
 			continue
 		}
-		kv := ledger.KV{Key: key}
+		kv := store.KV{Key: key}
 		if v, ok := d.at(key, rev); ok {
 			kv.Value, kv.ModRevision = v.value, v.rev
 		}
 		kvs = append(kvs, kv)
 	}
 	return kvs
-}
-
-// under returns the keys that live under a lease, sorted.
-func (d *mvcc) under(lease int64) []string {
-	var keys []string
-	for _, key := range d.keys {
-		if v, ok := d.at(key, d.rev); ok && v.lease == lease {
-			keys = append(keys, key)
-		}
-	}
-	return keys
 }

@@ -19,7 +19,7 @@ const firstIndex = 3
 // is: its raft log begins anew, and watches break. bump is how far its revision
 // is raised on the way (--bump-revision). id is its cluster's ID from then on: a
 // restore keeps it where members and token are the same.
-func (m *Memory) Restore(revision int64, bump int64, id uint64) {
+func (m *Fake) Restore(revision int64, bump int64, id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.goBack(revision)
@@ -34,24 +34,41 @@ func (m *Memory) Restore(revision int64, bump int64, id uint64) {
 // directories of most members do that are copied back: its ID and its raft log are
 // what they were, and say nothing of it. more is how many revisions were written
 // since, to keys of others.
-func (m *Memory) RollBack(revision, more int64) {
+func (m *Fake) RollBack(revision, more int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.goBack(revision)
 	m.mu.data.rev += more
 }
 
+// Empty takes all data away, as a data volume that is not mounted does: from now on a
+// cluster with the given ID answers, in which nothing was ever written. It returns a
+// function that puts all data back.
+func (m *Fake) Empty(id uint64) (putBack func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	data, index, was := m.mu.data, m.mu.index, m.mu.id
+	m.exchange(newMVCC(), firstIndex, id)
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.exchange(data, index, was)
+	}
+}
+
+// exchange puts other data in the place of the store's. The caller holds mu.
+func (m *Fake) exchange(data mvcc, index, id uint64) {
+	m.mu.data, m.mu.index, m.mu.id, m.mu.late = data, index, id, nil
+	m.mu.breaks++
+	m.wake()
+}
+
 // goBack is what Restore and RollBack share. The caller holds mu.
-func (m *Memory) goBack(revision int64) {
+func (m *Fake) goBack(revision int64) {
 	was := m.mu.data
 	m.mu.data = was.until(revision)
 	m.mu.data.rev, m.mu.data.compacted = revision, min(was.compacted, revision) // what was compacted later is there again
 	m.mu.late = nil
-	for _, key := range m.mu.data.keys { // a restored etcd lease has its whole time again
-		if v, ok := m.mu.data.at(key, revision); ok && v.lease != 0 {
-			m.grant(v.lease)
-		}
-	}
 	m.mu.breaks++
 	m.wake()
 }
@@ -59,27 +76,14 @@ func (m *Memory) goBack(revision int64) {
 // Copy returns another etcd cluster with what the store holds now: a backup that
 // was restored elsewhere, for a rehearsal say. id is that cluster's, and index
 // how far its raft log has grown.
-func (m *Memory) Copy(id, index uint64) *Memory {
+func (m *Fake) Copy(id, index uint64) *Fake {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	other := NewMemory(m.tb)
+	other := NewFake(m.tb)
 	other.mu.data = m.mu.data.until(m.mu.data.rev)
 	other.mu.data.rev, other.mu.data.compacted = m.mu.data.rev, m.mu.data.compacted
 	other.mu.id, other.mu.index = id, max(index, firstIndex)
-	other.mu.serial = m.mu.serial + 1<<32 // no two etcd clusters give out the same leases
 	return other
-}
-
-// restoredTTL is that of etcd leases that are there again.
-const restoredTTL = 15 * time.Second
-
-// grant begins a lease again. The caller holds mu.
-func (m *Memory) grant(id int64) {
-	if l, ok := m.mu.leases[id]; ok {
-		l.timer.Reset(l.ttl)
-		return
-	}
-	m.mu.leases[id] = &memoryLease{ttl: restoredTTL, timer: time.AfterFunc(restoredTTL, func() { m.Expire(id) })}
 }
 
 // Backup saves a snapshot of the member, as `etcdctl snapshot save` does, and

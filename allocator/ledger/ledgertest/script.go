@@ -8,17 +8,17 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // RunScripts gives random transactions to both stores and wants the same
 // answers. Each script has keys of its own, so both may be used for all.
-func RunScripts(t *testing.T, a, b ledger.Store) {
+func RunScripts(t *testing.T, a, b store.Store) {
 	script := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		script++
 		prefix := fmt.Sprintf("s%06d/", script)
-		stores := [2]ledger.Store{a, b}
+		stores := [2]store.Store{a, b}
 		var base [2]int64 // the revision before the script
 		mods := [2][]int64{}
 		for i, s := range stores {
@@ -39,7 +39,7 @@ func RunScripts(t *testing.T, a, b ledger.Store) {
 
 // run makes txn and renders its outcome with revisions relative to base. mods
 // collects the revisions that were seen, for later conditions.
-func run(t *testing.T, s ledger.Store, txn ledger.Txn, base int64, mods *[]int64) string {
+func run(t *testing.T, s store.Store, txn store.Txn, base int64, mods *[]int64) string {
 	answer, err := s.Txn(t.Context(), txn)
 	if err != nil {
 		return fmt.Sprint("error ", allocator.KindOf(err))
@@ -57,7 +57,7 @@ func run(t *testing.T, s ledger.Store, txn ledger.Txn, base int64, mods *[]int64
 
 // drawTxn draws a transaction. It is made for each store from the revisions
 // that were seen of it: known of them.
-func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) ledger.Txn {
+func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) store.Txn {
 	key := rapid.Map(rapid.IntRange(0, 4), func(i int) string { return fmt.Sprint(prefix, i) })
 	value := rapid.SampledFrom([]string{"", "u", "v"})
 	type cond struct {
@@ -73,20 +73,20 @@ func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) ledger.Tx
 		}
 		conds = append(conds, c)
 	}
-	ops := func() (out []ledger.Op) {
+	ops := func() (out []store.Op) {
 		for range rapid.IntRange(0, 4).Draw(rt, "operations") {
 			switch rapid.IntRange(0, 3).Draw(rt, "operation") {
 			case 0:
 				out = append(out, del(key.Draw(rt, "key")))
 			case 1:
-				g := ledger.Get{
-					Interval: ledger.Interval{Key: key.Draw(rt, "key")}, Limit: rapid.Int64Range(0, 3).Draw(rt, "limit"),
+				g := store.Get{
+					Interval: store.Interval{Key: key.Draw(rt, "key")}, Limit: rapid.Int64Range(0, 3).Draw(rt, "limit"),
 					Descending: rapid.Bool().Draw(rt, "descending"), KeysOnly: rapid.Bool().Draw(rt, "keys only"),
 				}
 				if rapid.Bool().Draw(rt, "range") {
 					g.End = key.Draw(rt, "end")
 				}
-				out = append(out, ledger.Op{Get: &g})
+				out = append(out, store.Op{Get: &g})
 			default:
 				out = append(out, put(key.Draw(rt, "key"), value.Draw(rt, "value")))
 			}
@@ -94,10 +94,10 @@ func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) ledger.Tx
 		return out
 	}
 	then, otherwise := ops(), ops()
-	return func(mods []int64) ledger.Txn {
-		txn := ledger.Txn{Then: then, Else: otherwise}
+	return func(mods []int64) store.Txn {
+		txn := store.Txn{Then: then, Else: otherwise}
 		for _, c := range conds {
-			made := ledger.Cond{Key: c.key, Value: c.value}
+			made := store.Cond{Key: c.key, Value: c.value}
 			if c.mod >= 0 {
 				made.ModRevision = mods[c.mod]
 			}

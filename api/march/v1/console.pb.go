@@ -177,7 +177,10 @@ type GetLayoutResponse struct {
 	Halt *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
 	// Why what etcd has for the current layout cannot be used, and nothing is
 	// leased; empty where it can. The layout here is then the last good one.
-	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	// As GetOverviewResponse's, those that keep all rooms from leasing; only with the
+	// current layout.
+	Problems      []*Problem `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +250,13 @@ func (x *GetLayoutResponse) GetProblem() string {
 	return ""
 }
 
+func (x *GetLayoutResponse) GetProblems() []*Problem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 type ListLayoutsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most so many, 1 to 1,000; 0 for 100.
@@ -306,6 +316,8 @@ type ListLayoutsResponse struct {
 	Layouts []*LayoutRecord        `protobuf:"bytes,1,rep,name=layouts,proto3" json:"layouts,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Keys that were passed over.
+	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -352,6 +364,13 @@ func (x *ListLayoutsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListLayoutsResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
 }
 
 type ValidateLayoutRequest struct {
@@ -569,8 +588,11 @@ func (x *Mark) GetVersion() int64 {
 }
 
 type CreateTagRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// The name was never in use, in no history that a restore of etcd lost either:
+	// the tag's first leases need not leave free what recovers left free.
+	Fresh         bool `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -610,6 +632,13 @@ func (x *CreateTagRequest) GetTag() *Tag {
 		return x.Tag
 	}
 	return nil
+}
+
+func (x *CreateTagRequest) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
 }
 
 type CreateTagResponse struct {
@@ -708,7 +737,9 @@ type GetTagResponse struct {
 	// The chain of each instance that answered, by room and instance.
 	Chains []*Chain `protobuf:"bytes,3,rep,name=chains,proto3" json:"chains,omitempty"`
 	// The instances that did not answer, room/instance.
-	Silent        []string `protobuf:"bytes,4,rep,name=silent,proto3" json:"silent,omitempty"`
+	Silent []string `protobuf:"bytes,4,rep,name=silent,proto3" json:"silent,omitempty"`
+	// Keys that were passed over: marks that cannot be read.
+	Unreadable    []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -767,6 +798,13 @@ func (x *GetTagResponse) GetChains() []*Chain {
 func (x *GetTagResponse) GetSilent() []string {
 	if x != nil {
 		return x.Silent
+	}
+	return nil
+}
+
+func (x *GetTagResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
 	}
 	return nil
 }
@@ -839,6 +877,8 @@ type ListTagsResponse struct {
 	Tags  []*Tag                 `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Keys that were passed over.
+	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -885,6 +925,13 @@ func (x *ListTagsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListTagsResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
 }
 
 type SearchTagsRequest struct {
@@ -975,8 +1022,11 @@ type SearchTagsResponse struct {
 	Found int64 `protobuf:"varint,2,opt,name=found,proto3" json:"found,omitempty"`
 	Total int64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	// When the tags were read. Absent while this console reads them for the first
-	// time: total then tells how far it is, and there are no tags.
-	AsOf          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// time: total then tells how far it is, and there are tags only where the first ones
+	// by name were asked for, without their rates.
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Keys that were passed over.
+	Unreadable    []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1039,6 +1089,13 @@ func (x *SearchTagsResponse) GetAsOf() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *SearchTagsResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
 // TagSummary is a tag and how far it is.
 type TagSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1051,7 +1108,7 @@ type TagSummary struct {
 	// to 1.
 	Used float64 `protobuf:"fixed64,4,opt,name=used,proto3" json:"used,omitempty"`
 	// How long the room that comes to the limit first has until then, at its
-	// present rate; absent where nobody issues IDs of it now.
+	// present rate; absent if no room issues IDs of it now.
 	Lasts         *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts,proto3" json:"lasts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1295,7 +1352,7 @@ type Room struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Range *Range                 `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
-	// Registered instances, and those of them whose heartbeat is there.
+	// Registered instances, and those of them that are not silent.
 	Instances     int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Alive         int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1420,7 +1477,12 @@ type ListInstancesResponse struct {
 	// Why nothing is leased; absent while leasing is not halted.
 	Halt *Halt `protobuf:"bytes,2,opt,name=halt,proto3" json:"halt,omitempty"`
 	// As GetLayoutResponse's.
-	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Keys that were passed over.
+	Unreadable []*Unreadable `protobuf:"bytes,4,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// As GetOverviewResponse's, those that keep all rooms from leasing, and those of these
+	// instances and their keys.
+	Problems      []*Problem `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1476,14 +1538,31 @@ func (x *ListInstancesResponse) GetProblem() string {
 	return ""
 }
 
+func (x *ListInstancesResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
+func (x *ListInstancesResponse) GetProblems() []*Problem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // Halt says that leasing is halted in all rooms, until `march recover`: etcd
 // went back in time, or is to be restored.
 type Halt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who halted it: instance ROOM/NAME, or a person.
-	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
-	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// The instance (ROOM/NAME) or the person that halted leasing.
+	By   string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Why  string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// The instances that a recover has barred, as they tell; in the order of their
+	// names.
+	Barred        []*BarredInstance `protobuf:"bytes,4,rep,name=barred,proto3" json:"barred,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1539,6 +1618,74 @@ func (x *Halt) GetTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Halt) GetBarred() []*BarredInstance {
+	if x != nil {
+		return x.Barred
+	}
+	return nil
+}
+
+// BarredInstance is an instance that leases nothing until a recover has ended.
+type BarredInstance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Room          string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Barred        *Barred                `protobuf:"bytes,3,opt,name=barred,proto3" json:"barred,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BarredInstance) Reset() {
+	*x = BarredInstance{}
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BarredInstance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BarredInstance) ProtoMessage() {}
+
+func (x *BarredInstance) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BarredInstance.ProtoReflect.Descriptor instead.
+func (*BarredInstance) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *BarredInstance) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *BarredInstance) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BarredInstance) GetBarred() *Barred {
+	if x != nil {
+		return x.Barred
+	}
+	return nil
+}
+
 type Instance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -1547,20 +1694,27 @@ type Instance struct {
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	// The program's version.
 	Build string `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
-	// The version of the layout it serves: it issues no ID of an older one.
+	// The version of the layout it serves. It issues IDs of segments that were leased
+	// under this layout or a newer one, and of older segments that this layout keeps:
+	// its boundary is theirs, and the room's range in it contains theirs.
 	Version int64                  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether its heartbeat is there, and when the last one was sent.
+	// Whether the console that answers heard of it lately, and when its last
+	// heartbeat was sent, by its own clock.
 	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// For how long it may go on under a layout that was not confirmed again, and
 	// clients with what they leased from it.
 	Hold *durationpb.Duration `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`
-	// Since when its heartbeat has been missed; absent while it is there.
-	SilentSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
+	// For how long at least it has been silent, as the console that answers counted;
+	// absent while it is alive.
+	SilentFor *durationpb.Duration `protobuf:"bytes,10,opt,name=silent_for,json=silentFor,proto3" json:"silent_for,omitempty"`
 	// Whether it leases nothing until its marks are confirmed: it started without
 	// its journal, which the cluster requires.
 	Unconfirmed bool `protobuf:"varint,11,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	// Why its registration cannot be read; then no more is known than its name, and
+	// it counts as an instance that has not reported. Empty where it can.
+	Unreadable string `protobuf:"bytes,12,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
 	// What it tells of itself, where that was asked for; absent when it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
@@ -1573,7 +1727,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1739,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1752,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1664,9 +1818,9 @@ func (x *Instance) GetHold() *durationpb.Duration {
 	return nil
 }
 
-func (x *Instance) GetSilentSince() *timestamppb.Timestamp {
+func (x *Instance) GetSilentFor() *durationpb.Duration {
 	if x != nil {
-		return x.SilentSince
+		return x.SilentFor
 	}
 	return nil
 }
@@ -1676,6 +1830,13 @@ func (x *Instance) GetUnconfirmed() bool {
 		return x.Unconfirmed
 	}
 	return false
+}
+
+func (x *Instance) GetUnreadable() string {
+	if x != nil {
+		return x.Unreadable
+	}
+	return ""
 }
 
 func (x *Instance) GetStatus() *InstanceStatus {
@@ -1700,7 +1861,7 @@ type GetOverviewRequest struct {
 
 func (x *GetOverviewRequest) Reset() {
 	*x = GetOverviewRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1873,7 @@ func (x *GetOverviewRequest) String() string {
 func (*GetOverviewRequest) ProtoMessage() {}
 
 func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1886,7 @@ func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
 func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
 }
 
 type GetOverviewResponse struct {
@@ -1747,14 +1908,20 @@ type GetOverviewResponse struct {
 	// As GetLayoutResponse's.
 	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
 	// The settings of the whole cluster.
-	Settings      *Cluster `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`
+	Settings *Cluster `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Keys that were passed over.
+	Unreadable []*Unreadable `protobuf:"bytes,10,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// All that is wrong with the cluster as this console sees it, the worst first:
+	// what halt, problem, unreadable, the rooms' problems and the migration's say, and
+	// more. Of one kind it has the first 20, and how many more there are.
+	Problems      []*Problem `protobuf:"bytes,11,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetOverviewResponse) Reset() {
 	*x = GetOverviewResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1933,7 @@ func (x *GetOverviewResponse) String() string {
 func (*GetOverviewResponse) ProtoMessage() {}
 
 func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1946,7 @@ func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
 func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
@@ -1845,13 +2012,27 @@ func (x *GetOverviewResponse) GetSettings() *Cluster {
 	return nil
 }
 
+func (x *GetOverviewResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
+func (x *GetOverviewResponse) GetProblems() []*Problem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // RoomStatus is what the instances of a room tell of it, together.
 type RoomStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Absent for a room that has none in the current layout.
 	Range *Range `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
-	// Registered instances, those whose heartbeat is there, and those of them that
+	// Registered instances, those that are not silent, and those of them that
 	// answered and can issue IDs.
 	Instances int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Alive     int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
@@ -1859,7 +2040,7 @@ type RoomStatus struct {
 	// IDs per second now; absent until it was measured.
 	Rate *float64 `protobuf:"fixed64,6,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	// The rate in the last minutes, the oldest first, a value for every
-	// rate_every; -1 where nobody measured.
+	// rate_every; -1 where none was measured.
 	Rates     []float64            `protobuf:"fixed64,7,rep,packed,name=rates,proto3" json:"rates,omitempty"`
 	RateEvery *durationpb.Duration `protobuf:"bytes,8,opt,name=rate_every,json=rateEvery,proto3" json:"rate_every,omitempty"`
 	// The least of its instances; absent when no tag is in use.
@@ -1881,7 +2062,7 @@ type RoomStatus struct {
 
 func (x *RoomStatus) Reset() {
 	*x = RoomStatus{}
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +2074,7 @@ func (x *RoomStatus) String() string {
 func (*RoomStatus) ProtoMessage() {}
 
 func (x *RoomStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +2087,7 @@ func (x *RoomStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
 func (*RoomStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RoomStatus) GetName() string {
@@ -2024,7 +2205,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2217,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2230,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -2074,7 +2255,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2267,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2280,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 type ConfirmInstanceRequest struct {
@@ -2112,7 +2293,7 @@ type ConfirmInstanceRequest struct {
 
 func (x *ConfirmInstanceRequest) Reset() {
 	*x = ConfirmInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2305,7 @@ func (x *ConfirmInstanceRequest) String() string {
 func (*ConfirmInstanceRequest) ProtoMessage() {}
 
 func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2318,7 @@ func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ConfirmInstanceRequest) GetRoom() string {
@@ -2162,7 +2343,7 @@ type ConfirmInstanceResponse struct {
 
 func (x *ConfirmInstanceResponse) Reset() {
 	*x = ConfirmInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2355,7 @@ func (x *ConfirmInstanceResponse) String() string {
 func (*ConfirmInstanceResponse) ProtoMessage() {}
 
 func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,15 +2368,15 @@ func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 // Cluster is the settings of a whole cluster.
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "required": an instance that starts without its journal leases nothing until
-	// a live instance, or ConfirmInstance, has confirmed its marks. "optional": it
-	// does. Absent in a change: it stays.
+	// ConfirmInstance has confirmed its marks. "optional": it leases. Absent in a
+	// change: it stays.
 	Journal       *string `protobuf:"bytes,1,opt,name=journal,proto3,oneof" json:"journal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2203,7 +2384,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +2396,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +2409,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Cluster) GetJournal() string {
@@ -2246,7 +2427,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2439,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2452,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
 }
 
 type GetClusterResponse struct {
@@ -2285,7 +2466,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2478,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2491,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -2336,7 +2517,7 @@ type UpdateClusterRequest struct {
 
 func (x *UpdateClusterRequest) Reset() {
 	*x = UpdateClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2529,7 @@ func (x *UpdateClusterRequest) String() string {
 func (*UpdateClusterRequest) ProtoMessage() {}
 
 func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2542,7 @@ func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterRequest.ProtoReflect.Descriptor instead.
 func (*UpdateClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *UpdateClusterRequest) GetCluster() *Cluster {
@@ -2380,7 +2561,7 @@ type UpdateClusterResponse struct {
 
 func (x *UpdateClusterResponse) Reset() {
 	*x = UpdateClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2573,7 @@ func (x *UpdateClusterResponse) String() string {
 func (*UpdateClusterResponse) ProtoMessage() {}
 
 func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2586,7 @@ func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterResponse.ProtoReflect.Descriptor instead.
 func (*UpdateClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *UpdateClusterResponse) GetCluster() *Cluster {
@@ -2433,7 +2614,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2626,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2639,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -2503,13 +2684,15 @@ type ListAuditResponse struct {
 	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Keys that were passed over.
+	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2704,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2717,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -2549,6 +2732,13 @@ func (x *ListAuditResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListAuditResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
 }
 
 // AuditEntry is one change, recorded with it.
@@ -2571,7 +2761,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2773,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2786,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -2652,27 +2842,31 @@ var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x16march/v1/problem.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\",\n" +
 	"\x10GetLayoutRequest\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x03R\aversion\"\xaf\x01\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\"\xde\x01\n" +
 	"\x11GetLayoutResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
 	"\x04ever\x18\x03 \x03(\tR\x04ever\x12\"\n" +
 	"\x04halt\x18\x04 \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblem\"P\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\x12-\n" +
+	"\bproblems\x18\x06 \x03(\v2\x11.march.v1.ProblemR\bproblems\"P\n" +
 	"\x12ListLayoutsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"o\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xa5\x01\n" +
 	"\x13ListLayoutsResponse\x120\n" +
 	"\alayouts\x18\x01 \x03(\v2\x16.march.v1.LayoutRecordR\alayouts\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"A\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
+	"\n" +
+	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"A\n" +
 	"\x15ValidateLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"g\n" +
 	"\x16ValidateLayoutResponse\x12\x1a\n" +
@@ -2684,26 +2878,33 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04Mark\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x03R\aversion\"3\n" +
+	"\aversion\x18\x03 \x01(\x03R\aversion\"I\n" +
 	"\x10CreateTagRequest\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"4\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x14\n" +
+	"\x05fresh\x18\x02 \x01(\bR\x05fresh\"4\n" +
 	"\x11CreateTagResponse\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"#\n" +
 	"\rGetTagRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x98\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xce\x01\n" +
 	"\x0eGetTagResponse\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12$\n" +
 	"\x05marks\x18\x02 \x03(\v2\x0e.march.v1.MarkR\x05marks\x12'\n" +
 	"\x06chains\x18\x03 \x03(\v2\x0f.march.v1.ChainR\x06chains\x12\x16\n" +
-	"\x06silent\x18\x04 \x03(\tR\x06silent\"e\n" +
+	"\x06silent\x18\x04 \x03(\tR\x06silent\x124\n" +
+	"\n" +
+	"unreadable\x18\x05 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"e\n" +
 	"\x0fListTagsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x16\n" +
-	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"]\n" +
+	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"\x93\x01\n" +
 	"\x10ListTagsResponse\x12!\n" +
 	"\x04tags\x18\x01 \x03(\v2\r.march.v1.TagR\x04tags\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x94\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
+	"\n" +
+	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"\x94\x01\n" +
 	"\x11SearchTagsRequest\x12\x16\n" +
 	"\x06search\x18\x01 \x01(\tR\x06search\x12\x12\n" +
 	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x1e\n" +
@@ -2711,12 +2912,15 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"descending\x18\x03 \x01(\bR\n" +
 	"descending\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x16\n" +
-	"\x06offset\x18\x05 \x01(\x05R\x06offset\"\x9b\x01\n" +
+	"\x06offset\x18\x05 \x01(\x05R\x06offset\"\xd1\x01\n" +
 	"\x12SearchTagsResponse\x12(\n" +
 	"\x04tags\x18\x01 \x03(\v2\x14.march.v1.TagSummaryR\x04tags\x12\x14\n" +
 	"\x05found\x18\x02 \x01(\x03R\x05found\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x03R\x05total\x12/\n" +
-	"\x05as_of\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\"\xac\x01\n" +
+	"\x05as_of\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x124\n" +
+	"\n" +
+	"unreadable\x18\x05 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"\xac\x01\n" +
 	"\n" +
 	"TagSummary\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12$\n" +
@@ -2738,15 +2942,24 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05alive\x18\x04 \x01(\x05R\x05alive\"B\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
-	"\x06status\x18\x14 \x01(\bR\x06status\"\x87\x01\n" +
+	"\x06status\x18\x14 \x01(\bR\x06status\"\xec\x01\n" +
 	"\x15ListInstancesResponse\x120\n" +
 	"\tinstances\x18\x01 \x03(\v2\x12.march.v1.InstanceR\tinstances\x12\"\n" +
 	"\x04halt\x18\x02 \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
-	"\aproblem\x18\x03 \x01(\tR\aproblem\"X\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\x124\n" +
+	"\n" +
+	"unreadable\x18\x04 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\x12-\n" +
+	"\bproblems\x18\x05 \x03(\v2\x11.march.v1.ProblemR\bproblems\"\x8a\x01\n" +
 	"\x04Halt\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
-	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xe5\x03\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
+	"\x06barred\x18\x04 \x03(\v2\x18.march.v1.BarredInstanceR\x06barred\"b\n" +
+	"\x0eBarredInstance\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12(\n" +
+	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\x80\x04\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -2756,14 +2969,18 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
 	"\x05alive\x18\a \x01(\bR\x05alive\x127\n" +
 	"\tlast_seen\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\x12-\n" +
-	"\x04hold\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12=\n" +
-	"\fsilent_since\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x12 \n" +
-	"\vunconfirmed\x18\v \x01(\bR\vunconfirmed\x120\n" +
+	"\x04hold\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04hold\x128\n" +
+	"\n" +
+	"silent_for\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\tsilentFor\x12 \n" +
+	"\vunconfirmed\x18\v \x01(\bR\vunconfirmed\x12\x1e\n" +
+	"\n" +
+	"unreadable\x18\f \x01(\tR\n" +
+	"unreadable\x120\n" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
-	"\x12GetOverviewRequest\"\xf0\x02\n" +
+	"\x12GetOverviewRequest\"\xd5\x03\n" +
 	"\x13GetOverviewResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -2773,7 +2990,12 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12\"\n" +
 	"\x04halt\x18\a \x01(\v2\x0e.march.v1.HaltR\x04halt\x12\x18\n" +
 	"\aproblem\x18\b \x01(\tR\aproblem\x12-\n" +
-	"\bsettings\x18\t \x01(\v2\x11.march.v1.ClusterR\bsettings\"\xa5\x04\n" +
+	"\bsettings\x18\t \x01(\v2\x11.march.v1.ClusterR\bsettings\x124\n" +
+	"\n" +
+	"unreadable\x18\n" +
+	" \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\x12-\n" +
+	"\bproblems\x18\v \x03(\v2\x11.march.v1.ProblemR\bproblems\"\xa5\x04\n" +
 	"\n" +
 	"RoomStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -2821,10 +3043,13 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
 	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
-	"\x06object\x18\x05 \x01(\tR\x06object\"k\n" +
+	"\x06object\x18\x05 \x01(\tR\x06object\"\xa1\x01\n" +
 	"\x11ListAuditResponse\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.march.v1.AuditEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
+	"\n" +
+	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"\xb6\x01\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
@@ -2833,7 +3058,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to2\x98\x12\n" +
+	"\x02to\x18\a \x01(\tR\x02to2\xea\x12\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -2858,7 +3083,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
 	"GetCluster\x12\x1b.march.v1.GetClusterRequest\x1a\x1c.march.v1.GetClusterResponse\x12P\n" +
 	"\rUpdateCluster\x12\x1e.march.v1.UpdateClusterRequest\x1a\x1f.march.v1.UpdateClusterResponse\x12P\n" +
-	"\rPlanMigration\x12\x1e.march.v1.PlanMigrationRequest\x1a\x1f.march.v1.PlanMigrationResponse\x12S\n" +
+	"\rPlanMigration\x12\x1e.march.v1.PlanMigrationRequest\x1a\x1f.march.v1.PlanMigrationResponse\x12P\n" +
+	"\rCountPlanCost\x12\x1e.march.v1.CountPlanCostRequest\x1a\x1f.march.v1.CountPlanCostResponse\x12S\n" +
 	"\x0eApplyMigration\x12\x1f.march.v1.ApplyMigrationRequest\x1a .march.v1.ApplyMigrationResponse\x12M\n" +
 	"\fGetMigration\x12\x1d.march.v1.GetMigrationRequest\x1a\x1e.march.v1.GetMigrationResponse\x12S\n" +
 	"\x0eListMigrations\x12\x1f.march.v1.ListMigrationsRequest\x1a .march.v1.ListMigrationsResponse\x12U\n" +
@@ -2881,7 +3107,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_march_v1_console_proto_goTypes = []any{
 	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
 	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
@@ -2910,168 +3136,188 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*ListInstancesRequest)(nil),      // 24: march.v1.ListInstancesRequest
 	(*ListInstancesResponse)(nil),     // 25: march.v1.ListInstancesResponse
 	(*Halt)(nil),                      // 26: march.v1.Halt
-	(*Instance)(nil),                  // 27: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 28: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 29: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 30: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 31: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 32: march.v1.ForgetInstanceResponse
-	(*ConfirmInstanceRequest)(nil),    // 33: march.v1.ConfirmInstanceRequest
-	(*ConfirmInstanceResponse)(nil),   // 34: march.v1.ConfirmInstanceResponse
-	(*Cluster)(nil),                   // 35: march.v1.Cluster
-	(*GetClusterRequest)(nil),         // 36: march.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),        // 37: march.v1.GetClusterResponse
-	(*UpdateClusterRequest)(nil),      // 38: march.v1.UpdateClusterRequest
-	(*UpdateClusterResponse)(nil),     // 39: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 40: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 41: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 42: march.v1.AuditEntry
-	(*Layout)(nil),                    // 43: march.v1.Layout
-	(*LayoutRecord)(nil),              // 44: march.v1.LayoutRecord
-	(*Tag)(nil),                       // 45: march.v1.Tag
-	(*Chain)(nil),                     // 46: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 47: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 48: google.protobuf.Duration
-	(*Range)(nil),                     // 49: march.v1.Range
-	(*InstanceStatus)(nil),            // 50: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 51: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 52: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 53: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 54: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 55: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 56: march.v1.PlanMigrationRequest
-	(*ApplyMigrationRequest)(nil),     // 57: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 58: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 59: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 60: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 61: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 62: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 63: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 64: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 65: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 66: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 67: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 68: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 69: march.v1.PlanMigrationResponse
-	(*ApplyMigrationResponse)(nil),    // 70: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 71: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 72: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 73: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 74: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 75: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 76: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 77: march.v1.ContinueMigrationResponse
+	(*BarredInstance)(nil),            // 27: march.v1.BarredInstance
+	(*Instance)(nil),                  // 28: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 29: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 30: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 31: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 32: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 33: march.v1.ForgetInstanceResponse
+	(*ConfirmInstanceRequest)(nil),    // 34: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 35: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 36: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 37: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 38: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 39: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 40: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 41: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 42: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 43: march.v1.AuditEntry
+	(*Layout)(nil),                    // 44: march.v1.Layout
+	(*LayoutRecord)(nil),              // 45: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 46: march.v1.Problem
+	(*Unreadable)(nil),                // 47: march.v1.Unreadable
+	(*Tag)(nil),                       // 48: march.v1.Tag
+	(*Chain)(nil),                     // 49: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 50: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 51: google.protobuf.Duration
+	(*Range)(nil),                     // 52: march.v1.Range
+	(*Barred)(nil),                    // 53: march.v1.Barred
+	(*InstanceStatus)(nil),            // 54: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 55: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 56: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 57: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 58: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 59: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 60: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 61: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 62: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 63: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 64: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 65: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 66: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 67: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 68: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 69: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 70: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 71: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 72: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 73: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 74: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 75: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 76: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 77: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 78: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 79: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 80: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 81: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 82: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 83: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	43, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	44, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	44, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	44, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	45, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	45, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
 	26, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	44, // 4: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	43, // 5: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	8,  // 6: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	45, // 7: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	45, // 8: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	45, // 9: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	9,  // 10: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	46, // 11: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	45, // 12: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	18, // 13: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	47, // 14: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	45, // 15: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	9,  // 16: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	48, // 17: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	23, // 18: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	49, // 19: march.v1.Room.range:type_name -> march.v1.Range
-	27, // 20: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	26, // 21: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	47, // 22: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	47, // 23: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	47, // 24: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	48, // 25: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	47, // 26: march.v1.Instance.silent_since:type_name -> google.protobuf.Timestamp
-	50, // 27: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	44, // 28: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	30, // 29: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	51, // 30: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	47, // 31: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	26, // 32: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	35, // 33: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	49, // 34: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	48, // 35: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	48, // 36: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	48, // 37: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	47, // 38: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	35, // 39: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	35, // 40: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	35, // 41: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	42, // 42: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	47, // 43: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	28, // 44: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	0,  // 45: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 46: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 47: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 48: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 49: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 50: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 51: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 52: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	52, // 53: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	19, // 54: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	53, // 55: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	54, // 56: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	55, // 57: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	21, // 58: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	24, // 59: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	31, // 60: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	33, // 61: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	36, // 62: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	38, // 63: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	56, // 64: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	57, // 65: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	58, // 66: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	59, // 67: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	60, // 68: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	61, // 69: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	62, // 70: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	63, // 71: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	64, // 72: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	40, // 73: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	29, // 74: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	1,  // 75: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 76: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 77: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 78: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 79: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 80: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 81: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 82: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	65, // 83: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 84: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	66, // 85: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	67, // 86: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	68, // 87: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	22, // 88: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	25, // 89: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	32, // 90: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	34, // 91: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	37, // 92: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	39, // 93: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	69, // 94: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	70, // 95: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	71, // 96: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	72, // 97: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	73, // 98: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	74, // 99: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	75, // 100: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	76, // 101: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	77, // 102: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	41, // 103: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	74, // [74:104] is the sub-list for method output_type
-	44, // [44:74] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	46, // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	45, // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	47, // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	44, // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	8,  // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	48, // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	48, // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	48, // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	9,  // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	49, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	47, // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	48, // 15: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	47, // 16: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	18, // 17: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	50, // 18: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	47, // 19: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	48, // 20: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	9,  // 21: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	51, // 22: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	23, // 23: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	52, // 24: march.v1.Room.range:type_name -> march.v1.Range
+	28, // 25: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	26, // 26: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	47, // 27: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	46, // 28: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	50, // 29: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	27, // 30: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	53, // 31: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	50, // 32: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	50, // 33: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	51, // 34: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	51, // 35: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	54, // 36: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	45, // 37: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	31, // 38: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	55, // 39: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	50, // 40: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	26, // 41: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	36, // 42: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	47, // 43: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	46, // 44: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	52, // 45: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	51, // 46: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	51, // 47: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	51, // 48: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	50, // 49: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	36, // 50: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	36, // 51: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	36, // 52: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	43, // 53: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	47, // 54: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	50, // 55: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	29, // 56: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	0,  // 57: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	2,  // 58: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	4,  // 59: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	6,  // 60: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	10, // 61: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	12, // 62: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	14, // 63: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	16, // 64: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	56, // 65: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	19, // 66: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	57, // 67: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	58, // 68: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	59, // 69: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	21, // 70: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	24, // 71: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	32, // 72: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	34, // 73: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	37, // 74: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	39, // 75: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	60, // 76: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	61, // 77: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	62, // 78: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	63, // 79: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	64, // 80: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	65, // 81: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	66, // 82: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	67, // 83: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	68, // 84: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	69, // 85: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	41, // 86: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	30, // 87: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	1,  // 88: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	3,  // 89: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	5,  // 90: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	7,  // 91: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	11, // 92: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	13, // 93: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	15, // 94: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	17, // 95: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	70, // 96: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 97: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	71, // 98: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	72, // 99: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	73, // 100: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	22, // 101: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	25, // 102: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	33, // 103: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	35, // 104: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	38, // 105: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	40, // 106: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	74, // 107: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	75, // 108: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	76, // 109: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	77, // 110: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	78, // 111: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	79, // 112: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	80, // 113: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	81, // 114: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	82, // 115: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	83, // 116: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	42, // 117: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	87, // [87:118] is the sub-list for method output_type
+	56, // [56:87] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -3082,18 +3328,19 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_id_proto_init()
 	file_march_v1_layout_proto_init()
 	file_march_v1_migration_proto_init()
+	file_march_v1_problem_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_console_proto_msgTypes[27].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[30].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[35].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[28].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[31].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

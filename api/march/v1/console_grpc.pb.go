@@ -40,6 +40,7 @@ const (
 	ConsoleService_GetCluster_FullMethodName        = "/march.v1.ConsoleService/GetCluster"
 	ConsoleService_UpdateCluster_FullMethodName     = "/march.v1.ConsoleService/UpdateCluster"
 	ConsoleService_PlanMigration_FullMethodName     = "/march.v1.ConsoleService/PlanMigration"
+	ConsoleService_CountPlanCost_FullMethodName     = "/march.v1.ConsoleService/CountPlanCost"
 	ConsoleService_ApplyMigration_FullMethodName    = "/march.v1.ConsoleService/ApplyMigration"
 	ConsoleService_GetMigration_FullMethodName      = "/march.v1.ConsoleService/GetMigration"
 	ConsoleService_ListMigrations_FullMethodName    = "/march.v1.ConsoleService/ListMigrations"
@@ -59,12 +60,12 @@ const (
 // it; it works on etcd directly, so any console of a cluster answers alike.
 //
 // Errors carry a google.rpc.ErrorInfo as IDService's do; besides those:
-// exists (ALREADY_EXISTS) and conflict (ABORTED: somebody else changed it
+// exists (ALREADY_EXISTS) and conflict (ABORTED: another process changed it
 // first; look again, then retry).
 type ConsoleServiceClient interface {
 	// GetOverview returns the state of every room, as its instances tell it, and
 	// the migration that is under way. A console asks the instances every second
-	// while somebody asks it.
+	// while it is called.
 	GetOverview(ctx context.Context, in *GetOverviewRequest, opts ...grpc.CallOption) (*GetOverviewResponse, error)
 	// InitLayout makes the cluster: its identity, epoch and first layout, in one
 	// transaction and only where there is no cluster yet (else exists).
@@ -82,7 +83,7 @@ type ConsoleServiceClient interface {
 	ListTags(ctx context.Context, in *ListTagsRequest, opts ...grpc.CallOption) (*ListTagsResponse, error)
 	// SearchTags returns tags with their marks and rates, searched and sorted, a
 	// page at a time. It answers from what this console read of all tags a moment
-	// ago (see as_of), and reads them anew while somebody asks.
+	// ago (see as_of), and reads them anew while it is called.
 	SearchTags(ctx context.Context, in *SearchTagsRequest, opts ...grpc.CallOption) (*SearchTagsResponse, error)
 	// UpdateTag changes the settings that the request carries. Rooms take them
 	// up at once.
@@ -91,7 +92,7 @@ type ConsoleServiceClient interface {
 	// that a tag made again under the same name goes on above them.
 	DeleteTag(ctx context.Context, in *DeleteTagRequest, opts ...grpc.CallOption) (*DeleteTagResponse, error)
 	// SkipTag makes rooms lease only IDs from `to` on; the IDs in between are never
-	// issued. What the rooms hold below it they replace at once.
+	// issued. The rooms replace segments below it at once.
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	// PrescaleTag makes every instance hold at least `step` IDs of a tag for a
 	// time, ahead of a sale, say.
@@ -114,10 +115,15 @@ type ConsoleServiceClient interface {
 	// up at once.
 	UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing.
+	// nothing. It reads no tags, so it answers at once.
 	PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error)
+	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
+	// tags for that: until it has, the answer says how many it has read. It stops a few
+	// seconds after the last call for a count, and keeps what it counted for a minute.
+	CountPlanCost(ctx context.Context, in *CountPlanCostRequest, opts ...grpc.CallOption) (*CountPlanCostResponse, error)
 	// ApplyMigration starts a migration by a plan. There is one at a time (else
-	// exists); the plan must be for the current layout (else conflict).
+	// exists); the plan must be for the current layout (else conflict). Without force
+	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
 	ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error)
 	GetMigration(ctx context.Context, in *GetMigrationRequest, opts ...grpc.CallOption) (*GetMigrationResponse, error)
 	ListMigrations(ctx context.Context, in *ListMigrationsRequest, opts ...grpc.CallOption) (*ListMigrationsResponse, error)
@@ -130,7 +136,7 @@ type ConsoleServiceClient interface {
 	AbortMigration(ctx context.Context, in *AbortMigrationRequest, opts ...grpc.CallOption) (*AbortMigrationResponse, error)
 	// ContinueMigration goes on without instances that have not reported.
 	ContinueMigration(ctx context.Context, in *ContinueMigrationRequest, opts ...grpc.CallOption) (*ContinueMigrationResponse, error)
-	// ListAudit returns who changed what, the newest first.
+	// ListAudit returns the changes and their actors, the newest first.
 	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
 }
 
@@ -352,6 +358,16 @@ func (c *consoleServiceClient) PlanMigration(ctx context.Context, in *PlanMigrat
 	return out, nil
 }
 
+func (c *consoleServiceClient) CountPlanCost(ctx context.Context, in *CountPlanCostRequest, opts ...grpc.CallOption) (*CountPlanCostResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountPlanCostResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_CountPlanCost_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *consoleServiceClient) ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ApplyMigrationResponse)
@@ -459,12 +475,12 @@ func (c *consoleServiceClient) ListAudit(ctx context.Context, in *ListAuditReque
 // it; it works on etcd directly, so any console of a cluster answers alike.
 //
 // Errors carry a google.rpc.ErrorInfo as IDService's do; besides those:
-// exists (ALREADY_EXISTS) and conflict (ABORTED: somebody else changed it
+// exists (ALREADY_EXISTS) and conflict (ABORTED: another process changed it
 // first; look again, then retry).
 type ConsoleServiceServer interface {
 	// GetOverview returns the state of every room, as its instances tell it, and
 	// the migration that is under way. A console asks the instances every second
-	// while somebody asks it.
+	// while it is called.
 	GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error)
 	// InitLayout makes the cluster: its identity, epoch and first layout, in one
 	// transaction and only where there is no cluster yet (else exists).
@@ -482,7 +498,7 @@ type ConsoleServiceServer interface {
 	ListTags(context.Context, *ListTagsRequest) (*ListTagsResponse, error)
 	// SearchTags returns tags with their marks and rates, searched and sorted, a
 	// page at a time. It answers from what this console read of all tags a moment
-	// ago (see as_of), and reads them anew while somebody asks.
+	// ago (see as_of), and reads them anew while it is called.
 	SearchTags(context.Context, *SearchTagsRequest) (*SearchTagsResponse, error)
 	// UpdateTag changes the settings that the request carries. Rooms take them
 	// up at once.
@@ -491,7 +507,7 @@ type ConsoleServiceServer interface {
 	// that a tag made again under the same name goes on above them.
 	DeleteTag(context.Context, *DeleteTagRequest) (*DeleteTagResponse, error)
 	// SkipTag makes rooms lease only IDs from `to` on; the IDs in between are never
-	// issued. What the rooms hold below it they replace at once.
+	// issued. The rooms replace segments below it at once.
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	// PrescaleTag makes every instance hold at least `step` IDs of a tag for a
 	// time, ahead of a sale, say.
@@ -514,10 +530,15 @@ type ConsoleServiceServer interface {
 	// up at once.
 	UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing.
+	// nothing. It reads no tags, so it answers at once.
 	PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error)
+	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
+	// tags for that: until it has, the answer says how many it has read. It stops a few
+	// seconds after the last call for a count, and keeps what it counted for a minute.
+	CountPlanCost(context.Context, *CountPlanCostRequest) (*CountPlanCostResponse, error)
 	// ApplyMigration starts a migration by a plan. There is one at a time (else
-	// exists); the plan must be for the current layout (else conflict).
+	// exists); the plan must be for the current layout (else conflict). Without force
+	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
 	ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error)
 	GetMigration(context.Context, *GetMigrationRequest) (*GetMigrationResponse, error)
 	ListMigrations(context.Context, *ListMigrationsRequest) (*ListMigrationsResponse, error)
@@ -530,7 +551,7 @@ type ConsoleServiceServer interface {
 	AbortMigration(context.Context, *AbortMigrationRequest) (*AbortMigrationResponse, error)
 	// ContinueMigration goes on without instances that have not reported.
 	ContinueMigration(context.Context, *ContinueMigrationRequest) (*ContinueMigrationResponse, error)
-	// ListAudit returns who changed what, the newest first.
+	// ListAudit returns the changes and their actors, the newest first.
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	mustEmbedUnimplementedConsoleServiceServer()
 }
@@ -604,6 +625,9 @@ func (UnimplementedConsoleServiceServer) UpdateCluster(context.Context, *UpdateC
 }
 func (UnimplementedConsoleServiceServer) PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanMigration not implemented")
+}
+func (UnimplementedConsoleServiceServer) CountPlanCost(context.Context, *CountPlanCostRequest) (*CountPlanCostResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CountPlanCost not implemented")
 }
 func (UnimplementedConsoleServiceServer) ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyMigration not implemented")
@@ -1031,6 +1055,24 @@ func _ConsoleService_PlanMigration_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_CountPlanCost_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CountPlanCostRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).CountPlanCost(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_CountPlanCost_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).CountPlanCost(ctx, req.(*CountPlanCostRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConsoleService_ApplyMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ApplyMigrationRequest)
 	if err := dec(in); err != nil {
@@ -1276,6 +1318,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanMigration",
 			Handler:    _ConsoleService_PlanMigration_Handler,
+		},
+		{
+			MethodName: "CountPlanCost",
+			Handler:    _ConsoleService_CountPlanCost_Handler,
 		},
 		{
 			MethodName: "ApplyMigration",

@@ -268,9 +268,15 @@ type LeaseResponse struct {
 	Segment *Segment               `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
 	// For how long the segment may be used, counted from the sending of the
 	// request: later none of its IDs may be issued. They would be unique all the
-	// same; what ends is the promise that residues which the room has given up
-	// are not issued any longer.
-	Ttl           *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// same; but the room promises that residues which it has given up are not issued
+	// any longer.
+	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	// The part of the IDs that the room's instance serves. A client that holds segments of earlier
+	// layouts replaces those whose range lies out of this one.
+	Serves *Part `protobuf:"bytes,3,opt,name=serves,proto3" json:"serves,omitempty"`
+	// The tag's limit, exclusive: a client issues no ID from here on, of this or any
+	// other segment. 0 says nothing.
+	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -317,6 +323,20 @@ func (x *LeaseResponse) GetTtl() *durationpb.Duration {
 		return x.Ttl
 	}
 	return nil
+}
+
+func (x *LeaseResponse) GetServes() *Part {
+	if x != nil {
+		return x.Serves
+	}
+	return nil
+}
+
+func (x *LeaseResponse) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
 }
 
 type DecodeRequest struct {
@@ -373,14 +393,24 @@ func (x *DecodeRequest) GetId() int64 {
 
 type DecodeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who the ID was leased to; absent when it never was: not yet, or skipped.
+	// The lease that the ID is of; absent if it was never leased (not yet, or skipped),
+	// or the lease is not known: see rooms and maybe_lost.
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
 	// Under the current layout:
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	Block   int64 `protobuf:"varint,3,opt,name=block,proto3" json:"block,omitempty"`
 	Residue int64 `protobuf:"varint,4,opt,name=residue,proto3" json:"residue,omitempty"`
 	// The room whose range has the residue now; empty in a gap.
-	Room          string `protobuf:"bytes,5,opt,name=room,proto3" json:"room,omitempty"`
+	Room string `protobuf:"bytes,5,opt,name=room,proto3" json:"room,omitempty"`
+	// Where origin is absent because what is kept does not reach back so far: the
+	// rooms that had the residue in the layouts of the time when it was leased.
+	Rooms []string `protobuf:"bytes,6,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	// Where origin is absent: the ID may have been leased in a history that a
+	// restore of etcd lost.
+	MaybeLost bool `protobuf:"varint,7,opt,name=maybe_lost,json=maybeLost,proto3" json:"maybe_lost,omitempty"`
+	// Where origin is absent: the layouts of the history that would tell, but that
+	// are missing or cannot be read. rooms are those that may have leased the ID.
+	Unreadable    []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,7 +480,28 @@ func (x *DecodeResponse) GetRoom() string {
 	return ""
 }
 
-// Origin is who an ID was leased to.
+func (x *DecodeResponse) GetRooms() []string {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
+func (x *DecodeResponse) GetMaybeLost() bool {
+	if x != nil {
+		return x.MaybeLost
+	}
+	return false
+}
+
+func (x *DecodeResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
+// Origin is the room that leased an ID, and the layout that it did so under.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -554,19 +605,27 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\"6\n" +
 	"\fLeaseRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"i\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\xa7\x01\n" +
 	"\rLeaseResponse\x12+\n" +
 	"\asegment\x18\x01 \x01(\v2\x11.march.v1.SegmentR\asegment\x12+\n" +
-	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\"1\n" +
+	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12&\n" +
+	"\x06serves\x18\x03 \x01(\v2\x0e.march.v1.PartR\x06serves\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"1\n" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\x03R\x02id\"\x98\x01\n" +
+	"\x02id\x18\x02 \x01(\x03R\x02id\"\x83\x02\n" +
 	"\x0eDecodeResponse\x12(\n" +
 	"\x06origin\x18\x01 \x01(\v2\x10.march.v1.OriginR\x06origin\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
 	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x18\n" +
 	"\aresidue\x18\x04 \x01(\x03R\aresidue\x12\x12\n" +
-	"\x04room\x18\x05 \x01(\tR\x04room\"\xda\x01\n" +
+	"\x04room\x18\x05 \x01(\tR\x04room\x12\x14\n" +
+	"\x05rooms\x18\x06 \x03(\tR\x05rooms\x12\x1d\n" +
+	"\n" +
+	"maybe_lost\x18\a \x01(\bR\tmaybeLost\x124\n" +
+	"\n" +
+	"unreadable\x18\b \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"\xda\x01\n" +
 	"\x06Origin\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12(\n" +
 	"\x06layout\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x14\n" +
@@ -607,32 +666,36 @@ var file_march_v1_id_proto_goTypes = []any{
 	(*Run)(nil),                   // 9: march.v1.Run
 	(*Segment)(nil),               // 10: march.v1.Segment
 	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*Layout)(nil),                // 12: march.v1.Layout
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*Part)(nil),                  // 12: march.v1.Part
+	(*Unreadable)(nil),            // 13: march.v1.Unreadable
+	(*Layout)(nil),                // 14: march.v1.Layout
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_march_v1_id_proto_depIdxs = []int32{
 	9,  // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
 	10, // 1: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
 	11, // 2: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
-	8,  // 3: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
-	12, // 4: march.v1.Origin.layout:type_name -> march.v1.Layout
-	13, // 5: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
-	13, // 6: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
-	0,  // 7: march.v1.IDService.Next:input_type -> march.v1.NextRequest
-	2,  // 8: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
-	0,  // 9: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	4,  // 10: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	6,  // 11: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 12: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 13: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 14: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	5,  // 15: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	7,  // 16: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	12, // 3: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
+	8,  // 4: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
+	13, // 5: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
+	14, // 6: march.v1.Origin.layout:type_name -> march.v1.Layout
+	15, // 7: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
+	15, // 8: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
+	0,  // 9: march.v1.IDService.Next:input_type -> march.v1.NextRequest
+	2,  // 10: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
+	0,  // 11: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
+	4,  // 12: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	6,  // 13: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 14: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 15: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	1,  // 16: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	5,  // 17: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	7,  // 18: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	14, // [14:19] is the sub-list for method output_type
+	9,  // [9:14] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_id_proto_init() }

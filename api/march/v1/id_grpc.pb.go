@@ -39,7 +39,8 @@ const (
 //
 // Errors carry a google.rpc.ErrorInfo with domain "march" and one of these
 // reasons: invalid (INVALID_ARGUMENT), not_found (NOT_FOUND: no such tag),
-// exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), unavailable
+// exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), too_many
+// (RESOURCE_EXHAUSTED: a limit of the server is reached; retry), unavailable
 // (UNAVAILABLE: etcd is away and nothing is held; retry), no_range, refused,
 // went_back (FAILED_PRECONDITION).
 type IDServiceClient interface {
@@ -135,7 +136,8 @@ func (c *iDServiceClient) Decode(ctx context.Context, in *DecodeRequest, opts ..
 //
 // Errors carry a google.rpc.ErrorInfo with domain "march" and one of these
 // reasons: invalid (INVALID_ARGUMENT), not_found (NOT_FOUND: no such tag),
-// exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), unavailable
+// exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), too_many
+// (RESOURCE_EXHAUSTED: a limit of the server is reached; retry), unavailable
 // (UNAVAILABLE: etcd is away and nothing is held; retry), no_range, refused,
 // went_back (FAILED_PRECONDITION).
 type IDServiceServer interface {

@@ -150,7 +150,7 @@ type LayoutRecord struct {
 	Layout *Layout                `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
 	// When it was stored, by the clock of the process that stored it.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// Who stored it.
+	// The caller that stored it.
 	Actor         string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -286,6 +286,69 @@ func (x *Segment) GetCount() int64 {
 	return 0
 }
 
+// Part is what a layout gives to one room.
+type Part struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The version of the layout.
+	Version  int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Boundary int64 `protobuf:"varint,2,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	// Empty where the room has no range.
+	Range         *Range `protobuf:"bytes,3,opt,name=range,proto3" json:"range,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Part) Reset() {
+	*x = Part{}
+	mi := &file_march_v1_layout_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Part) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Part) ProtoMessage() {}
+
+func (x *Part) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_layout_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Part.ProtoReflect.Descriptor instead.
+func (*Part) Descriptor() ([]byte, []int) {
+	return file_march_v1_layout_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Part) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Part) GetBoundary() int64 {
+	if x != nil {
+		return x.Boundary
+	}
+	return 0
+}
+
+func (x *Part) GetRange() *Range {
+	if x != nil {
+		return x.Range
+	}
+	return nil
+}
+
 // Run is `count` consecutive IDs from `first` on.
 type Run struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -297,7 +360,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_march_v1_layout_proto_msgTypes[4]
+	mi := &file_march_v1_layout_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +372,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_layout_proto_msgTypes[4]
+	mi := &file_march_v1_layout_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +385,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_march_v1_layout_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_layout_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Run) GetFirst() int64 {
@@ -337,6 +400,60 @@ func (x *Run) GetCount() int64 {
 		return x.Count
 	}
 	return 0
+}
+
+// Unreadable is a key in etcd that a list passes over: the key, or the value under
+// it, cannot be read. A newer version of March may have written it.
+type Unreadable struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unreadable) Reset() {
+	*x = Unreadable{}
+	mi := &file_march_v1_layout_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unreadable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unreadable) ProtoMessage() {}
+
+func (x *Unreadable) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_layout_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unreadable.ProtoReflect.Descriptor instead.
+func (*Unreadable) Descriptor() ([]byte, []int) {
+	return file_march_v1_layout_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Unreadable) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Unreadable) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 var File_march_v1_layout_proto protoreflect.FileDescriptor
@@ -364,10 +481,18 @@ const file_march_v1_layout_proto_rawDesc = "" +
 	"\bboundary\x18\x02 \x01(\x03R\bboundary\x12%\n" +
 	"\x05range\x18\x03 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x14\n" +
 	"\x05first\x18\x04 \x01(\x03R\x05first\x12\x14\n" +
-	"\x05count\x18\x05 \x01(\x03R\x05count\"1\n" +
+	"\x05count\x18\x05 \x01(\x03R\x05count\"c\n" +
+	"\x04Part\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
+	"\bboundary\x18\x02 \x01(\x03R\bboundary\x12%\n" +
+	"\x05range\x18\x03 \x01(\v2\x0f.march.v1.RangeR\x05range\"1\n" +
 	"\x03Run\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05countB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x05count\x18\x02 \x01(\x03R\x05count\"0\n" +
+	"\n" +
+	"Unreadable\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03whyB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_layout_proto_rawDescOnce sync.Once
@@ -381,27 +506,30 @@ func file_march_v1_layout_proto_rawDescGZIP() []byte {
 	return file_march_v1_layout_proto_rawDescData
 }
 
-var file_march_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_march_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_march_v1_layout_proto_goTypes = []any{
 	(*Range)(nil),                 // 0: march.v1.Range
 	(*Layout)(nil),                // 1: march.v1.Layout
 	(*LayoutRecord)(nil),          // 2: march.v1.LayoutRecord
 	(*Segment)(nil),               // 3: march.v1.Segment
-	(*Run)(nil),                   // 4: march.v1.Run
-	nil,                           // 5: march.v1.Layout.RoomsEntry
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*Part)(nil),                  // 4: march.v1.Part
+	(*Run)(nil),                   // 5: march.v1.Run
+	(*Unreadable)(nil),            // 6: march.v1.Unreadable
+	nil,                           // 7: march.v1.Layout.RoomsEntry
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_march_v1_layout_proto_depIdxs = []int32{
-	5, // 0: march.v1.Layout.rooms:type_name -> march.v1.Layout.RoomsEntry
+	7, // 0: march.v1.Layout.rooms:type_name -> march.v1.Layout.RoomsEntry
 	1, // 1: march.v1.LayoutRecord.layout:type_name -> march.v1.Layout
-	6, // 2: march.v1.LayoutRecord.time:type_name -> google.protobuf.Timestamp
+	8, // 2: march.v1.LayoutRecord.time:type_name -> google.protobuf.Timestamp
 	0, // 3: march.v1.Segment.range:type_name -> march.v1.Range
-	0, // 4: march.v1.Layout.RoomsEntry.value:type_name -> march.v1.Range
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	0, // 4: march.v1.Part.range:type_name -> march.v1.Range
+	0, // 5: march.v1.Layout.RoomsEntry.value:type_name -> march.v1.Range
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_layout_proto_init() }
@@ -415,7 +543,7 @@ func file_march_v1_layout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_layout_proto_rawDesc), len(file_march_v1_layout_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -27,7 +27,7 @@ const (
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// retract: ranges only shrink or go away. expand: ranges only grow or appear.
-	// shift: a range goes to residues that nobody holds. switch: residues pass
+	// shift: a range goes to residues that no room holds. switch: residues pass
 	// from room to room at once; IDs stay unique, but until all instances report
 	// a room may still issue residues that are another's already.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -42,8 +42,8 @@ type Move struct {
 	// When it was made; absent before.
 	Made *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=made,proto3" json:"made,omitempty"`
 	// Until when clients that lease segments may still issue residues that rooms
-	// lost by this move: what was leased to them before all instances had
-	// reported ends then. Absent before these have.
+	// lost by this move: segments that were leased to them before all instances had
+	// reported end then. Absent before all instances have reported.
 	ClientsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=clients_until,json=clientsUntil,proto3" json:"clients_until,omitempty"`
 	// Where each registered instance of the rooms in `loses` stands with it, by
 	// room and name; only while the migration is under way.
@@ -139,11 +139,10 @@ type Report struct {
 	// The version it serves.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// later: the move was not made yet. reported: it serves the move's layout, or
-	// a newer one. waiting: what comes next waits until it does; it is in the
+	// a newer one. waiting: the next move, or the end, waits until it does; it is in the
 	// migration's `waiting`. without: it was to be waited for, but an operator
 	// said otherwise, or it has been silent for longer than its hold. unneeded:
-	// it did not report, but what comes next gives nobody what it may still
-	// issue.
+	// it did not report, but no other room gets the residues that it may still issue.
 	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -209,12 +208,19 @@ type Plan struct {
 	// Whether a switch was allowed.
 	Atomic bool    `protobuf:"varint,3,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	Moves  []*Move `protobuf:"bytes,4,rep,name=moves,proto3" json:"moves,omitempty"`
-	// What it costs in IDs, from the marks at the time of planning.
+	// The plan's cost in IDs, from the marks at the time of counting. PlanMigration leaves
+	// it out: see CountPlanCost. `march migrate plan` puts it into the plan's file.
 	Cost *PlanCost `protobuf:"bytes,5,opt,name=cost,proto3" json:"cost,omitempty"`
 	// The instances that must report, room/instance.
 	Instances []string `protobuf:"bytes,6,rep,name=instances,proto3" json:"instances,omitempty"`
-	// Those of them that are silent.
-	Silent        []string `protobuf:"bytes,7,rep,name=silent,proto3" json:"silent,omitempty"`
+	// The silent ones of them.
+	Silent []string `protobuf:"bytes,7,rep,name=silent,proto3" json:"silent,omitempty"`
+	// Keys that were passed over: their tags and instances do not count in it.
+	Unreadable []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// The uuid of the cluster that it was made for: another one refuses it.
+	Cluster string `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Planned with force: see PlanMigrationRequest.
+	Force         bool `protobuf:"varint,10,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,11 +304,35 @@ func (x *Plan) GetSilent() []string {
 	return nil
 }
 
+func (x *Plan) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
+func (x *Plan) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *Plan) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 // PlanCost is how far tags jump: at its first lease under a new layout a room
-// goes on above all rooms' marks.
+// goes on above all rooms' marks, also above what other rooms leased under the
+// new layout before it. The numbers are bounds, for each room those of the order
+// of rooms that sends it the furthest. They assume that each room leases once
+// under each layout, as many IDs as its reserve needs at its present rate.
 type PlanCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many tags there are, and IDs skipped in all of them.
+	// How many tags there are, and the most IDs skipped in all of them.
 	Tags    int64 `protobuf:"varint,1,opt,name=tags,proto3" json:"tags,omitempty"`
 	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// The ten tags that skip the most.
@@ -452,13 +482,15 @@ func (x *TagEnd) GetLimit() int64 {
 type TagCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// IDs skipped, in all rooms and by room.
+	// The most IDs skipped, in all rooms and by room.
 	Skipped int64            `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	Rooms   map[string]int64 `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// How long the tag lasts at the present rates of all instances that answered,
-	// before and after; absent where nobody issues IDs of it now.
-	LastsBefore   *durationpb.Duration `protobuf:"bytes,4,opt,name=lasts_before,json=lastsBefore,proto3" json:"lasts_before,omitempty"`
-	LastsAfter    *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts_after,json=lastsAfter,proto3" json:"lasts_after,omitempty"`
+	// before and after; absent if no instance issues IDs of it now.
+	LastsBefore *durationpb.Duration `protobuf:"bytes,4,opt,name=lasts_before,json=lastsBefore,proto3" json:"lasts_before,omitempty"`
+	LastsAfter  *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts_after,json=lastsAfter,proto3" json:"lasts_after,omitempty"`
+	// The plan's effect on each room of the target, by lower.
+	Forecasts     []*RoomForecast `protobuf:"bytes,6,rep,name=forecasts,proto3" json:"forecasts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -528,6 +560,129 @@ func (x *TagCost) GetLastsAfter() *durationpb.Duration {
 	return nil
 }
 
+func (x *TagCost) GetForecasts() []*RoomForecast {
+	if x != nil {
+		return x.Forecasts
+	}
+	return nil
+}
+
+// RoomForecast is what a plan does to a tag in a room: see PlanCost.
+type RoomForecast struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	// Where the room would go on without the plan, and its first ID after it, at the
+	// latest; the first ID is absent where there may be none.
+	Next  int64  `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	First *int64 `protobuf:"varint,3,opt,name=first,proto3,oneof" json:"first,omitempty"`
+	// The most IDs of its new range that it skips.
+	Skipped int64 `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// How many IDs it has up to the limit, without the plan and after it, at least.
+	LeftBefore int64 `protobuf:"varint,5,opt,name=left_before,json=leftBefore,proto3" json:"left_before,omitempty"`
+	Left       int64 `protobuf:"varint,6,opt,name=left,proto3" json:"left,omitempty"`
+	// How long these last at its present rate; absent where it issues none now.
+	LastsBefore *durationpb.Duration `protobuf:"bytes,7,opt,name=lasts_before,json=lastsBefore,proto3" json:"lasts_before,omitempty"`
+	LastsAfter  *durationpb.Duration `protobuf:"bytes,8,opt,name=lasts_after,json=lastsAfter,proto3" json:"lasts_after,omitempty"`
+	// Why it leases nothing after the plan until an operator agrees (max_jump); empty
+	// where it does.
+	Refused       string `protobuf:"bytes,9,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoomForecast) Reset() {
+	*x = RoomForecast{}
+	mi := &file_march_v1_migration_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoomForecast) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoomForecast) ProtoMessage() {}
+
+func (x *RoomForecast) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoomForecast.ProtoReflect.Descriptor instead.
+func (*RoomForecast) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RoomForecast) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *RoomForecast) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *RoomForecast) GetFirst() int64 {
+	if x != nil && x.First != nil {
+		return *x.First
+	}
+	return 0
+}
+
+func (x *RoomForecast) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *RoomForecast) GetLeftBefore() int64 {
+	if x != nil {
+		return x.LeftBefore
+	}
+	return 0
+}
+
+func (x *RoomForecast) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *RoomForecast) GetLastsBefore() *durationpb.Duration {
+	if x != nil {
+		return x.LastsBefore
+	}
+	return nil
+}
+
+func (x *RoomForecast) GetLastsAfter() *durationpb.Duration {
+	if x != nil {
+		return x.LastsAfter
+	}
+	return nil
+}
+
+func (x *RoomForecast) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 type Migration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A ULID.
@@ -545,19 +700,29 @@ type Migration struct {
 	Hold *durationpb.Duration `protobuf:"bytes,8,opt,name=hold,proto3" json:"hold,omitempty"`
 	// The instances that the next move waits for.
 	Waiting []*Waiting `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
-	// The instances that an operator said to go on without.
-	Without       []string               `protobuf:"bytes,10,rep,name=without,proto3" json:"without,omitempty"`
-	Log           []*MigrationLog        `protobuf:"bytes,11,rep,name=log,proto3" json:"log,omitempty"`
-	Actor         string                 `protobuf:"bytes,12,opt,name=actor,proto3" json:"actor,omitempty"`
-	Created       *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=created,proto3" json:"created,omitempty"`
-	Updated       *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=updated,proto3" json:"updated,omitempty"`
+	// The instances that an operator said to go on without, each for one move.
+	Without []string               `protobuf:"bytes,10,rep,name=without,proto3" json:"without,omitempty"`
+	Log     []*MigrationLog        `protobuf:"bytes,11,rep,name=log,proto3" json:"log,omitempty"`
+	Actor   string                 `protobuf:"bytes,12,opt,name=actor,proto3" json:"actor,omitempty"`
+	Created *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=created,proto3" json:"created,omitempty"`
+	Updated *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=updated,proto3" json:"updated,omitempty"`
+	// The error that keeps the migration from going on, and since when; absent if it
+	// only waits, or goes on.
+	Error      string                 `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	ErrorSince *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=error_since,json=errorSince,proto3" json:"error_since,omitempty"`
+	// Why there was no way back when it was aborted: then it ended where it stood.
+	// Empty otherwise.
+	NoWayBack string `protobuf:"bytes,17,opt,name=no_way_back,json=noWayBack,proto3" json:"no_way_back,omitempty"`
+	// The problems that keep the migration from going on, and that an operator has to look
+	// at: the error, and the silent instances that it waits for.
+	Problems      []*Problem `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Migration) Reset() {
 	*x = Migration{}
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +734,7 @@ func (x *Migration) String() string {
 func (*Migration) ProtoMessage() {}
 
 func (x *Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +747,7 @@ func (x *Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Migration.ProtoReflect.Descriptor instead.
 func (*Migration) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Migration) GetId() string {
@@ -683,6 +848,34 @@ func (x *Migration) GetUpdated() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Migration) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Migration) GetErrorSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ErrorSince
+	}
+	return nil
+}
+
+func (x *Migration) GetNoWayBack() string {
+	if x != nil {
+		return x.NoWayBack
+	}
+	return ""
+}
+
+func (x *Migration) GetProblems() []*Problem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // Waiting is an instance that has not reported the layout of the last move.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -690,10 +883,12 @@ type Waiting struct {
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The version it serves.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Since when it has been silent; absent while its heartbeat is there.
+	// Since when the console that answers has not heard of it; absent while it is
+	// not silent. Each console counts for itself: another may have heard of it
+	// earlier.
 	SilentSince *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
-	// When the migration goes on without it, should it stay silent: its own hold
-	// and the migration's are over then. Absent while its heartbeat is there.
+	// When that console makes the next move without it, should it stay silent: its
+	// own hold and the migration's are over then. Absent while it is not silent.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -701,7 +896,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +908,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +921,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Waiting) GetInstance() string {
@@ -767,7 +962,7 @@ type MigrationLog struct {
 
 func (x *MigrationLog) Reset() {
 	*x = MigrationLog{}
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +974,7 @@ func (x *MigrationLog) String() string {
 func (*MigrationLog) ProtoMessage() {}
 
 func (x *MigrationLog) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +987,7 @@ func (x *MigrationLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationLog.ProtoReflect.Descriptor instead.
 func (*MigrationLog) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MigrationLog) GetTime() *timestamppb.Timestamp {
@@ -822,14 +1017,18 @@ type PlanMigrationRequest struct {
 	// and a boundary, to which the ranges are scaled; 0 for the present one.
 	Boundary int64 `protobuf:"varint,5,opt,name=boundary,proto3" json:"boundary,omitempty"`
 	// Allow one atomic switch where there is no way in smaller moves.
-	Atomic        bool `protobuf:"varint,6,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	Atomic bool `protobuf:"varint,6,opt,name=atomic,proto3" json:"atomic,omitempty"`
+	// Mark the plan as one to be applied whatever it costs. Without force ApplyMigration
+	// refuses a plan after which a room may have no ID of a tag left, and a larger
+	// boundary that is above a thousandth of what a tag has left.
+	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlanMigrationRequest) Reset() {
 	*x = PlanMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1040,7 @@ func (x *PlanMigrationRequest) String() string {
 func (*PlanMigrationRequest) ProtoMessage() {}
 
 func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1053,7 @@ func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PlanMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PlanMigrationRequest) GetTarget() *Layout {
@@ -899,6 +1098,13 @@ func (x *PlanMigrationRequest) GetAtomic() bool {
 	return false
 }
 
+func (x *PlanMigrationRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type PlanMigrationResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Plan          *Plan                  `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
@@ -908,7 +1114,7 @@ type PlanMigrationResponse struct {
 
 func (x *PlanMigrationResponse) Reset() {
 	*x = PlanMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1126,7 @@ func (x *PlanMigrationResponse) String() string {
 func (*PlanMigrationResponse) ProtoMessage() {}
 
 func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1139,7 @@ func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PlanMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanMigrationResponse) GetPlan() *Plan {
@@ -943,19 +1149,188 @@ func (x *PlanMigrationResponse) GetPlan() *Plan {
 	return nil
 }
 
+type CountPlanCostRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As PlanMigration answered it.
+	Plan *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	// For how long the answer may wait for the costs, 0 s to 5 s; default 0 s.
+	Wait *durationpb.Duration `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
+	// From the answer before, to wait for the same count. Empty has the tags read anew.
+	Count         string `protobuf:"bytes,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountPlanCostRequest) Reset() {
+	*x = CountPlanCostRequest{}
+	mi := &file_march_v1_migration_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountPlanCostRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountPlanCostRequest) ProtoMessage() {}
+
+func (x *CountPlanCostRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountPlanCostRequest.ProtoReflect.Descriptor instead.
+func (*CountPlanCostRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CountPlanCostRequest) GetPlan() *Plan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *CountPlanCostRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+func (x *CountPlanCostRequest) GetCount() string {
+	if x != nil {
+		return x.Count
+	}
+	return ""
+}
+
+type CountPlanCostResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many tags were read so far, and how many there were at the beginning; 0
+	// before that is known.
+	Read int64 `protobuf:"varint,1,opt,name=read,proto3" json:"read,omitempty"`
+	Tags int64 `protobuf:"varint,2,opt,name=tags,proto3" json:"tags,omitempty"`
+	// Absent while tags are being read: ask again.
+	Cost *PlanCost `protobuf:"bytes,3,opt,name=cost,proto3" json:"cost,omitempty"`
+	// Why ApplyMigration refuses the plan without force; empty where it does not, and
+	// while tags are being read.
+	Refused string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Keys that were passed over: their tags do not count in it.
+	Unreadable []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// When the console began to read the tags.
+	AsOf *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
+	// Names this count, for the next call; it may be another one than that asked for,
+	// where another console answers.
+	Count         string `protobuf:"bytes,7,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountPlanCostResponse) Reset() {
+	*x = CountPlanCostResponse{}
+	mi := &file_march_v1_migration_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountPlanCostResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountPlanCostResponse) ProtoMessage() {}
+
+func (x *CountPlanCostResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountPlanCostResponse.ProtoReflect.Descriptor instead.
+func (*CountPlanCostResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CountPlanCostResponse) GetRead() int64 {
+	if x != nil {
+		return x.Read
+	}
+	return 0
+}
+
+func (x *CountPlanCostResponse) GetTags() int64 {
+	if x != nil {
+		return x.Tags
+	}
+	return 0
+}
+
+func (x *CountPlanCostResponse) GetCost() *PlanCost {
+	if x != nil {
+		return x.Cost
+	}
+	return nil
+}
+
+func (x *CountPlanCostResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *CountPlanCostResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
+func (x *CountPlanCostResponse) GetAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AsOf
+	}
+	return nil
+}
+
+func (x *CountPlanCostResponse) GetCount() string {
+	if x != nil {
+		return x.Count
+	}
+	return ""
+}
+
 type ApplyMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Plan  *Plan                  `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
 	// For how long a silent instance is waited for, where its own hold is not
 	// longer; default 0 s, its own hold. 0 s to 7 days.
-	Hold          *durationpb.Duration `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	Hold *durationpb.Duration `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	// As in PlanMigrationRequest; a plan that was made with it needs it no more.
+	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// From an answer of CountPlanCost with costs: the console that gave it does not read all
+	// tags again within a minute. Empty, or of another plan, has them read.
+	Count         string `protobuf:"bytes,4,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyMigrationRequest) Reset() {
 	*x = ApplyMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1342,7 @@ func (x *ApplyMigrationRequest) String() string {
 func (*ApplyMigrationRequest) ProtoMessage() {}
 
 func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1355,7 @@ func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ApplyMigrationRequest) GetPlan() *Plan {
@@ -997,6 +1372,20 @@ func (x *ApplyMigrationRequest) GetHold() *durationpb.Duration {
 	return nil
 }
 
+func (x *ApplyMigrationRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *ApplyMigrationRequest) GetCount() string {
+	if x != nil {
+		return x.Count
+	}
+	return ""
+}
+
 type ApplyMigrationResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Migration     *Migration             `protobuf:"bytes,1,opt,name=migration,proto3" json:"migration,omitempty"`
@@ -1006,7 +1395,7 @@ type ApplyMigrationResponse struct {
 
 func (x *ApplyMigrationResponse) Reset() {
 	*x = ApplyMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1407,7 @@ func (x *ApplyMigrationResponse) String() string {
 func (*ApplyMigrationResponse) ProtoMessage() {}
 
 func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1420,7 @@ func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ApplyMigrationResponse) GetMigration() *Migration {
@@ -1051,7 +1440,7 @@ type GetMigrationRequest struct {
 
 func (x *GetMigrationRequest) Reset() {
 	*x = GetMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1452,7 @@ func (x *GetMigrationRequest) String() string {
 func (*GetMigrationRequest) ProtoMessage() {}
 
 func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1465,7 @@ func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationRequest.ProtoReflect.Descriptor instead.
 func (*GetMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetMigrationRequest) GetId() string {
@@ -1095,7 +1484,7 @@ type GetMigrationResponse struct {
 
 func (x *GetMigrationResponse) Reset() {
 	*x = GetMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1496,7 @@ func (x *GetMigrationResponse) String() string {
 func (*GetMigrationResponse) ProtoMessage() {}
 
 func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1509,7 @@ func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationResponse.ProtoReflect.Descriptor instead.
 func (*GetMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetMigrationResponse) GetMigration() *Migration {
@@ -1142,7 +1531,7 @@ type ListMigrationsRequest struct {
 
 func (x *ListMigrationsRequest) Reset() {
 	*x = ListMigrationsRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1543,7 @@ func (x *ListMigrationsRequest) String() string {
 func (*ListMigrationsRequest) ProtoMessage() {}
 
 func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1556,7 @@ func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsRequest.ProtoReflect.Descriptor instead.
 func (*ListMigrationsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListMigrationsRequest) GetPageSize() int32 {
@@ -1190,13 +1579,15 @@ type ListMigrationsResponse struct {
 	Migrations []*Migration `protobuf:"bytes,1,rep,name=migrations,proto3" json:"migrations,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Keys that were passed over.
+	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListMigrationsResponse) Reset() {
 	*x = ListMigrationsResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1208,7 +1599,7 @@ func (x *ListMigrationsResponse) String() string {
 func (*ListMigrationsResponse) ProtoMessage() {}
 
 func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1221,7 +1612,7 @@ func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsResponse.ProtoReflect.Descriptor instead.
 func (*ListMigrationsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListMigrationsResponse) GetMigrations() []*Migration {
@@ -1238,6 +1629,13 @@ func (x *ListMigrationsResponse) GetNextPageToken() string {
 	return ""
 }
 
+func (x *ListMigrationsResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
 type WatchMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for the one that is under way, or else the last.
@@ -1248,7 +1646,7 @@ type WatchMigrationRequest struct {
 
 func (x *WatchMigrationRequest) Reset() {
 	*x = WatchMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1658,7 @@ func (x *WatchMigrationRequest) String() string {
 func (*WatchMigrationRequest) ProtoMessage() {}
 
 func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1671,7 @@ func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationRequest.ProtoReflect.Descriptor instead.
 func (*WatchMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchMigrationRequest) GetId() string {
@@ -1292,7 +1690,7 @@ type WatchMigrationResponse struct {
 
 func (x *WatchMigrationResponse) Reset() {
 	*x = WatchMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1304,7 +1702,7 @@ func (x *WatchMigrationResponse) String() string {
 func (*WatchMigrationResponse) ProtoMessage() {}
 
 func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1317,7 +1715,7 @@ func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationResponse.ProtoReflect.Descriptor instead.
 func (*WatchMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchMigrationResponse) GetMigration() *Migration {
@@ -1336,7 +1734,7 @@ type PauseMigrationRequest struct {
 
 func (x *PauseMigrationRequest) Reset() {
 	*x = PauseMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1746,7 @@ func (x *PauseMigrationRequest) String() string {
 func (*PauseMigrationRequest) ProtoMessage() {}
 
 func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1759,7 @@ func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PauseMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PauseMigrationRequest) GetId() string {
@@ -1380,7 +1778,7 @@ type PauseMigrationResponse struct {
 
 func (x *PauseMigrationResponse) Reset() {
 	*x = PauseMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1392,7 +1790,7 @@ func (x *PauseMigrationResponse) String() string {
 func (*PauseMigrationResponse) ProtoMessage() {}
 
 func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1405,7 +1803,7 @@ func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PauseMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PauseMigrationResponse) GetMigration() *Migration {
@@ -1424,7 +1822,7 @@ type ResumeMigrationRequest struct {
 
 func (x *ResumeMigrationRequest) Reset() {
 	*x = ResumeMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1834,7 @@ func (x *ResumeMigrationRequest) String() string {
 func (*ResumeMigrationRequest) ProtoMessage() {}
 
 func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1847,7 @@ func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResumeMigrationRequest) GetId() string {
@@ -1468,7 +1866,7 @@ type ResumeMigrationResponse struct {
 
 func (x *ResumeMigrationResponse) Reset() {
 	*x = ResumeMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1878,7 @@ func (x *ResumeMigrationResponse) String() string {
 func (*ResumeMigrationResponse) ProtoMessage() {}
 
 func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1891,7 @@ func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResumeMigrationResponse) GetMigration() *Migration {
@@ -1512,7 +1910,7 @@ type AbortMigrationRequest struct {
 
 func (x *AbortMigrationRequest) Reset() {
 	*x = AbortMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1922,7 @@ func (x *AbortMigrationRequest) String() string {
 func (*AbortMigrationRequest) ProtoMessage() {}
 
 func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1935,7 @@ func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationRequest.ProtoReflect.Descriptor instead.
 func (*AbortMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AbortMigrationRequest) GetId() string {
@@ -1556,7 +1954,7 @@ type AbortMigrationResponse struct {
 
 func (x *AbortMigrationResponse) Reset() {
 	*x = AbortMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1966,7 @@ func (x *AbortMigrationResponse) String() string {
 func (*AbortMigrationResponse) ProtoMessage() {}
 
 func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1979,7 @@ func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationResponse.ProtoReflect.Descriptor instead.
 func (*AbortMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AbortMigrationResponse) GetMigration() *Migration {
@@ -1594,8 +1992,9 @@ func (x *AbortMigrationResponse) GetMigration() *Migration {
 type ContinueMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Go on without these, room/instance. They may still issue IDs of retracted
-	// residues from what they hold: unique, but not in their range.
+	// Make the next move without these, room/instance, of those that the migration
+	// waits for: the processes that are registered now. They may still issue IDs of
+	// retracted residues from what they hold: unique, but not in their range.
 	Without       []string `protobuf:"bytes,2,rep,name=without,proto3" json:"without,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1603,7 +2002,7 @@ type ContinueMigrationRequest struct {
 
 func (x *ContinueMigrationRequest) Reset() {
 	*x = ContinueMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[25]
+	mi := &file_march_v1_migration_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +2014,7 @@ func (x *ContinueMigrationRequest) String() string {
 func (*ContinueMigrationRequest) ProtoMessage() {}
 
 func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[25]
+	mi := &file_march_v1_migration_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +2027,7 @@ func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ContinueMigrationRequest) GetId() string {
@@ -1654,7 +2053,7 @@ type ContinueMigrationResponse struct {
 
 func (x *ContinueMigrationResponse) Reset() {
 	*x = ContinueMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[26]
+	mi := &file_march_v1_migration_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +2065,7 @@ func (x *ContinueMigrationResponse) String() string {
 func (*ContinueMigrationResponse) ProtoMessage() {}
 
 func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[26]
+	mi := &file_march_v1_migration_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +2078,7 @@ func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ContinueMigrationResponse) GetMigration() *Migration {
@@ -1693,7 +2092,7 @@ var File_march_v1_migration_proto protoreflect.FileDescriptor
 
 const file_march_v1_migration_proto_rawDesc = "" +
 	"\n" +
-	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\x89\x02\n" +
+	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x16march/v1/problem.proto\"\x89\x02\n" +
 	"\x04Move\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12(\n" +
@@ -1705,7 +2104,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\"\xf2\x01\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\"\xd8\x02\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -1713,7 +2112,13 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05moves\x18\x04 \x03(\v2\x0e.march.v1.MoveR\x05moves\x12&\n" +
 	"\x04cost\x18\x05 \x01(\v2\x12.march.v1.PlanCostR\x04cost\x12\x1c\n" +
 	"\tinstances\x18\x06 \x03(\tR\tinstances\x12\x16\n" +
-	"\x06silent\x18\a \x03(\tR\x06silent\"\x9f\x01\n" +
+	"\x06silent\x18\a \x03(\tR\x06silent\x124\n" +
+	"\n" +
+	"unreadable\x18\b \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\x12\x18\n" +
+	"\acluster\x18\t \x01(\tR\acluster\x12\x14\n" +
+	"\x05force\x18\n" +
+	" \x01(\bR\x05force\"\x9f\x01\n" +
 	"\bPlanCost\x12\x12\n" +
 	"\x04tags\x18\x01 \x01(\x03R\x04tags\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x12'\n" +
@@ -1724,18 +2129,32 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x12\n" +
 	"\x04left\x18\x03 \x01(\x03R\x04left\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\x9d\x02\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\xd3\x02\n" +
 	"\aTagCost\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x122\n" +
 	"\x05rooms\x18\x03 \x03(\v2\x1c.march.v1.TagCost.RoomsEntryR\x05rooms\x12<\n" +
 	"\flasts_before\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vlastsBefore\x12:\n" +
 	"\vlasts_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"lastsAfter\x1a8\n" +
+	"lastsAfter\x124\n" +
+	"\tforecasts\x18\x06 \x03(\v2\x16.march.v1.RoomForecastR\tforecasts\x1a8\n" +
 	"\n" +
 	"RoomsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xf9\x03\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xbe\x02\n" +
+	"\fRoomForecast\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x19\n" +
+	"\x05first\x18\x03 \x01(\x03H\x00R\x05first\x88\x01\x01\x12\x18\n" +
+	"\askipped\x18\x04 \x01(\x03R\askipped\x12\x1f\n" +
+	"\vleft_before\x18\x05 \x01(\x03R\n" +
+	"leftBefore\x12\x12\n" +
+	"\x04left\x18\x06 \x01(\x03R\x04left\x12<\n" +
+	"\flasts_before\x18\a \x01(\v2\x19.google.protobuf.DurationR\vlastsBefore\x12:\n" +
+	"\vlasts_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"lastsAfter\x12\x18\n" +
+	"\arefused\x18\t \x01(\tR\arefusedB\b\n" +
+	"\x06_first\"\x9b\x05\n" +
 	"\tMigration\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
@@ -1751,7 +2170,12 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x03log\x18\v \x03(\v2\x16.march.v1.MigrationLogR\x03log\x12\x14\n" +
 	"\x05actor\x18\f \x01(\tR\x05actor\x124\n" +
 	"\acreated\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
-	"\aupdated\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\"\xb0\x01\n" +
+	"\aupdated\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\x12\x14\n" +
+	"\x05error\x18\x0f \x01(\tR\x05error\x12;\n" +
+	"\verror_since\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"errorSince\x12\x1e\n" +
+	"\vno_way_back\x18\x11 \x01(\tR\tnoWayBack\x12-\n" +
+	"\bproblems\x18\x12 \x03(\v2\x11.march.v1.ProblemR\bproblems\"\xb0\x01\n" +
 	"\aWaiting\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12=\n" +
@@ -1759,19 +2183,36 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"R\n" +
 	"\fMigrationLog\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xb9\x01\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xcf\x01\n" +
 	"\x14PlanMigrationRequest\x12(\n" +
 	"\x06target\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x12\n" +
 	"\x04move\x18\x02 \x03(\tR\x04move\x12\x19\n" +
 	"\badd_room\x18\x03 \x03(\tR\aaddRoom\x12\x14\n" +
 	"\x05drain\x18\x04 \x03(\tR\x05drain\x12\x1a\n" +
 	"\bboundary\x18\x05 \x01(\x03R\bboundary\x12\x16\n" +
-	"\x06atomic\x18\x06 \x01(\bR\x06atomic\";\n" +
+	"\x06atomic\x18\x06 \x01(\bR\x06atomic\x12\x14\n" +
+	"\x05force\x18\a \x01(\bR\x05force\";\n" +
 	"\x15PlanMigrationResponse\x12\"\n" +
-	"\x04plan\x18\x01 \x01(\v2\x0e.march.v1.PlanR\x04plan\"j\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.march.v1.PlanR\x04plan\"\x7f\n" +
+	"\x14CountPlanCostRequest\x12\"\n" +
+	"\x04plan\x18\x01 \x01(\v2\x0e.march.v1.PlanR\x04plan\x12-\n" +
+	"\x04wait\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\tR\x05count\"\xfe\x01\n" +
+	"\x15CountPlanCostResponse\x12\x12\n" +
+	"\x04read\x18\x01 \x01(\x03R\x04read\x12\x12\n" +
+	"\x04tags\x18\x02 \x01(\x03R\x04tags\x12&\n" +
+	"\x04cost\x18\x03 \x01(\v2\x12.march.v1.PlanCostR\x04cost\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\x124\n" +
+	"\n" +
+	"unreadable\x18\x05 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\x12/\n" +
+	"\x05as_of\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04asOf\x12\x14\n" +
+	"\x05count\x18\a \x01(\tR\x05count\"\x96\x01\n" +
 	"\x15ApplyMigrationRequest\x12\"\n" +
 	"\x04plan\x18\x01 \x01(\v2\x0e.march.v1.PlanR\x04plan\x12-\n" +
-	"\x04hold\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04hold\"K\n" +
+	"\x04hold\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04hold\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\tR\x05count\"K\n" +
 	"\x16ApplyMigrationResponse\x121\n" +
 	"\tmigration\x18\x01 \x01(\v2\x13.march.v1.MigrationR\tmigration\"%\n" +
 	"\x13GetMigrationRequest\x12\x0e\n" +
@@ -1781,12 +2222,15 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x15ListMigrationsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"u\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"\xab\x01\n" +
 	"\x16ListMigrationsResponse\x123\n" +
 	"\n" +
 	"migrations\x18\x01 \x03(\v2\x13.march.v1.MigrationR\n" +
 	"migrations\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"'\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
+	"\n" +
+	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\"'\n" +
 	"\x15WatchMigrationRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"K\n" +
 	"\x16WatchMigrationResponse\x121\n" +
@@ -1821,7 +2265,7 @@ func file_march_v1_migration_proto_rawDescGZIP() []byte {
 	return file_march_v1_migration_proto_rawDescData
 }
 
-var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_march_v1_migration_proto_goTypes = []any{
 	(*Move)(nil),                      // 0: march.v1.Move
 	(*Report)(nil),                    // 1: march.v1.Report
@@ -1829,74 +2273,91 @@ var file_march_v1_migration_proto_goTypes = []any{
 	(*PlanCost)(nil),                  // 3: march.v1.PlanCost
 	(*TagEnd)(nil),                    // 4: march.v1.TagEnd
 	(*TagCost)(nil),                   // 5: march.v1.TagCost
-	(*Migration)(nil),                 // 6: march.v1.Migration
-	(*Waiting)(nil),                   // 7: march.v1.Waiting
-	(*MigrationLog)(nil),              // 8: march.v1.MigrationLog
-	(*PlanMigrationRequest)(nil),      // 9: march.v1.PlanMigrationRequest
-	(*PlanMigrationResponse)(nil),     // 10: march.v1.PlanMigrationResponse
-	(*ApplyMigrationRequest)(nil),     // 11: march.v1.ApplyMigrationRequest
-	(*ApplyMigrationResponse)(nil),    // 12: march.v1.ApplyMigrationResponse
-	(*GetMigrationRequest)(nil),       // 13: march.v1.GetMigrationRequest
-	(*GetMigrationResponse)(nil),      // 14: march.v1.GetMigrationResponse
-	(*ListMigrationsRequest)(nil),     // 15: march.v1.ListMigrationsRequest
-	(*ListMigrationsResponse)(nil),    // 16: march.v1.ListMigrationsResponse
-	(*WatchMigrationRequest)(nil),     // 17: march.v1.WatchMigrationRequest
-	(*WatchMigrationResponse)(nil),    // 18: march.v1.WatchMigrationResponse
-	(*PauseMigrationRequest)(nil),     // 19: march.v1.PauseMigrationRequest
-	(*PauseMigrationResponse)(nil),    // 20: march.v1.PauseMigrationResponse
-	(*ResumeMigrationRequest)(nil),    // 21: march.v1.ResumeMigrationRequest
-	(*ResumeMigrationResponse)(nil),   // 22: march.v1.ResumeMigrationResponse
-	(*AbortMigrationRequest)(nil),     // 23: march.v1.AbortMigrationRequest
-	(*AbortMigrationResponse)(nil),    // 24: march.v1.AbortMigrationResponse
-	(*ContinueMigrationRequest)(nil),  // 25: march.v1.ContinueMigrationRequest
-	(*ContinueMigrationResponse)(nil), // 26: march.v1.ContinueMigrationResponse
-	nil,                               // 27: march.v1.TagCost.RoomsEntry
-	(*Layout)(nil),                    // 28: march.v1.Layout
-	(*timestamppb.Timestamp)(nil),     // 29: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 30: google.protobuf.Duration
+	(*RoomForecast)(nil),              // 6: march.v1.RoomForecast
+	(*Migration)(nil),                 // 7: march.v1.Migration
+	(*Waiting)(nil),                   // 8: march.v1.Waiting
+	(*MigrationLog)(nil),              // 9: march.v1.MigrationLog
+	(*PlanMigrationRequest)(nil),      // 10: march.v1.PlanMigrationRequest
+	(*PlanMigrationResponse)(nil),     // 11: march.v1.PlanMigrationResponse
+	(*CountPlanCostRequest)(nil),      // 12: march.v1.CountPlanCostRequest
+	(*CountPlanCostResponse)(nil),     // 13: march.v1.CountPlanCostResponse
+	(*ApplyMigrationRequest)(nil),     // 14: march.v1.ApplyMigrationRequest
+	(*ApplyMigrationResponse)(nil),    // 15: march.v1.ApplyMigrationResponse
+	(*GetMigrationRequest)(nil),       // 16: march.v1.GetMigrationRequest
+	(*GetMigrationResponse)(nil),      // 17: march.v1.GetMigrationResponse
+	(*ListMigrationsRequest)(nil),     // 18: march.v1.ListMigrationsRequest
+	(*ListMigrationsResponse)(nil),    // 19: march.v1.ListMigrationsResponse
+	(*WatchMigrationRequest)(nil),     // 20: march.v1.WatchMigrationRequest
+	(*WatchMigrationResponse)(nil),    // 21: march.v1.WatchMigrationResponse
+	(*PauseMigrationRequest)(nil),     // 22: march.v1.PauseMigrationRequest
+	(*PauseMigrationResponse)(nil),    // 23: march.v1.PauseMigrationResponse
+	(*ResumeMigrationRequest)(nil),    // 24: march.v1.ResumeMigrationRequest
+	(*ResumeMigrationResponse)(nil),   // 25: march.v1.ResumeMigrationResponse
+	(*AbortMigrationRequest)(nil),     // 26: march.v1.AbortMigrationRequest
+	(*AbortMigrationResponse)(nil),    // 27: march.v1.AbortMigrationResponse
+	(*ContinueMigrationRequest)(nil),  // 28: march.v1.ContinueMigrationRequest
+	(*ContinueMigrationResponse)(nil), // 29: march.v1.ContinueMigrationResponse
+	nil,                               // 30: march.v1.TagCost.RoomsEntry
+	(*Layout)(nil),                    // 31: march.v1.Layout
+	(*timestamppb.Timestamp)(nil),     // 32: google.protobuf.Timestamp
+	(*Unreadable)(nil),                // 33: march.v1.Unreadable
+	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
+	(*Problem)(nil),                   // 35: march.v1.Problem
 }
 var file_march_v1_migration_proto_depIdxs = []int32{
-	28, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
-	29, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	29, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	31, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
+	32, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
+	32, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
 	1,  // 3: march.v1.Move.reports:type_name -> march.v1.Report
-	28, // 4: march.v1.Plan.from:type_name -> march.v1.Layout
-	28, // 5: march.v1.Plan.target:type_name -> march.v1.Layout
+	31, // 4: march.v1.Plan.from:type_name -> march.v1.Layout
+	31, // 5: march.v1.Plan.target:type_name -> march.v1.Layout
 	0,  // 6: march.v1.Plan.moves:type_name -> march.v1.Move
 	3,  // 7: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	5,  // 8: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	4,  // 9: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
-	27, // 10: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	30, // 11: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	30, // 12: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	28, // 13: march.v1.Migration.from:type_name -> march.v1.Layout
-	28, // 14: march.v1.Migration.target:type_name -> march.v1.Layout
-	0,  // 15: march.v1.Migration.moves:type_name -> march.v1.Move
-	30, // 16: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	7,  // 17: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	8,  // 18: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	29, // 19: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	29, // 20: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	29, // 21: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	29, // 22: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	29, // 23: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	28, // 24: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	2,  // 25: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	2,  // 26: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	30, // 27: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	6,  // 28: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	6,  // 29: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	6,  // 30: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	6,  // 31: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	6,  // 32: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	6,  // 33: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	6,  // 34: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	6,  // 35: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	33, // 8: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
+	5,  // 9: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	4,  // 10: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	30, // 11: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	34, // 12: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	34, // 13: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	6,  // 14: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
+	34, // 15: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
+	34, // 16: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
+	31, // 17: march.v1.Migration.from:type_name -> march.v1.Layout
+	31, // 18: march.v1.Migration.target:type_name -> march.v1.Layout
+	0,  // 19: march.v1.Migration.moves:type_name -> march.v1.Move
+	34, // 20: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	8,  // 21: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	9,  // 22: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	32, // 23: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	32, // 24: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	32, // 25: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
+	35, // 26: march.v1.Migration.problems:type_name -> march.v1.Problem
+	32, // 27: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	32, // 28: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	32, // 29: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	31, // 30: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	2,  // 31: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	2,  // 32: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
+	34, // 33: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
+	3,  // 34: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
+	33, // 35: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
+	32, // 36: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
+	2,  // 37: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	34, // 38: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	7,  // 39: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	7,  // 40: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	7,  // 41: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	33, // 42: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
+	7,  // 43: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	7,  // 44: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	7,  // 45: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	7,  // 46: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	7,  // 47: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
@@ -1905,13 +2366,15 @@ func file_march_v1_migration_proto_init() {
 		return
 	}
 	file_march_v1_layout_proto_init()
+	file_march_v1_problem_proto_init()
+	file_march_v1_migration_proto_msgTypes[6].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_migration_proto_rawDesc), len(file_march_v1_migration_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -23,16 +23,14 @@ const (
 
 type ReportMarksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The uuid of the cluster. An instance of another one refuses.
+	// The uuid of the cluster. An instance of another cluster refuses.
 	ClusterUuid string `protobuf:"bytes,1,opt,name=cluster_uuid,json=clusterUuid,proto3" json:"cluster_uuid,omitempty"`
-	// From this call on the instance accepts no answer to a transaction that it
-	// sent before, and leases nothing until there is an epoch that it has never
-	// seen. What it holds it goes on issuing.
-	Bar bool `protobuf:"varint,2,opt,name=bar,proto3" json:"bar,omitempty"`
-	// An instance asks that is without its journal. This one looks at etcd first,
-	// and refuses where it is without its own; the answer has only marks of the
-	// epoch in force. Not together with bar.
-	Vouch         bool `protobuf:"varint,3,opt,name=vouch,proto3" json:"vouch,omitempty"`
+	// Asks the instance to lease nothing under any epoch that it has seen so far.
+	// The instance goes on issuing the IDs that it holds.
+	Barrier *Barrier `protobuf:"bytes,2,opt,name=barrier,proto3" json:"barrier,omitempty"`
+	// Only marks that the instance learned after this point of its memory are
+	// wanted: the sequence of an earlier answer of the same incarnation. 0 for all.
+	AfterSequence int64 `protobuf:"varint,3,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -74,22 +72,79 @@ func (x *ReportMarksRequest) GetClusterUuid() string {
 	return ""
 }
 
-func (x *ReportMarksRequest) GetBar() bool {
+func (x *ReportMarksRequest) GetBarrier() *Barrier {
 	if x != nil {
-		return x.Bar
+		return x.Barrier
 	}
-	return false
+	return nil
 }
 
-func (x *ReportMarksRequest) GetVouch() bool {
+func (x *ReportMarksRequest) GetAfterSequence() int64 {
 	if x != nil {
-		return x.Vouch
+		return x.AfterSequence
 	}
-	return false
+	return 0
 }
 
-// ReportMarksResponse is a part of an instance's memory. The first has all but
-// the marks, all have marks.
+// Barrier names the halt of one recover. An instance accepts a barrier only where
+// its own etcd shows exactly that halt: so a rehearsal on a copy, a late question
+// or a stranger's call bars no instance.
+type Barrier struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nonce of the halt that `march recover` wrote.
+	HaltNonce string `protobuf:"bytes,1,opt,name=halt_nonce,json=haltNonce,proto3" json:"halt_nonce,omitempty"`
+	// The ID of the etcd cluster that holds it.
+	EtcdClusterId uint64 `protobuf:"fixed64,2,opt,name=etcd_cluster_id,json=etcdClusterId,proto3" json:"etcd_cluster_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Barrier) Reset() {
+	*x = Barrier{}
+	mi := &file_march_v1_recover_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Barrier) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Barrier) ProtoMessage() {}
+
+func (x *Barrier) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_recover_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
+func (*Barrier) Descriptor() ([]byte, []int) {
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Barrier) GetHaltNonce() string {
+	if x != nil {
+		return x.HaltNonce
+	}
+	return ""
+}
+
+func (x *Barrier) GetEtcdClusterId() uint64 {
+	if x != nil {
+		return x.EtcdClusterId
+	}
+	return 0
+}
+
+// ReportMarksResponse is a part of an instance's memory. The first part has all
+// but the marks; every part has marks.
 type ReportMarksResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	ClusterUuid string                 `protobuf:"bytes,1,opt,name=cluster_uuid,json=clusterUuid,proto3" json:"cluster_uuid,omitempty"`
@@ -97,26 +152,40 @@ type ReportMarksResponse struct {
 	Instance    string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The processes whose memory it is, the last one last.
 	Incarnations []string `protobuf:"bytes,4,rep,name=incarnations,proto3" json:"incarnations,omitempty"`
-	// That were in force, the last one last.
+	// Epochs that the instance was in, the last one last.
 	Epochs []string `protobuf:"bytes,5,rep,name=epochs,proto3" json:"epochs,omitempty"`
 	// The highest layout version.
 	LayoutVersion int64 `protobuf:"varint,6,opt,name=layout_version,json=layoutVersion,proto3" json:"layout_version,omitempty"`
 	// Rooms that ever had a range.
 	Rooms []string `protobuf:"bytes,7,rep,name=rooms,proto3" json:"rooms,omitempty"`
-	// Processes that were registered.
+	// Processes that were registered under the last epoch.
 	Seen []*SeenInstance `protobuf:"bytes,8,rep,name=seen,proto3" json:"seen,omitempty"`
 	// Of the instance's own room, in the order of tags.
 	Marks []*RememberedMark `protobuf:"bytes,9,rep,name=marks,proto3" json:"marks,omitempty"`
-	// The highest revision of etcd that it saw under the last epoch; 0 where it was
-	// not asked to vouch.
-	Revision      int64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The largest margin total of any epoch that the instance saw.
+	MarginTotal int64 `protobuf:"varint,10,opt,name=margin_total,json=marginTotal,proto3" json:"margin_total,omitempty"`
+	// The layout of layout_version, where the instance knows it whole.
+	Layout *Layout `protobuf:"bytes,11,opt,name=layout,proto3" json:"layout,omitempty"`
+	// The instance accepted the barrier; otherwise why it did not.
+	Barred         bool   `protobuf:"varint,12,opt,name=barred,proto3" json:"barred,omitempty"`
+	UnbarredReason string `protobuf:"bytes,13,opt,name=unbarred_reason,json=unbarredReason,proto3" json:"unbarred_reason,omitempty"`
+	// Where the instance's memory stands, for after_sequence of a later question.
+	Sequence int64 `protobuf:"varint,14,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The epoch under which the processes in seen were seen.
+	SeenUnder string `protobuf:"bytes,15,opt,name=seen_under,json=seenUnder,proto3" json:"seen_under,omitempty"`
+	// The epoch in which the layout of layout_version was in force.
+	LatestEpoch string `protobuf:"bytes,16,opt,name=latest_epoch,json=latestEpoch,proto3" json:"latest_epoch,omitempty"`
+	// The narrowest range and the largest boundary of all layouts that the instance
+	// knows of.
+	NarrowestRange  int64 `protobuf:"varint,17,opt,name=narrowest_range,json=narrowestRange,proto3" json:"narrowest_range,omitempty"`
+	LargestBoundary int64 `protobuf:"varint,18,opt,name=largest_boundary,json=largestBoundary,proto3" json:"largest_boundary,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ReportMarksResponse) Reset() {
 	*x = ReportMarksResponse{}
-	mi := &file_march_v1_recover_proto_msgTypes[1]
+	mi := &file_march_v1_recover_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -128,7 +197,7 @@ func (x *ReportMarksResponse) String() string {
 func (*ReportMarksResponse) ProtoMessage() {}
 
 func (x *ReportMarksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_recover_proto_msgTypes[1]
+	mi := &file_march_v1_recover_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -141,7 +210,7 @@ func (x *ReportMarksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportMarksResponse.ProtoReflect.Descriptor instead.
 func (*ReportMarksResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_recover_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ReportMarksResponse) GetClusterUuid() string {
@@ -207,26 +276,85 @@ func (x *ReportMarksResponse) GetMarks() []*RememberedMark {
 	return nil
 }
 
-func (x *ReportMarksResponse) GetRevision() int64 {
+func (x *ReportMarksResponse) GetMarginTotal() int64 {
 	if x != nil {
-		return x.Revision
+		return x.MarginTotal
+	}
+	return 0
+}
+
+func (x *ReportMarksResponse) GetLayout() *Layout {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+func (x *ReportMarksResponse) GetBarred() bool {
+	if x != nil {
+		return x.Barred
+	}
+	return false
+}
+
+func (x *ReportMarksResponse) GetUnbarredReason() string {
+	if x != nil {
+		return x.UnbarredReason
+	}
+	return ""
+}
+
+func (x *ReportMarksResponse) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ReportMarksResponse) GetSeenUnder() string {
+	if x != nil {
+		return x.SeenUnder
+	}
+	return ""
+}
+
+func (x *ReportMarksResponse) GetLatestEpoch() string {
+	if x != nil {
+		return x.LatestEpoch
+	}
+	return ""
+}
+
+func (x *ReportMarksResponse) GetNarrowestRange() int64 {
+	if x != nil {
+		return x.NarrowestRange
+	}
+	return 0
+}
+
+func (x *ReportMarksResponse) GetLargestBoundary() int64 {
+	if x != nil {
+		return x.LargestBoundary
 	}
 	return 0
 }
 
 type SeenInstance struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Room          string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Incarnation   string                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Room        string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	Name        string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Incarnation string                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Address     string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	// The revision of etcd at which the instance was seen to leave in good order
+	// under the last epoch; 0 where it was not.
+	LeftRevision  int64 `protobuf:"varint,5,opt,name=left_revision,json=leftRevision,proto3" json:"left_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SeenInstance) Reset() {
 	*x = SeenInstance{}
-	mi := &file_march_v1_recover_proto_msgTypes[2]
+	mi := &file_march_v1_recover_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -238,7 +366,7 @@ func (x *SeenInstance) String() string {
 func (*SeenInstance) ProtoMessage() {}
 
 func (x *SeenInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_recover_proto_msgTypes[2]
+	mi := &file_march_v1_recover_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -251,7 +379,7 @@ func (x *SeenInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeenInstance.ProtoReflect.Descriptor instead.
 func (*SeenInstance) Descriptor() ([]byte, []int) {
-	return file_march_v1_recover_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SeenInstance) GetRoom() string {
@@ -282,6 +410,13 @@ func (x *SeenInstance) GetAddress() string {
 	return ""
 }
 
+func (x *SeenInstance) GetLeftRevision() int64 {
+	if x != nil {
+		return x.LeftRevision
+	}
+	return 0
+}
+
 type RememberedMark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
@@ -293,7 +428,7 @@ type RememberedMark struct {
 
 func (x *RememberedMark) Reset() {
 	*x = RememberedMark{}
-	mi := &file_march_v1_recover_proto_msgTypes[3]
+	mi := &file_march_v1_recover_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +440,7 @@ func (x *RememberedMark) String() string {
 func (*RememberedMark) ProtoMessage() {}
 
 func (x *RememberedMark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_recover_proto_msgTypes[3]
+	mi := &file_march_v1_recover_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +453,7 @@ func (x *RememberedMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedMark.ProtoReflect.Descriptor instead.
 func (*RememberedMark) Descriptor() ([]byte, []int) {
-	return file_march_v1_recover_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RememberedMark) GetTag() string {
@@ -339,11 +474,15 @@ var File_march_v1_recover_proto protoreflect.FileDescriptor
 
 const file_march_v1_recover_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/recover.proto\x12\bmarch.v1\"_\n" +
+	"\x16march/v1/recover.proto\x12\bmarch.v1\x1a\x15march/v1/layout.proto\"\x8b\x01\n" +
 	"\x12ReportMarksRequest\x12!\n" +
-	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12\x10\n" +
-	"\x03bar\x18\x02 \x01(\bR\x03bar\x12\x14\n" +
-	"\x05vouch\x18\x03 \x01(\bR\x05vouch\"\xd9\x02\n" +
+	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12+\n" +
+	"\abarrier\x18\x02 \x01(\v2\x11.march.v1.BarrierR\abarrier\x12%\n" +
+	"\x0eafter_sequence\x18\x03 \x01(\x03R\rafterSequence\"P\n" +
+	"\aBarrier\x12\x1d\n" +
+	"\n" +
+	"halt_nonce\x18\x01 \x01(\tR\thaltNonce\x12&\n" +
+	"\x0fetcd_cluster_id\x18\x02 \x01(\x06R\retcdClusterId\"\xfd\x04\n" +
 	"\x13ReportMarksResponse\x12!\n" +
 	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x1a\n" +
@@ -353,14 +492,24 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x0elayout_version\x18\x06 \x01(\x03R\rlayoutVersion\x12\x14\n" +
 	"\x05rooms\x18\a \x03(\tR\x05rooms\x12*\n" +
 	"\x04seen\x18\b \x03(\v2\x16.march.v1.SeenInstanceR\x04seen\x12.\n" +
-	"\x05marks\x18\t \x03(\v2\x18.march.v1.RememberedMarkR\x05marks\x12\x1a\n" +
-	"\brevision\x18\n" +
-	" \x01(\x03R\brevision\"r\n" +
+	"\x05marks\x18\t \x03(\v2\x18.march.v1.RememberedMarkR\x05marks\x12!\n" +
+	"\fmargin_total\x18\n" +
+	" \x01(\x03R\vmarginTotal\x12(\n" +
+	"\x06layout\x18\v \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x16\n" +
+	"\x06barred\x18\f \x01(\bR\x06barred\x12'\n" +
+	"\x0funbarred_reason\x18\r \x01(\tR\x0eunbarredReason\x12\x1a\n" +
+	"\bsequence\x18\x0e \x01(\x03R\bsequence\x12\x1d\n" +
+	"\n" +
+	"seen_under\x18\x0f \x01(\tR\tseenUnder\x12!\n" +
+	"\flatest_epoch\x18\x10 \x01(\tR\vlatestEpoch\x12'\n" +
+	"\x0fnarrowest_range\x18\x11 \x01(\x03R\x0enarrowestRange\x12)\n" +
+	"\x10largest_boundary\x18\x12 \x01(\x03R\x0flargestBoundary\"\x97\x01\n" +
 	"\fSeenInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x18\n" +
-	"\aaddress\x18\x04 \x01(\tR\aaddress\"6\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12#\n" +
+	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"6\n" +
 	"\x0eRememberedMark\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04nextB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
@@ -377,21 +526,25 @@ func file_march_v1_recover_proto_rawDescGZIP() []byte {
 	return file_march_v1_recover_proto_rawDescData
 }
 
-var file_march_v1_recover_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_march_v1_recover_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_march_v1_recover_proto_goTypes = []any{
 	(*ReportMarksRequest)(nil),  // 0: march.v1.ReportMarksRequest
-	(*ReportMarksResponse)(nil), // 1: march.v1.ReportMarksResponse
-	(*SeenInstance)(nil),        // 2: march.v1.SeenInstance
-	(*RememberedMark)(nil),      // 3: march.v1.RememberedMark
+	(*Barrier)(nil),             // 1: march.v1.Barrier
+	(*ReportMarksResponse)(nil), // 2: march.v1.ReportMarksResponse
+	(*SeenInstance)(nil),        // 3: march.v1.SeenInstance
+	(*RememberedMark)(nil),      // 4: march.v1.RememberedMark
+	(*Layout)(nil),              // 5: march.v1.Layout
 }
 var file_march_v1_recover_proto_depIdxs = []int32{
-	2, // 0: march.v1.ReportMarksResponse.seen:type_name -> march.v1.SeenInstance
-	3, // 1: march.v1.ReportMarksResponse.marks:type_name -> march.v1.RememberedMark
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	1, // 0: march.v1.ReportMarksRequest.barrier:type_name -> march.v1.Barrier
+	3, // 1: march.v1.ReportMarksResponse.seen:type_name -> march.v1.SeenInstance
+	4, // 2: march.v1.ReportMarksResponse.marks:type_name -> march.v1.RememberedMark
+	5, // 3: march.v1.ReportMarksResponse.layout:type_name -> march.v1.Layout
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_recover_proto_init() }
@@ -399,13 +552,14 @@ func file_march_v1_recover_proto_init() {
 	if File_march_v1_recover_proto != nil {
 		return
 	}
+	file_march_v1_layout_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_recover_proto_rawDesc), len(file_march_v1_recover_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -240,12 +240,15 @@ type Chain struct {
 	Refills int64 `protobuf:"varint,10,opt,name=refills,proto3" json:"refills,omitempty"`
 	// Callers that had to wait.
 	Waits int64 `protobuf:"varint,11,opt,name=waits,proto3" json:"waits,omitempty"`
-	// The oldest layout of what is held; 0 when nothing is held.
+	// The oldest layout under which anything held was leased; 0 when nothing is held.
 	Version int64 `protobuf:"varint,12,opt,name=version,proto3" json:"version,omitempty"`
 	// When IDs were last seen to have been issued.
 	Used *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=used,proto3" json:"used,omitempty"`
 	// Why the last refill failed, where it failed for this tag alone.
-	Failure       string `protobuf:"bytes,14,opt,name=failure,proto3" json:"failure,omitempty"`
+	Failure string `protobuf:"bytes,14,opt,name=failure,proto3" json:"failure,omitempty"`
+	// The IDs that are held begin at first and end before end; 0 if none are held.
+	First         int64 `protobuf:"varint,15,opt,name=first,proto3" json:"first,omitempty"`
+	End           int64 `protobuf:"varint,16,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -378,6 +381,20 @@ func (x *Chain) GetFailure() string {
 	return ""
 }
 
+func (x *Chain) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Chain) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 type GetInstanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -477,7 +494,9 @@ type InstanceStatus struct {
 	Build string `protobuf:"bytes,3,opt,name=build,proto3" json:"build,omitempty"`
 	// When the process began to serve, by its clock.
 	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
-	// The version of the layout it serves: it issues no ID of an older one.
+	// The version of the layout it serves. It issues IDs of segments that were leased
+	// under this layout or a newer one, and of older segments that this layout keeps:
+	// its boundary is theirs, and the room's range in it contains theirs.
 	Version int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	// IDs issued since it started, of all tags.
 	Issued int64 `protobuf:"varint,6,opt,name=issued,proto3" json:"issued,omitempty"`
@@ -498,7 +517,11 @@ type InstanceStatus struct {
 	// Since when etcd has not answered; absent while it does.
 	EtcdAwaySince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=etcd_away_since,json=etcdAwaySince,proto3" json:"etcd_away_since,omitempty"`
 	// Why it cannot issue IDs now; empty when it can.
-	NotReady      string `protobuf:"bytes,14,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	NotReady string `protobuf:"bytes,14,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	// Which recover barred the instance from leasing; absent while none does.
+	Barred *Barred `protobuf:"bytes,15,opt,name=barred,proto3" json:"barred,omitempty"`
+	// All that is wrong with this instance as it sees it, the worst first.
+	Problems      []*Problem `protobuf:"bytes,16,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -631,11 +654,79 @@ func (x *InstanceStatus) GetNotReady() string {
 	return ""
 }
 
+func (x *InstanceStatus) GetBarred() *Barred {
+	if x != nil {
+		return x.Barred
+	}
+	return nil
+}
+
+func (x *InstanceStatus) GetProblems() []*Problem {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+// Barred says that an instance leases nothing until a recover has ended.
+type Barred struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operator of the recover.
+	By            string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Barred) Reset() {
+	*x = Barred{}
+	mi := &file_march_v1_room_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Barred) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Barred) ProtoMessage() {}
+
+func (x *Barred) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Barred.ProtoReflect.Descriptor instead.
+func (*Barred) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Barred) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Barred) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 var File_march_v1_room_proto protoreflect.FileDescriptor
 
 const file_march_v1_room_proto_rawDesc = "" +
 	"\n" +
-	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16march/v1/recover.proto\x1a\x12march/v1/tag.proto\"#\n" +
+	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16march/v1/problem.proto\x1a\x16march/v1/recover.proto\x1a\x12march/v1/tag.proto\"#\n" +
 	"\x0fGetChainRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"9\n" +
 	"\x10GetChainResponse\x12%\n" +
@@ -646,7 +737,7 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"e\n" +
 	"\x12ListChainsResponse\x12'\n" +
 	"\x06chains\x18\x01 \x03(\v2\x0f.march.v1.ChainR\x06chains\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x80\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa8\x03\n" +
 	"\x05Chain\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x1a\n" +
@@ -662,11 +753,13 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\x05waits\x18\v \x01(\x03R\x05waits\x12\x18\n" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12.\n" +
 	"\x04used\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04used\x12\x18\n" +
-	"\afailure\x18\x0e \x01(\tR\afailure\"\x14\n" +
+	"\afailure\x18\x0e \x01(\tR\afailure\x12\x14\n" +
+	"\x05first\x18\x0f \x01(\x03R\x05first\x12\x10\n" +
+	"\x03end\x18\x10 \x01(\x03R\x03end\"\x14\n" +
 	"\x12GetInstanceRequest\"]\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x14\n" +
-	"\x05rates\x18\x02 \x03(\x01R\x05rates\"\xa3\x04\n" +
+	"\x05rates\x18\x02 \x03(\x01R\x05rates\"\xfc\x04\n" +
 	"\x0eInstanceStatus\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
@@ -683,7 +776,12 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\fetcd_latency\x18\v \x01(\v2\x19.google.protobuf.DurationR\vetcdLatency\x12F\n" +
 	"\x11etcd_last_contact\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x0fetcdLastContact\x12B\n" +
 	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x1b\n" +
-	"\tnot_ready\x18\x0e \x01(\tR\bnotReady2\x85\x04\n" +
+	"\tnot_ready\x18\x0e \x01(\tR\bnotReady\x12(\n" +
+	"\x06barred\x18\x0f \x01(\v2\x10.march.v1.BarredR\x06barred\x12-\n" +
+	"\bproblems\x18\x10 \x03(\v2\x11.march.v1.ProblemR\bproblems\"J\n" +
+	"\x06Barred\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since2\x85\x04\n" +
 	"\vRoomService\x12J\n" +
 	"\vGetInstance\x12\x1c.march.v1.GetInstanceRequest\x1a\x1d.march.v1.GetInstanceResponse\x12A\n" +
 	"\bGetChain\x12\x19.march.v1.GetChainRequest\x1a\x1a.march.v1.GetChainResponse\x12G\n" +
@@ -706,7 +804,7 @@ func file_march_v1_room_proto_rawDescGZIP() []byte {
 	return file_march_v1_room_proto_rawDescData
 }
 
-var file_march_v1_room_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_march_v1_room_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_march_v1_room_proto_goTypes = []any{
 	(*GetChainRequest)(nil),       // 0: march.v1.GetChainRequest
 	(*GetChainResponse)(nil),      // 1: march.v1.GetChainResponse
@@ -716,47 +814,52 @@ var file_march_v1_room_proto_goTypes = []any{
 	(*GetInstanceRequest)(nil),    // 5: march.v1.GetInstanceRequest
 	(*GetInstanceResponse)(nil),   // 6: march.v1.GetInstanceResponse
 	(*InstanceStatus)(nil),        // 7: march.v1.InstanceStatus
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(*UpdateTagRequest)(nil),      // 10: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),        // 11: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),    // 12: march.v1.PrescaleTagRequest
-	(*ReportMarksRequest)(nil),    // 13: march.v1.ReportMarksRequest
-	(*UpdateTagResponse)(nil),     // 14: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),       // 15: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),   // 16: march.v1.PrescaleTagResponse
-	(*ReportMarksResponse)(nil),   // 17: march.v1.ReportMarksResponse
+	(*Barred)(nil),                // 8: march.v1.Barred
+	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*Problem)(nil),               // 11: march.v1.Problem
+	(*UpdateTagRequest)(nil),      // 12: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),        // 13: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),    // 14: march.v1.PrescaleTagRequest
+	(*ReportMarksRequest)(nil),    // 15: march.v1.ReportMarksRequest
+	(*UpdateTagResponse)(nil),     // 16: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),       // 17: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),   // 18: march.v1.PrescaleTagResponse
+	(*ReportMarksResponse)(nil),   // 19: march.v1.ReportMarksResponse
 }
 var file_march_v1_room_proto_depIdxs = []int32{
 	4,  // 0: march.v1.GetChainResponse.chain:type_name -> march.v1.Chain
 	4,  // 1: march.v1.ListChainsResponse.chains:type_name -> march.v1.Chain
-	8,  // 2: march.v1.Chain.reserve:type_name -> google.protobuf.Duration
-	9,  // 3: march.v1.Chain.used:type_name -> google.protobuf.Timestamp
+	9,  // 2: march.v1.Chain.reserve:type_name -> google.protobuf.Duration
+	10, // 3: march.v1.Chain.used:type_name -> google.protobuf.Timestamp
 	7,  // 4: march.v1.GetInstanceResponse.status:type_name -> march.v1.InstanceStatus
-	9,  // 5: march.v1.InstanceStatus.started:type_name -> google.protobuf.Timestamp
-	8,  // 6: march.v1.InstanceStatus.reserve:type_name -> google.protobuf.Duration
-	8,  // 7: march.v1.InstanceStatus.etcd_latency:type_name -> google.protobuf.Duration
-	9,  // 8: march.v1.InstanceStatus.etcd_last_contact:type_name -> google.protobuf.Timestamp
-	9,  // 9: march.v1.InstanceStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	5,  // 10: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
-	0,  // 11: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
-	2,  // 12: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
-	10, // 13: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	11, // 14: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
-	12, // 15: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	13, // 16: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
-	6,  // 17: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
-	1,  // 18: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
-	3,  // 19: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
-	14, // 20: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	15, // 21: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
-	16, // 22: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	17, // 23: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 5: march.v1.InstanceStatus.started:type_name -> google.protobuf.Timestamp
+	9,  // 6: march.v1.InstanceStatus.reserve:type_name -> google.protobuf.Duration
+	9,  // 7: march.v1.InstanceStatus.etcd_latency:type_name -> google.protobuf.Duration
+	10, // 8: march.v1.InstanceStatus.etcd_last_contact:type_name -> google.protobuf.Timestamp
+	10, // 9: march.v1.InstanceStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	8,  // 10: march.v1.InstanceStatus.barred:type_name -> march.v1.Barred
+	11, // 11: march.v1.InstanceStatus.problems:type_name -> march.v1.Problem
+	10, // 12: march.v1.Barred.since:type_name -> google.protobuf.Timestamp
+	5,  // 13: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
+	0,  // 14: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
+	2,  // 15: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
+	12, // 16: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	13, // 17: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
+	14, // 18: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	15, // 19: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
+	6,  // 20: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
+	1,  // 21: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
+	3,  // 22: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
+	16, // 23: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	17, // 24: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
+	18, // 25: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	19, // 26: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
+	20, // [20:27] is the sub-list for method output_type
+	13, // [13:20] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_room_proto_init() }
@@ -764,6 +867,7 @@ func file_march_v1_room_proto_init() {
 	if File_march_v1_room_proto != nil {
 		return
 	}
+	file_march_v1_problem_proto_init()
 	file_march_v1_recover_proto_init()
 	file_march_v1_tag_proto_init()
 	type x struct{}
@@ -772,7 +876,7 @@ func file_march_v1_room_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_room_proto_rawDesc), len(file_march_v1_room_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,8 +43,8 @@ type RoomServiceClient interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(ctx context.Context, in *ListChainsRequest, opts ...grpc.CallOption) (*ListChainsResponse, error)
-	// UpdateTag, SkipTag and PrescaleTag are ConsoleService's, for whoever has a
-	// room at hand and no console. SkipTag without rooms is for this room alone.
+	// UpdateTag, SkipTag and PrescaleTag are the calls of ConsoleService, for an operator
+	// who can reach a room and no console. SkipTag without rooms is for this room alone.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
@@ -155,8 +155,8 @@ type RoomServiceServer interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error)
-	// UpdateTag, SkipTag and PrescaleTag are ConsoleService's, for whoever has a
-	// room at hand and no console. SkipTag without rooms is for this room alone.
+	// UpdateTag, SkipTag and PrescaleTag are the calls of ConsoleService, for an operator
+	// who can reach a room and no console. SkipTag without rooms is for this room alone.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)

@@ -45,10 +45,10 @@ type Tag struct {
 	MaxJump *int64 `protobuf:"varint,7,opt,name=max_jump,json=maxJump,proto3,oneof" json:"max_jump,omitempty"`
 	// When it was created, by the clock of the process that did it. Output only.
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
-	// How many IDs a room may lie behind the furthest room before it skips ahead;
-	// default 0, no bound.
+	// How far below the furthest room's mark a lease may begin; segments that instances
+	// hold may lie further behind. Default 0, no bound.
 	MaxSkew *int64 `protobuf:"varint,9,opt,name=max_skew,json=maxSkew,proto3,oneof" json:"max_skew,omitempty"`
-	// Output only: what PrescaleTag set, and until when.
+	// Output only: the number of IDs that PrescaleTag set, and until when.
 	Prescale      int64                  `protobuf:"varint,10,opt,name=prescale,proto3" json:"prescale,omitempty"`
 	PrescaleUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=prescale_until,json=prescaleUntil,proto3" json:"prescale_until,omitempty"`
 	// Output only: the least ID each room may lease, where SkipTag set one.
@@ -185,7 +185,9 @@ func (x *Tag) GetStrictRetract() bool {
 type UpdateTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The fields that are present are changed; start cannot be.
-	Tag           *Tag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	Tag *Tag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// Lower the limit below what rooms have leased: they stop issuing at once.
+	Confirm       bool `protobuf:"varint,2,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -227,9 +229,19 @@ func (x *UpdateTagRequest) GetTag() *Tag {
 	return nil
 }
 
+func (x *UpdateTagRequest) GetConfirm() bool {
+	if x != nil {
+		return x.Confirm
+	}
+	return false
+}
+
 type UpdateTagResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// From a console, where the limit is set: the instances, as room/instance, that
+	// did not answer, or still held IDs from the limit on, after three seconds.
+	Behind        []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -267,6 +279,13 @@ func (*UpdateTagResponse) Descriptor() ([]byte, []int) {
 func (x *UpdateTagResponse) GetTag() *Tag {
 	if x != nil {
 		return x.Tag
+	}
+	return nil
+}
+
+func (x *UpdateTagResponse) GetBehind() []string {
+	if x != nil {
+		return x.Behind
 	}
 	return nil
 }
@@ -343,8 +362,11 @@ func (x *SkipTagRequest) GetForce() bool {
 }
 
 type SkipTagResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// From a console: the instances, as room/instance, that did not answer, or still
+	// held IDs that are to be skipped, after three seconds.
+	Behind        []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -382,6 +404,13 @@ func (*SkipTagResponse) Descriptor() ([]byte, []int) {
 func (x *SkipTagResponse) GetTag() *Tag {
 	if x != nil {
 		return x.Tag
+	}
+	return nil
+}
+
+func (x *SkipTagResponse) GetBehind() []string {
+	if x != nil {
+		return x.Behind
 	}
 	return nil
 }
@@ -522,18 +551,21 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\t_max_stepB\v\n" +
 	"\t_max_jumpB\v\n" +
 	"\t_max_skewB\x11\n" +
-	"\x0f_strict_retract\"3\n" +
+	"\x0f_strict_retract\"M\n" +
 	"\x10UpdateTagRequest\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"4\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x18\n" +
+	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"L\n" +
 	"\x11UpdateTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"`\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x16\n" +
+	"\x06behind\x18\x02 \x03(\tR\x06behind\"`\n" +
 	"\x0eSkipTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x03R\x02to\x12\x14\n" +
 	"\x05rooms\x18\x03 \x03(\tR\x05rooms\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"2\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"J\n" +
 	"\x0fSkipTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"s\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x16\n" +
+	"\x06behind\x18\x02 \x03(\tR\x06behind\"s\n" +
 	"\x12PrescaleTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x125\n" +

@@ -1,12 +1,14 @@
 // Package load makes load on a room and measures it: how many calls and IDs
-// per second, and how long each call took. `march bench` shows it for a room
-// that runs, `make bench` compares its figures with their yardsticks.
+// per second, and how long each call took. `march bench` shows these figures for a
+// running room, and `make bench` compares them with their yardsticks.
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,6 +64,13 @@ func (r Result) CallsPerSecond() float64 { return float64(r.Calls) / r.Elapsed.S
 
 // IDsPerSecond returns IDs per second.
 func (r Result) IDsPerSecond() float64 { return float64(r.IDs) / r.Elapsed.Seconds() }
+
+// Median returns the median of values, the larger of the middle two where their number
+// is even. There must be a value.
+func Median[T cmp.Ordered](values []T) T {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
 
 // newHistogram covers 100 ns to a minute with three digits.
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(100, int64(time.Minute), 3) }

@@ -1,5 +1,5 @@
-// Package zaplog sends etcd's zap log to hclog: the one place where a logger
-// of another library becomes ours.
+// Package zaplog sends etcd's zap log to hclog. It is the only place where another
+// library's logger becomes ours.
 package zaplog
 
 import (

@@ -3,23 +3,22 @@
 //
 // A tag has two files: NAME.bits holds pages of PageIDs bits, in the order in
 // which they were first needed, and NAME.index says which page is where. So IDs
-// may lie as far apart as they like; what is bounded is the number of pages.
+// may lie as far apart as they like; only the number of pages is bounded.
 //
-// The bits are memory-mapped, by any number of processes at once. What was set is
-// in the page cache of the operating system and outlives a process, however that
+// The bits are memory-mapped, by any number of processes at once. A bit that was set
+// is in the page cache of the operating system and outlives a process, however that
 // ends; a crash of the machine may lose it. The files are for machines of one
 // byte order.
 //
 // # Invariants
 //
-//  1. A bit is tested and set in one atomic step: of two who add one ID, exactly
-//     one is told that it was there.
+//  1. A bit is tested and set in one atomic step: of two processes that add one ID,
+//     exactly one is told that it was there.
 //  2. A page is made under a lock on the index, of zeros on the disk before the
 //     index has it, and the index has it before a bit of it is set. So a process
 //     that is killed leaves no bit behind that another one does not find, and a
 //     full disk is an error.
-//  3. Of what came twice there is a line in the file twice.jsonl before Add
-//     returns.
+//  3. An ID that came twice has a line in the file twice.jsonl before Add returns.
 //
 // A check that finds nothing may be one that cannot find anything: see Plant.
 package bits

@@ -2,8 +2,8 @@
 // instances, consoles and callers, each a process, with a proxy.Link in every
 // connection between them.
 //
-// Processes are kept alive as a service manager would: one that ended by itself
-// is started again. Who wants one to stay away says so (Keep).
+// The cluster keeps its processes alive as a service manager would: it starts a process
+// that ended by itself again. A fault that wants a process to stay away calls Keep.
 package cluster
 
 import (
@@ -18,7 +18,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // Config says what cluster.
@@ -36,7 +36,7 @@ type Config struct {
 	Rate int
 	Seed uint64
 	// Events gets what happens.
-	Events *record.Events
+	Events *runlog.Events
 	Logger hclog.Logger
 }
 
@@ -189,8 +189,8 @@ func (c *Cluster) Links() []*proxy.Link {
 	return links
 }
 
-// Endpoints are the members' own addresses, with no link in between: for those
-// who watch the run.
+// Endpoints are the members' own addresses, with no link in between: for the
+// code that watches the run.
 func (c *Cluster) Endpoints() []string {
 	endpoints := make([]string, len(c.Members))
 	for i, m := range c.Members {

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/proc"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // keeper keeps a process running while it is wanted.
 type keeper struct {
 	*proc.Process
 	command func() proc.Command
-	events  *record.Events
+	events  *runlog.Events
 
 	work sync.WaitGroup
 	done chan struct{}
@@ -30,7 +30,7 @@ type keeper struct {
 // restartPause is how long a process that ended stays away.
 const restartPause = 100 * time.Millisecond
 
-func newKeeper(p *proc.Process, events *record.Events, command func() proc.Command) *keeper {
+func newKeeper(p *proc.Process, events *runlog.Events, command func() proc.Command) *keeper {
 	return &keeper{Process: p, command: command, events: events, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
@@ -48,7 +48,7 @@ func (k *keeper) keep() {
 			k.mu.expected = false
 			k.mu.Unlock()
 			if err := k.Start(k.command()); err != nil {
-				k.events.Add(record.Event{What: record.Process, Target: k.Name, Detail: err.Error()})
+				k.events.Add(runlog.Event{What: runlog.Process, Target: k.Name, Detail: err.Error()})
 			}
 		}
 		var ended <-chan struct{}
@@ -65,7 +65,7 @@ func (k *keeper) keep() {
 			expected := k.mu.expected
 			k.mu.Unlock()
 			if !expected {
-				k.events.Add(record.Event{What: record.Process, Target: k.Name, Detail: "ended by itself: " + k.How()})
+				k.events.Add(runlog.Event{What: runlog.Process, Target: k.Name, Detail: "ended by itself: " + k.How()})
 			}
 		case <-time.After(time.Second):
 		}

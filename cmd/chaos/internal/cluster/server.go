@@ -45,8 +45,14 @@ const (
 	Drain = "2s"
 )
 
+// DiskDir is a folder for a disk that faults may hurt.
+func (c *Cluster) DiskDir() string { return filepath.Join(c.Dir, "disk") }
+
+// JournalDir is the folder of all instances' journals.
+func (c *Cluster) JournalDir() string { return filepath.Join(c.DiskDir(), "journal") }
+
 func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err error) {
-	s := &Server{Room: room, ID: id, march: c.March, journal: filepath.Join(c.Dir, "journal")}
+	s := &Server{Room: room, ID: id, march: c.March, journal: c.JournalDir()}
 	if s.GRPC, err = c.ports.free(); err != nil {
 		return nil, err
 	}

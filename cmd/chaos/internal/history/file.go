@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // fileName is the file of a history in its directory.
 const fileName = "history.log"
 
-// What a line of the file says.
+// The kinds of lines of the file.
 const (
 	whatLife    = "life"    // a new life of etcd begins, with the snapshot of all keys that the line has
 	whatGap     = "gap"     // changes were missed; the line has a snapshot of all keys after them
@@ -45,8 +45,8 @@ type kv struct {
 	Revision int64  `json:"revision,string"` // 0: it was deleted
 }
 
-func (k kv) ledger() ledger.KV {
-	return ledger.KV{Key: k.Key, Value: []byte(k.Value), ModRevision: k.Revision}
+func (k kv) ledger() store.KV {
+	return store.KV{Key: k.Key, Value: []byte(k.Value), ModRevision: k.Revision}
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

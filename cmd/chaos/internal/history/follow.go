@@ -8,7 +8,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Config says whose history is recorded, and where.
@@ -20,7 +21,7 @@ type Config struct {
 	// Dir is the history's own directory.
 	Dir string
 	// Store, where it is set, is followed instead of Endpoints, and not closed.
-	Store ledger.Store
+	Store store.Store
 	// CheckEvery is how often what was recorded is held against what etcd has.
 	// Default 1 s.
 	CheckEvery time.Duration
@@ -39,7 +40,7 @@ const (
 // is no error: it goes on when etcd answers again. Its errors are those of the
 // configuration and of the file.
 func Follow(ctx context.Context, cfg Config) error {
-	reader, err := ledger.NewReader(cfg.Cluster)
+	reader, err := record.NewReader(cfg.Cluster)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func Follow(ctx context.Context, cfg Config) error {
 		f.every = time.Second
 	}
 	if f.store == nil {
-		if f.store, err = ledger.NewEtcd(ledger.EtcdConfig{Endpoints: cfg.Endpoints, Silence: silence}); err != nil {
+		if f.store, err = store.NewEtcd(store.EtcdConfig{Endpoints: cfg.Endpoints, Silence: silence}); err != nil {
 			return err
 		}
 		defer func() { _ = f.store.Close() }()
@@ -81,8 +82,8 @@ func (e *fileError) Error() string { return "history: " + e.err.Error() }
 func (e *fileError) Unwrap() error { return e.err }
 
 type follower struct {
-	reader *ledger.Reader
-	store  ledger.Store
+	reader *record.Reader
+	store  store.Store
 	every  time.Duration
 	log    hclog.Logger
 	file   *log
@@ -118,7 +119,7 @@ func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	all := f.reader.All()
-	answer, err := f.store.Txn(ctx, ledger.Txn{Then: []ledger.Op{{Get: &ledger.Get{Interval: all, KeysOnly: !values}}}})
+	answer, err := f.store.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: all, KeysOnly: !values}}}})
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -145,7 +146,7 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	changes := f.store.Watch(ctx, []ledger.Interval{f.reader.All()}, f.file.seen+1)
+	changes := f.store.Watch(ctx, []store.Interval{f.reader.All()}, f.file.seen+1)
 	defer func() { // the watch has ended when its channel is closed
 		cancel()
 		for range changes {
@@ -161,7 +162,7 @@ func (f *follower) session(ctx context.Context) error {
 			switch {
 			case !ok:
 				return errors.New("the watch ended")
-			case errors.Is(change.Err, ledger.ErrCompacted):
+			case errors.Is(change.Err, store.ErrCompacted):
 				return f.gap(ctx)
 			case change.Err != nil:
 				return change.Err
@@ -214,7 +215,7 @@ func (f *follower) gap(ctx context.Context) error {
 }
 
 // changed records changes. A watch that was resumed may repeat some.
-func (f *follower) changed(changes []ledger.KV) error {
+func (f *follower) changed(changes []store.KV) error {
 	l := line{What: whatChanges}
 	for _, c := range changes {
 		if f.reader.Lasting(c.Key) && (c.ModRevision == 0 || c.ModRevision > f.file.keys[c.Key].Revision) {

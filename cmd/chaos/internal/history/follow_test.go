@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
@@ -26,7 +27,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		r := record(rt, dir)
+		r := recording(rt, dir)
 		layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7", "100 a=0-30 b=30-60 c=60-100", "1000 a=0-1 b=1-999"}
 		r.init(layouts[0])
 		tags := []allocator.Tag{"t", "u"}
@@ -59,7 +60,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 			}
 			var count atomic.Int64
 			every := rapid.Int64Range(2, 9).Draw(rt, "every")
-			conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+			conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				n := count.Add(1)
 				if n%every != 0 || !ledgertest.Writes(txn) {
 					return ledgertest.Fate{}
@@ -123,7 +124,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 // What the recorder missed of a life is a gap; marks that fell in it are found.
 func TestGap(t *testing.T) {
 	for _, fell := range []bool{false, true} {
-		r := record(t, t.TempDir())
+		r := recording(t, t.TempDir())
 		r.init("100 a=0-50 b=50-100")
 		r.tag("t")
 		a := r.join("a", "one", "t")
@@ -158,7 +159,7 @@ func TestGap(t *testing.T) {
 
 // A recorder that was killed in the middle of a line goes on where it was.
 func TestFollowAgain(t *testing.T) {
-	r := record(t, t.TempDir())
+	r := recording(t, t.TempDir())
 	r.init("100 a=0-50 b=50-100")
 	r.tag("t")
 	a := r.join("a", "one", "t")

@@ -15,6 +15,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
@@ -31,7 +33,7 @@ type tb interface {
 // recorded is a store whose history is recorded.
 type recorded struct {
 	tb    tb
-	store *ledgertest.Memory
+	store *ledgertest.Fake
 	dir   string
 	admin *ledger.Ledger
 	stop  func()
@@ -46,8 +48,8 @@ type stalling struct {
 	stalled *atomic.Bool
 }
 
-func (s *stalling) Watch(ctx context.Context, intervals []ledger.Interval, from int64) <-chan ledger.Change {
-	out := make(chan ledger.Change)
+func (s *stalling) Watch(ctx context.Context, intervals []store.Interval, from int64) <-chan store.Change {
+	out := make(chan store.Change)
 	go func() {
 		defer close(out)
 		ctx, cancel := context.WithCancel(ctx)
@@ -67,9 +69,9 @@ func (s *stalling) Watch(ctx context.Context, intervals []ledger.Interval, from 
 	return out
 }
 
-// record records the history of a new store in dir.
-func record(tb tb, dir string) *recorded {
-	r := &recorded{tb: tb, store: ledgertest.NewMemory(tb), dir: dir}
+// recording records the history of a new store in dir.
+func recording(tb tb, dir string) *recorded {
+	r := &recorded{tb: tb, store: ledgertest.NewFake(tb), dir: dir}
 	r.admin = r.open()
 	r.follow()
 	_ = r.wait() // what comes before the first look is no rise
@@ -103,7 +105,7 @@ func (r *recorded) open() *ledger.Ledger {
 func (r *recorded) read() *history.History {
 	r.tb.Helper()
 	// The revision of a delete is not seen: a key that is not recorded comes after it.
-	r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: []byte("x")}})
+	r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: []byte("x")}})
 	return r.wait()
 }
 
@@ -160,7 +162,7 @@ func (r *recorded) change(text string) {
 
 func (r *recorded) tag(name allocator.Tag) {
 	r.tb.Helper()
-	if _, err := r.admin.CreateTag(bg, name, ledger.DefaultTag(), "test"); err != nil {
+	if _, err := r.admin.CreateTag(bg, name, record.DefaultTag(), "test"); err != nil {
 		r.tb.Fatal(err)
 	}
 }
@@ -184,9 +186,15 @@ func (r *recorded) join(room allocator.Room, name allocator.Instance, tag alloca
 	return instance{joined, source}
 }
 
+// lease leases n IDs. An instance that saw a halt looks only now and then whether it
+// is over.
 func (r *recorded) lease(i instance, n int64) allocator.Segment {
 	r.tb.Helper()
 	seg, err := i.source.Lease(bg, n)
+	for deadline := time.Now().Add(20 * time.Second); allocator.KindOf(err) == allocator.WentBack && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+		seg, err = i.source.Lease(bg, n)
+	}
 	if err != nil {
 		r.tb.Fatal(err)
 	}

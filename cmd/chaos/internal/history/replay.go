@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/verify"
 )
 
 // History is what a file of it says.
@@ -51,7 +52,7 @@ type Rise struct {
 	Was      int64 // next before
 	Next     int64
 	Floor    int64 // the least ID that a lease might have, by the tag's settings and, where it is known, the floor
-	Mark     ledger.Mark
+	Mark     record.Mark
 	Layout   allocator.Layout // that it was made under
 	NewEra   bool
 }
@@ -62,7 +63,7 @@ type Rise struct {
 func (s Rise) Least() (least, most int64) {
 	from := s.Was
 	if s.NewEra {
-		from = max(from, s.Mark.Era.First)
+		from = max(from, s.Mark.Last().First)
 	}
 	seg, err := s.Layout.Segment(s.Room, from, 1, s.Next)
 	if err != nil {
@@ -76,18 +77,19 @@ type Layout struct {
 	Life     int
 	Time     time.Time
 	Revision int64
-	ledger.LayoutRecord
+	record.Layout
 }
 
 // Epoch is an epoch, or a halt, that came into force.
 type Epoch struct {
 	Life int
 	Time time.Time
-	ledger.EpochRecord
+	record.EpochRecord
 }
 
-// Report is what an instance says it serves: it issues no ID of a layout before
-// Version. It holds from From, when it was seen, to Until.
+// Report is what an instance says it serves: of segments from before the layout of
+// Version it issues only those that this layout keeps (History.Keeps). It holds from
+// From, when it was seen, to Until.
 type Report struct {
 	Life        int
 	Room        allocator.Room
@@ -113,7 +115,7 @@ const maxProblems = 1000
 
 // Read replays the history in dir. Its errors are those of the file.
 func Read(dir, cluster string) (*History, error) {
-	reader, err := ledger.NewReader(cluster)
+	reader, err := record.NewReader(cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -131,22 +133,38 @@ func Read(dir, cluster string) (*History, error) {
 	return r.h, nil
 }
 
-// Replaced returns when each version of the layout was replaced, for the last time
-// where it came into force again by a restore; not of the one in force at the end.
-func (h *History) Replaced() map[int64]time.Time {
-	replaced := make(map[int64]time.Time)
-	for i, l := range h.Layouts[:max(len(h.Layouts)-1, 0)] {
-		replaced[l.LayoutRecord.Layout.Version] = h.Layouts[i+1].Time
+// Taken returns since when, as of some time, residues of a segment were taken from
+// the room that leased it; the zero time where the layout then in force keeps it.
+func (h *History) Taken(room allocator.Room, seg allocator.Segment, asOf time.Time) (since time.Time) {
+	leased := false
+	for _, l := range h.Layouts {
+		leased = leased || l.Layout.Layout.Version >= seg.Version
+		switch keeps := l.Layout.Layout.Part(room).Keeps(seg); {
+		case l.Time.After(asOf):
+			return since
+		case keeps:
+			since = time.Time{}
+		case leased && since.IsZero():
+			since = l.Time
+		}
 	}
-	if n := len(h.Layouts); n > 0 {
-		delete(replaced, h.Layouts[n-1].LayoutRecord.Layout.Version)
+	return since
+}
+
+// Keeps reports whether a version of the layout, the last of that number, keeps a
+// segment of a room.
+func (h *History) Keeps(version int64, room allocator.Room, seg allocator.Segment) bool {
+	for _, l := range slices.Backward(h.Layouts) {
+		if l.Layout.Layout.Version == version {
+			return l.Layout.Layout.Part(room).Keeps(seg)
+		}
 	}
-	return replaced
+	return false
 }
 
 // replay is a history being read.
 type replay struct {
-	reader  *ledger.Reader
+	reader  *record.Reader
 	h       *History
 	epochs  map[string]bool // all that were ever in force
 	s       *state          // nil before the first life
@@ -157,10 +175,10 @@ type replay struct {
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
 
 // settings notes whether a tag is strict.
-func (r *replay) settings(e ledger.Entry) {
-	if e.Settings != nil {
+func (r *replay) settings(e record.Entry) {
+	if e.Stored != nil {
 		was, seen := r.h.Strict[e.Tag]
-		r.h.Strict[e.Tag] = e.Settings.StrictRetract && (was || !seen)
+		r.h.Strict[e.Tag] = e.Stored.Settings.StrictRetract && (was || !seen)
 	}
 }
 
@@ -246,7 +264,7 @@ func (r *replay) endLife(until time.Time) {
 	if dump.Layout.Layout.Version == 0 && len(dump.History) == 0 {
 		return // there was no cluster yet
 	}
-	for _, problem := range dump.Problems() {
+	for _, problem := range verify.DumpProblems(dump) {
 		r.problem("whole", r.s.revision, "%s", problem)
 	}
 }

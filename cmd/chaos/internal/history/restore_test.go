@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
@@ -29,7 +32,7 @@ func TestRestore(t *testing.T) {
 		{0, ledgertest.ClusterID, 100}, {1_000_000_000, ledgertest.ClusterID, 100},
 	} {
 		t.Run(fmt.Sprintf("bump %d, etcd cluster %x, %d transactions", test.bump, test.id, test.meanwhile), func(t *testing.T) {
-			r := record(t, t.TempDir())
+			r := recording(t, t.TempDir())
 			r.init("100 a=0-50 b=50-100")
 			r.tag("t")
 			a, b := r.join("a", "one", "t"), r.join("b", "one", "t")
@@ -45,7 +48,7 @@ func TestRestore(t *testing.T) {
 			}
 			r.store.Restore(backup, test.bump, test.id)
 			for i := range test.meanwhile {
-				r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: fmt.Append(nil, i)}})
+				r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: fmt.Append(nil, i)}})
 			}
 			if test.meanwhile > 0 {
 				r.follow()
@@ -62,9 +65,12 @@ func TestRestore(t *testing.T) {
 				t.Fatal("leased after a restore")
 			}
 			admin := r.open()
-			if _, err := admin.Recover(bg, ledger.RecoverConfig{Actor: "test", Apply: true, Ask: func(_ context.Context, s ledger.SeenInstance, bar bool) (ledger.Memory, error) {
-				return map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(bar)
-			}}); err != nil {
+			ask := func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(ctx, q)
+				return m, use(m.Room, m.Marks)
+			}
+			cfg := ledger.RecoverConfig{Actor: "test", Apply: true, Layout: ledger.LayoutKnown, Ask: ask}
+			if _, err := admin.Recover(bg, cfg); err != nil {
 				t.Fatal(err)
 			}
 			r.admin = admin
@@ -102,12 +108,52 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// After a recover that went on without an instance no room leases within the margin
+// that is left free for that instance: one that does is found, though all that it
+// leases lies above every mark.
+func TestMargin(t *testing.T) {
+	r := recording(t, t.TempDir())
+	r.init("100 a=0-50 b=50-100")
+	r.tag("t")
+	a, b := r.join("a", "one", "t"), r.join("b", "one", "t")
+	r.lease(a, 20)
+	r.lease(b, 20)
+	admin, margin := r.open(), int64(3)
+	if _, err := admin.Recover(bg, ledger.RecoverConfig{
+		Actor: "test", Apply: true, Margin: &margin, Without: []record.InstanceID{"b/one"},
+		Ask: func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			if s.Room == "b" {
+				return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "it does not run")
+			}
+			m := a.Report(ctx, q)
+			return m, use(m.Room, m.Marks)
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	first := r.lease(a, 20).First
+	h := r.read()
+	last := h.Rises[len(h.Rises)-1]
+	if len(h.Problems) > 0 || last.Floor <= 1000 || last.Floor > first || last.Mark.Total != margin {
+		t.Errorf("the floor is %d for %d; problems: %v", last.Floor, first, h.Problems)
+	}
+	mark := r.value("marks/a/t", `"began":"\d+"`, `"began":"250"`)
+	r.store.Corrupt(set("marks/b/t", lastEra(mark, 270, last.Layout.Version, 250, 270)))
+	if h := r.read(); !slices.Contains(rules(h), "floor") {
+		t.Errorf("leased within the margin: %v", h.Problems)
+	}
+	r.store.Corrupt(set("epoch", r.value("epoch", `"margin_total":"3"`, `"margin_total":"2"`)))
+	if h := r.read(); !slices.Contains(rules(h), "margin total") {
+		t.Errorf("a margin total that fell: %v", h.Problems)
+	}
+}
+
 // A restore is noticed though the watch had not brought what is gone by it, and
 // nothing that it had brought is: by the revision that etcd had shown, or by the
 // raft index where revisions have grown past that.
 func TestRestoreOfWhatWasNotSeen(t *testing.T) {
 	for _, meanwhile := range []int{0, 12} {
-		r := record(t, t.TempDir())
+		r := recording(t, t.TempDir())
 		r.init("100 a=0-50 b=50-100")
 		r.tag("t")
 		a := r.join("a", "one", "t")
@@ -124,7 +170,7 @@ func TestRestoreOfWhatWasNotSeen(t *testing.T) {
 		}
 		r.store.Restore(backup, 0, ledgertest.ClusterID)
 		for i := range meanwhile {
-			r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: prefix + "driver", Value: fmt.Append(nil, i)}})
+			r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: fmt.Append(nil, i)}})
 		}
 		r.stalled.Store(false)
 		if meanwhile > 0 {

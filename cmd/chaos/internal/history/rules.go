@@ -1,16 +1,18 @@
 package history
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // change is a key that a transaction wrote.
 type change struct {
 	kv
-	ledger.Entry
+	record.Entry
 }
 
 // transaction holds what one transaction wrote to the rules, and takes it over.
@@ -72,7 +74,7 @@ func (t *transaction) halted() bool { return t.s.epoch.Halted }
 func (t *transaction) rules(c change) {
 	was, there := t.s.kvs[c.Key]
 	if c.Revision == 0 {
-		if t.reader.Kept(c.Key) {
+		if t.reader.Kept(c.Key) || !t.inTurn(c) {
 			t.problem("kept key deleted", "%s", c.Key)
 		}
 		return
@@ -83,8 +85,6 @@ func (t *transaction) rules(c change) {
 	switch c.Kind {
 	case "marks":
 		t.mark(c)
-	case "eras":
-		t.era(c, was, there)
 	case "layout":
 		t.layout(c, there)
 	case "layouts":
@@ -105,6 +105,9 @@ func (t *transaction) rules(c change) {
 			}
 			t.epochs[epoch] = true
 		}
+		if was := t.s.epoch.Total; c.Epoch.Total < was || c.Epoch.Halted && c.Epoch.Total != was {
+			t.problem("margin total", "%d, it was %d", c.Epoch.Total, was)
+		}
 	case "identity":
 		if there && !t.begins() {
 			t.problem("kept key rewritten", "%s, with no new epoch", c.Key)
@@ -118,6 +121,27 @@ func (t *transaction) rules(c change) {
 			t.problem("kept key rewritten", "%s", c.Key)
 		}
 	}
+}
+
+// inTurn reports whether a key that is deleted may be: of layouts, migrations and
+// audit entries the oldest goes when another one comes.
+func (t *transaction) inTurn(c change) bool {
+	if c.Kind != "layouts" && c.Kind != "migrations" && c.Kind != "audit" {
+		return true
+	}
+	kind := strings.TrimRight(c.Key, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	gone := make(map[string]bool)
+	comes := false
+	for _, other := range t.changes {
+		gone[other.Key] = other.Revision == 0
+		comes = comes || other.Kind == c.Kind && other.Revision != 0
+	}
+	for key := range t.s.kvs {
+		if strings.HasPrefix(key, kind) && key < c.Key && !gone[key] {
+			return false
+		}
+	}
+	return comes
 }
 
 // wrote reports whether the transaction wrote a value to a key of a kind.
@@ -159,22 +183,7 @@ func (t *transaction) layout(c change, there bool) {
 	}
 }
 
-// era: one that ended is written with the mark that ends it, and never again; a
-// recover, under its halt, writes the stretch that was lost, more than once
-// perhaps.
-func (t *transaction) era(c change, was kv, there bool) {
-	if t.halted() {
-		return
-	}
-	if there && was.Value != c.Value {
-		t.problem("kept key rewritten", "%s", c.Key)
-	}
-	if mark := t.s.marks[c.Tag][c.Room]; *c.Era != mark.Era {
-		t.problem("era", "tag %s room %s: %+v is written as ended, the mark has %+v", c.Tag, c.Room, *c.Era, mark.Era)
-	}
-}
-
-// mark: next never falls; and it rises by a lease, or keeps its era.
+// mark: next never falls; and it rises by a lease, or keeps its stamp and eras.
 func (t *transaction) mark(c change) {
 	now, was := *c.Mark, t.s.marks[c.Tag][c.Room]
 	if now.Next < was.Next {
@@ -184,12 +193,12 @@ func (t *transaction) mark(c change) {
 		Life: len(t.h.Lives) - 1, Time: t.at, Revision: c.Revision, Room: c.Room, Tag: c.Tag,
 		Was: was.Next, Next: now.Next, Mark: now, Layout: t.s.layout.Layout,
 	}
-	if now.Era != was.Era {
-		rise.Lease, rise.NewEra = true, now.Era.Version != was.Era.Version
+	if now.Stamp != was.Stamp || now.Total != was.Total || now.Began != was.Began || !slices.Equal(now.Eras, was.Eras) {
+		rise.Lease, rise.NewEra = true, now.Stamp != was.Stamp
 		// A lease compares its tag's revision, so these are the settings it was made by.
-		settings := t.s.tags[c.Tag]
+		settings := t.s.tags[c.Tag].Settings
 		rise.Floor = max(settings.Start, settings.Skips[c.Room])
-		if was.Era.Stamp != now.Era.Stamp {
+		if rise.NewEra {
 			rise.Floor = max(rise.Floor, t.s.floors[c.Tag])
 		}
 		t.lease(rise, was)
@@ -197,22 +206,25 @@ func (t *transaction) mark(c change) {
 	t.h.Rises = append(t.h.Rises, rise)
 }
 
-func (t *transaction) lease(rise Rise, was ledger.Mark) {
-	era, layout := rise.Mark.Era, t.s.layout.Layout
+func (t *transaction) lease(rise Rise, was record.Mark) {
+	mark, era, layout := rise.Mark, rise.Mark.Last(), t.s.layout.Layout
 	say := func(rule, format string, args ...any) {
 		t.problem(rule, "tag %s room %s: "+format, append([]any{rise.Tag, rise.Room}, args...)...)
 	}
-	if era == (ledger.Era{}) {
-		say("era", "it is gone, it was %+v", was.Era)
+	if era == (record.Era{}) {
+		say("era", "it is gone, it was %+v", was.Last())
 		return
 	}
 	switch stamp := t.s.stamp(); {
 	case t.halted():
-		say("lease while halted", "up to %d, in epoch %s", rise.Next, era.Stamp.Epoch)
-	case era.Stamp.Epoch != stamp.Epoch:
-		say("stamp", "epoch %s, but %s is in force", era.Stamp.Epoch, stamp.Epoch)
-	case era.Stamp.Revision != stamp.Revision || era.Version != layout.Version:
-		say("stamp", "layout version %d at revision %d, but version %d at %d is in force", era.Version, era.Stamp.Revision, layout.Version, stamp.Revision)
+		say("lease while halted", "up to %d, in epoch %s", rise.Next, era.Epoch)
+	case mark.Stamp.Epoch != stamp.Epoch || era.Epoch != stamp.Epoch:
+		say("stamp", "epoch %s, but %s is in force", era.Epoch, stamp.Epoch)
+	case mark.Stamp.Revision != stamp.Revision || era.Version != layout.Version:
+		say("stamp", "layout version %d at revision %d, but version %d at %d is in force",
+			era.Version, mark.Stamp.Revision, layout.Version, stamp.Revision)
+	case mark.Total != t.s.epoch.Total:
+		say("stamp", "margin total %d, but the epoch has %d", mark.Total, t.s.epoch.Total)
 	}
 	if era.End != rise.Next {
 		say("era", "it ends at %d, and next is %d", era.End, rise.Next)
@@ -220,15 +232,23 @@ func (t *transaction) lease(rise Rise, was ledger.Mark) {
 	if era.End <= was.Next {
 		say("overlap", "up to %d is leased, where next was %d", era.End, was.Next)
 	}
+	before := was.Eras
 	if rise.NewEra {
 		if era.First < max(was.Next, rise.Floor) {
 			say("floor", "an era begins at %d; next was %d, the floor %d", era.First, was.Next, rise.Floor)
 		}
-		if !t.keeps(rise, was.Era) {
-			say("era", "%+v ends, and is not written", was.Era)
+	} else {
+		before = before[:max(len(before)-1, 0)]
+		if era.First != was.Last().First {
+			say("era", "it goes on and begins at %d, it began at %d", era.First, was.Last().First)
 		}
-	} else if era.First != was.Era.First {
-		say("era", "it goes on and begins at %d, it began at %d", era.First, was.Era.First)
+	}
+	if kept := mark.Eras[:len(mark.Eras)-1]; !slices.Equal(kept, before[max(len(before)-keptEras, 0):]) {
+		say("era", "%v follow %v", mark.Eras, was.Eras)
+	}
+	began := mark.Began != was.Began || mark.Total != was.Total
+	if began && was.Stamp.Epoch == mark.Stamp.Epoch || mark.Began > era.First {
+		say("era", "the room began at %d with total %d, and was at %d with total %d", mark.Began, mark.Total, was.Began, was.Total)
 	}
 	if era.End <= rise.Floor {
 		say("floor", "up to %d is leased, the floor is %d", era.End, rise.Floor)
@@ -237,7 +257,8 @@ func (t *transaction) lease(rise Rise, was ledger.Mark) {
 	if !ok || era.First < 0 || era.End < 1 || !r.Contains((era.End-1)%layout.Boundary) || rise.NewEra && !r.Contains(era.First%layout.Boundary) {
 		say("range", "from %d up to %d is leased; the room has %v mod %d in version %d", era.First, era.End, r, layout.Boundary, layout.Version)
 	}
-	settings, ok := t.s.tags[rise.Tag]
+	tag, ok := t.s.tags[rise.Tag]
+	settings := tag.Settings
 	switch {
 	case !ok:
 		say("tag", "there is no such tag")
@@ -251,16 +272,5 @@ func (t *transaction) lease(rise Rise, was ledger.Mark) {
 	}
 }
 
-// keeps reports whether the transaction writes the era that ended, if there was
-// one.
-func (t *transaction) keeps(rise Rise, ended ledger.Era) bool {
-	if ended.Version == 0 {
-		return true
-	}
-	for _, c := range t.changes {
-		if c.Era != nil && *c.Era == ended && c.Room == rise.Room && c.Tag == rise.Tag {
-			return true
-		}
-	}
-	return false
-}
+// keptEras is how many eras a mark keeps besides the latest.
+const keptEras = 7

@@ -2,11 +2,13 @@ package history
 
 import (
 	"maps"
+	"math/big"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // state is what etcd has at a revision.
@@ -14,35 +16,35 @@ type state struct {
 	revision int64
 	kvs      map[string]kv
 
-	epoch      ledger.EpochRecord
-	layout     ledger.LayoutRecord
+	epoch      record.EpochRecord
+	layout     record.Layout
 	layoutKV   kv
-	marks      map[allocator.Tag]map[allocator.Room]ledger.Mark
-	tags       map[allocator.Tag]ledger.TagSettings
+	marks      map[allocator.Tag]map[allocator.Room]record.Mark
+	tags       map[allocator.Tag]record.Tag
 	registered map[allocator.Room]map[allocator.Instance]bool
 
-	// floors is, by tag, the largest next of all marks when the present layout
-	// and epoch came into force: no room may lease below it under them for the
-	// first time. nil where that was not seen.
+	// floors is, by tag, how far the marks of all rooms reached when the present
+	// layout and epoch came into force: no room may lease below it under them for
+	// the first time. nil where that was not seen.
 	floors map[allocator.Tag]int64
 }
 
 func newState(revision int64) *state {
 	return &state{
 		revision: revision, kvs: make(map[string]kv),
-		marks:      make(map[allocator.Tag]map[allocator.Room]ledger.Mark),
-		tags:       make(map[allocator.Tag]ledger.TagSettings),
+		marks:      make(map[allocator.Tag]map[allocator.Room]record.Mark),
+		tags:       make(map[allocator.Tag]record.Tag),
 		registered: make(map[allocator.Room]map[allocator.Instance]bool),
 	}
 }
 
-func (s *state) stamp() ledger.Stamp {
-	return ledger.Stamp{Epoch: s.epoch.Epoch, Revision: s.layoutKV.Revision}
+func (s *state) stamp() record.Stamp {
+	return record.Stamp{Epoch: s.epoch.Epoch, Revision: s.layoutKV.Revision}
 }
 
 // all returns the keys in order.
-func (s *state) all() []ledger.KV {
-	all := make([]ledger.KV, 0, len(s.kvs))
+func (s *state) all() []store.KV {
+	all := make([]store.KV, 0, len(s.kvs))
 	for _, key := range slices.Sorted(maps.Keys(s.kvs)) {
 		all = append(all, s.kvs[key].ledger())
 	}
@@ -50,7 +52,7 @@ func (s *state) all() []ledger.KV {
 }
 
 // apply takes over a key.
-func (s *state) apply(k kv, e ledger.Entry) {
+func (s *state) apply(k kv, e record.Entry) {
 	s.revision = max(s.revision, k.Revision)
 	gone := k.Revision == 0
 	if gone {
@@ -69,12 +71,12 @@ func (s *state) apply(k kv, e ledger.Entry) {
 		}
 	case "tags":
 		delete(s.tags, e.Tag)
-		if e.Settings != nil {
-			s.tags[e.Tag] = *e.Settings
+		if e.Stored != nil {
+			s.tags[e.Tag] = *e.Stored
 		}
 	case "marks":
 		if s.marks[e.Tag] == nil {
-			s.marks[e.Tag] = make(map[allocator.Room]ledger.Mark)
+			s.marks[e.Tag] = make(map[allocator.Room]record.Mark)
 		}
 		delete(s.marks[e.Tag], e.Room)
 		if e.Mark != nil {
@@ -94,11 +96,46 @@ func (s *state) apply(k kv, e ledger.Entry) {
 // adopted notes the floors of a layout and an epoch that just came into force.
 func (s *state) adopted() {
 	s.floors = make(map[allocator.Tag]int64, len(s.marks))
-	for tag, rooms := range s.marks {
+	for tag, rooms := range s.marks { // of tags that are gone, too
 		for _, mark := range rooms {
 			s.floors[tag] = max(s.floors[tag], mark.Next)
 		}
 	}
+	for tag, stored := range s.tags {
+		for _, room := range s.layout.Ever {
+			mark, there := s.marks[tag][room]
+			if !there {
+				mark = record.Mark{Next: stored.Settings.Start, Total: stored.BaseTotal}
+			}
+			if mark.Total < s.epoch.Total { // what was lost began at the start, or at a skip
+				mark.Next = max(mark.Next, stored.Settings.Start, stored.Settings.Skips[room])
+			}
+			s.floors[tag] = max(s.floors[tag], s.reach(mark, stored.LargestStep))
+		}
+	}
+}
+
+// reach is what a mark says of where other rooms may lease: its next, and above it
+// what the recovers since its last lease left free. For each step of their margins
+// that is (ceil(s/w) + 1) * b, with s the largest step of the tag, w the narrowest
+// range and b the largest boundary so far. It is reckoned with numbers of any size:
+// not as what is checked here does it.
+func (s *state) reach(mark record.Mark, largestStep int64) int64 {
+	steps, width := big.NewInt(largestStep), big.NewInt(s.layout.NarrowestRange)
+	if width.Sign() < 1 || s.epoch.Total <= mark.Total {
+		return mark.Next
+	}
+	blocks, rest := new(big.Int).QuoRem(steps, width, new(big.Int))
+	if rest.Sign() > 0 {
+		blocks.Add(blocks, big.NewInt(1))
+	}
+	blocks.Add(blocks, big.NewInt(1))
+	d := blocks.Mul(blocks, big.NewInt(s.layout.LargestBoundary))
+	d.Mul(d, big.NewInt(s.epoch.Total-mark.Total)).Add(d, big.NewInt(mark.Next))
+	if !d.IsInt64() {
+		return allocator.MaxID
+	}
+	return min(d.Int64(), allocator.MaxID)
 }
 
 // load takes over a snapshot.
@@ -149,7 +186,7 @@ func (r *replay) gap(l line) {
 }
 
 // report notes what an instance says it serves.
-func (r *replay) report(at time.Time, e ledger.Entry) {
+func (r *replay) report(at time.Time, e record.Entry) {
 	life := len(r.h.Lives) - 1
 	for i := range slices.Backward(r.h.Reports) {
 		last := &r.h.Reports[i]

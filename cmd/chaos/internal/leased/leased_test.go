@@ -19,6 +19,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/leased"
 )
@@ -36,7 +38,7 @@ type tb interface {
 type cluster struct {
 	tb     tb
 	dir    string
-	store  *ledgertest.Memory
+	store  *ledgertest.Fake
 	admin  *ledger.Ledger
 	follow func() // ends the recorder
 }
@@ -54,7 +56,7 @@ func (s *shared) Write(p []byte) (int, error) {
 }
 
 func start(tb tb, dir string) *cluster {
-	c := &cluster{tb: tb, dir: dir, store: ledgertest.NewMemory(tb)}
+	c := &cluster{tb: tb, dir: dir, store: ledgertest.NewFake(tb)}
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
 		tb.Fatal(err)
 	}
@@ -74,7 +76,7 @@ func start(tb tb, dir string) *cluster {
 	if _, err := c.admin.Init(bg, equal(tb, 100, "a", "b"), "test"); err != nil {
 		tb.Fatal(err)
 	}
-	if _, err := c.admin.CreateTag(bg, "t", ledger.DefaultTag(), "test"); err != nil {
+	if _, err := c.admin.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 		tb.Fatal(err)
 	}
 	return c
@@ -145,7 +147,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 		owners := []leased.Owner{{Room: "a", Instance: "one", Tag: "t"}, {Room: "a", Instance: "two", Tag: "t"}, {Room: "b", Instance: "one", Tag: "t"}}
 		for _, o := range owners {
 			conn, source, closeLog := c.join(o.Room, o.Instance)
-			conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
+			conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				if !ledgertest.Writes(txn) || rapid.IntRange(0, 3).Draw(rt, "fails") > 0 {
 					return ledgertest.Fate{}
 				}

@@ -1,6 +1,6 @@
-// Package leased knows which instance leased which segment, from the instances'
-// own logs: what an instance says that it has, before anybody gets an ID of it.
-// It holds that against etcd's history, and against itself.
+// Package leased reads from the instances' own logs which instance leased which segment.
+// An instance logs a segment before a caller gets an ID of it. The package compares the
+// segments with etcd's history, and with each other.
 //
 //   - A segment that an instance has must be a rise of a mark in the history, of
 //     its own: two instances cannot have one rise.
@@ -94,14 +94,14 @@ func Read(dir string) ([]Line, error) {
 	return all, nil
 }
 
-// parse reads a log. What is not a line of a segment is left out: other
-// messages, what a runtime prints when it ends.
+// parse reads a log. It leaves out lines that are not of a segment: other messages, and
+// the lines that a runtime prints when it ends.
 func parse(log io.Reader) ([]Line, error) {
 	var lines []Line
 	in := bufio.NewReaderSize(log, 1<<20)
 	for number := 1; ; number++ {
 		text, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) { // without an end: what a killed process left
+		if errors.Is(err, io.EOF) { // without an end: a killed process left it
 			return lines, nil
 		}
 		if err != nil {

@@ -12,17 +12,17 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
-// Segments is who leased what, held against the history.
+// Segments is which instance leased which segment, compared with the history.
 type Segments struct {
 	Leased, Lost, Refused int // as the instances say
 
 	Applied []Line         // lost, by what the instance says, but the history has it
 	GivenUp []Line         // the same of those that were refused: sent twice, or not trusted
-	Orphans []history.Rise // that nobody has and nobody says anything of: an instance died
+	Orphans []history.Rise // that no instance has, and no log mentions: an instance died
 	Unseen  int            // leased where the history has a gap, or ends
 	Past    int            // those of them that the last life should have, and ends before
 	IDs     int64          // of all that were leased
-	Skipped int64          // of a room's range, below its marks, and nobody's
+	Skipped int64          // of a room's range, below its marks, and never leased
 
 	Problems []string
 	More     int // besides those
@@ -107,7 +107,7 @@ func Match(lines []Line, h *history.History) *Segments {
 func passed(rise history.Rise) int64 {
 	from := rise.Was
 	if from == 0 {
-		from = rise.Mark.Era.First
+		from = rise.Mark.Last().First
 	}
 	r, ok := rise.Layout.Ranges[rise.Room]
 	if !ok {
@@ -125,7 +125,7 @@ func fits(rise history.Rise, l *Line) bool {
 	least, _ := rise.Least()
 	seg := l.Segment
 	return rise.Room == l.Room && rise.Tag == l.Tag && rise.Next == seg.Last()+1 && least <= seg.First && rise.Floor <= seg.First &&
-		(!rise.NewEra || rise.Mark.Era.First == seg.First) &&
+		(!rise.NewEra || rise.Mark.Last().First == seg.First) &&
 		rise.Layout.Version == seg.Version && rise.Layout.Boundary == seg.Boundary && rise.Layout.Ranges[rise.Room] == seg.Range
 }
 
@@ -133,7 +133,7 @@ func fits(rise history.Rise, l *Line) bool {
 func (s *Segments) match(l *Line, h *history.History, rises map[place][]int, taken map[int]*Line) {
 	candidates := rises[place{l.Room, l.Tag, l.Revision}]
 	for _, i := range candidates {
-		if !fits(h.Rises[i], l) || h.Rises[i].Mark.Era.Stamp.Epoch != l.Epoch {
+		if !fits(h.Rises[i], l) || h.Rises[i].Mark.Stamp.Epoch != l.Epoch {
 			continue
 		}
 		if other := taken[i]; other != nil {
@@ -187,8 +187,8 @@ func unseen(h *history.History, l *Line) (missed, past bool) {
 	return past, past
 }
 
-// unclaimed looks at rises that no instance has: who says that it failed to
-// lease them? Each line is of one rise at most.
+// unclaimed looks for the lines of instances that failed to lease the rises that no
+// instance has. Each line is of one rise at most.
 func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*Line, use func(*Line)) {
 	type end struct {
 		room allocator.Room
@@ -205,7 +205,7 @@ func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*L
 			continue
 		}
 		at := end{rise.Room, rise.Tag, rise.Next}
-		n := slices.IndexFunc(said[at], func(l *Line) bool { return fits(rise, l) && rise.Mark.Era.Stamp.Epoch == l.Epoch })
+		n := slices.IndexFunc(said[at], func(l *Line) bool { return fits(rise, l) && rise.Mark.Stamp.Epoch == l.Epoch })
 		if n < 0 {
 			continue
 		}

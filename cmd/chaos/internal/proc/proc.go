@@ -1,6 +1,5 @@
-// Package proc runs the processes of a chaos run: it starts, kills, stops and
-// goes on with them, keeps what they write in a file each, and leaves none
-// behind.
+// Package proc runs the processes of a chaos run. It starts, kills, stops and continues
+// them, keeps the output of each in a file, and leaves none behind.
 package proc
 
 import (
@@ -61,7 +60,7 @@ func (p *Process) Start(c Command) error {
 	if err := os.MkdirAll(filepath.Dir(p.log), 0o750); err != nil {
 		return err
 	}
-	// A file and no pipe: what it wrote before it was killed is there.
+	// A file and no pipe: the lines that it wrote before it was killed are there.
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return err

@@ -3,10 +3,9 @@
 // through one, so that no fault needs a privilege: those of rooms and consoles to
 // etcd, of etcd's members to each other, and of callers to rooms.
 //
-// A held link loses nothing, as TCP would lose nothing: what was sent arrives
-// when it is let go, late. So answers come after their callers gave up, and
-// requests take effect that nobody waits for any longer; Cut is for those that
-// never arrive.
+// A held link loses no bytes, as TCP loses none: they arrive late, when the link is let
+// go. So answers come after their callers gave up, and requests take effect for which no
+// caller waits any longer. After Cut they never arrive.
 package proxy
 
 import (
@@ -20,7 +19,7 @@ import (
 
 // Fault is what ails a link. The zero value is a link that is well.
 type Fault struct {
-	// HoldUp and HoldDown let nothing pass: from the one who connects, to it.
+	// HoldUp and HoldDown let nothing pass: from the side that connects, to it.
 	HoldUp, HoldDown bool
 	// Refuse ends new connections at once.
 	Refuse bool
@@ -77,7 +76,7 @@ func (l *Link) fault() (Fault, <-chan struct{}) {
 	return l.mu.fault, l.mu.changed
 }
 
-// Cut resets all connections: what was under way is lost. It returns how many.
+// Cut resets all connections: bytes that were under way are lost. It returns how many.
 func (l *Link) Cut() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/leased"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // Directories of a run.
@@ -35,19 +35,20 @@ func Check(ctx context.Context, dir string) (*Report, error) {
 type check struct {
 	dir      string
 	r        *Report
-	events   []record.Event
+	events   []runlog.Event
 	history  *history.History
 	segments *leased.Segments
 	faults   spans
 	// told and felt are when etcd was being restored; see restores.
 	told, felt spans
+	resumed    map[string]spans // by instance
 }
 
 func (c *check) run(ctx context.Context) (err error) {
-	if c.r.Run, err = record.ReadRun(c.dir); err != nil {
+	if c.r.Run, err = runlog.ReadRun(c.dir); err != nil {
 		return err
 	}
-	if c.events, err = record.ReadEvents(c.dir); err != nil {
+	if c.events, err = runlog.ReadEvents(c.dir); err != nil {
 		return err
 	}
 	if c.history, err = history.Read(filepath.Join(c.dir, historyDir), c.r.Run.Cluster); err != nil {
@@ -60,6 +61,7 @@ func (c *check) run(ctx context.Context) (err error) {
 	c.segments = leased.Match(lines, c.history)
 	c.happened()
 	c.told, c.felt = restores(c.events)
+	c.resumed = resumed(c.events, c.felt)
 	if err := c.logs(); err != nil {
 		return err
 	}
@@ -81,19 +83,19 @@ func (c *check) run(ctx context.Context) (err error) {
 func (c *check) happened() {
 	var recoveries []time.Duration
 	began := make(map[int]time.Time)
-	var ended time.Time
+	var ended, restoring time.Time
 	for _, e := range c.events {
 		ended = e.Time
 		if e.Violation != "" {
 			c.r.Measured.add(1, e.What+" "+e.Kind+" "+e.Target+": "+e.Violation)
 		}
 		switch e.What {
-		case record.FaultBegan:
+		case runlog.FaultBegan:
 			c.r.Faults[e.Kind]++
 			began[e.Fault] = e.Time
-		case record.FaultEnded:
+		case runlog.FaultEnded:
 			c.faults = append(c.faults, span{began[e.Fault], e.Time})
-		case record.Issuing:
+		case runlog.Issuing:
 			if e.Fault > 0 && e.Limit > 0 {
 				recoveries = append(recoveries, e.Took)
 			}
@@ -101,8 +103,10 @@ func (c *check) happened() {
 				c.faults = append(c.faults, span{e.Time.Add(-e.Took), e.Time})
 			}
 			delete(began, e.Fault)
-		case record.Restored:
-			c.r.Restores = append(c.r.Restores, Restore{Kind: e.Kind, Restored: e.Time})
+		case runlog.Restoring:
+			restoring = e.Time
+		case runlog.Restored:
+			c.r.Restores = append(c.r.Restores, Restore{Kind: e.Kind, Restored: e.Time, from: restoring})
 		}
 	}
 	for _, from := range began { // and never ended
@@ -130,10 +134,10 @@ func (c *check) etcd() {
 		restore := &c.r.Restores[i]
 		until := time.Time{}
 		if i+1 < len(c.r.Restores) {
-			until = c.r.Restores[i+1].Restored
+			until = c.r.Restores[i+1].from
 		}
 		for _, epoch := range h.Epochs {
-			if !epoch.Halted || epoch.Time.Before(restore.Restored.Add(-time.Second)) || !until.IsZero() && epoch.Time.After(until) {
+			if !epoch.Halted || epoch.Why == recovers || epoch.Time.Before(restore.from) || !until.IsZero() && epoch.Time.After(until) {
 				continue
 			}
 			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)
@@ -142,18 +146,22 @@ func (c *check) etcd() {
 	}
 }
 
+// recovers is the reason of a halt that march recover writes itself, whatever there
+// was before: it does not tell that an instance saw what etcd forgot.
+const recovers = "march recover"
+
 // forgot reports whether a restore by which etcd forgets began after one life of
 // its and before the next.
 func (c *check) forgot(after, before time.Time) bool {
-	return slices.ContainsFunc(c.events, func(e record.Event) bool {
-		return e.What == record.Restoring && e.Loses() && e.Time.After(after) && e.Time.Before(before)
+	return slices.ContainsFunc(c.events, func(e runlog.Event) bool {
+		return e.What == runlog.Restoring && e.Loses() && e.Time.After(after) && e.Time.Before(before)
 	})
 }
 
 // last holds the history's end against etcd's, where the run came to its end: by
-// then nobody wrote any longer, and what keeps the history had time to see all.
+// then no process wrote any longer, and the follower of the history had time to see all.
 func (c *check) last() {
-	n := slices.IndexFunc(c.events, func(e record.Event) bool { return e.What == record.Ended })
+	n := slices.IndexFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Ended })
 	if n < 0 {
 		return
 	}

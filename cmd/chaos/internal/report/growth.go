@@ -52,8 +52,8 @@ func (g *growth) add(received time.Time, most int64) {
 // served is what one instance reported, in the order of time.
 type served struct{ reports []history.Report }
 
-// at returns the version that an instance had reported when a call was sent: to
-// it no ID of a layout before that version is issued. 0 says nothing.
+// at returns the version that an instance had reported when a call was sent: of older
+// segments it gets only IDs of those that this layout keeps. 0 says nothing.
 func (s *served) at(sent time.Time) int64 {
 	i, _ := slices.BinarySearchFunc(s.reports, sent, func(r history.Report, sent time.Time) int { return r.From.Compare(sent) })
 	if i == 0 {

@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// leftBehind is how a room's message begins that says that a recover did not know
-// of what it held: that must never be, but after a restore that nobody can see.
+// leftBehind begins the message of a room which says that a recover did not know of
+// segments that the room held. That must never be, except after a restore that no
+// process can see.
 const leftBehind = "IDs may have been issued twice"
 
 // leeway is how long before a restore and after its recover instances may still
@@ -60,7 +61,7 @@ func (c *check) log(name string, file io.Reader) error {
 	in := bufio.NewReaderSize(file, 1<<16)
 	for number := 1; ; number++ {
 		text, err := in.ReadString('\n') // and what a process that was killed left without an end
-		if what := c.alarming(text); what != "" {
+		if what := c.alarming(name, text); what != "" {
 			c.r.Processes.add(1, fmt.Sprintf("%s, line %d, %s: %s", name, number, what, firstLine(text)))
 		}
 		if errors.Is(err, io.EOF) {
@@ -76,7 +77,7 @@ func (c *check) log(name string, file io.Reader) error {
 // that etcd went back, or a request that was well is invalid, only where etcd was
 // restored.
 func (c *check) calls() error {
-	failed, err := record.ReadFailed(c.dir)
+	failed, err := runlog.ReadFailed(c.dir)
 	if err != nil {
 		return err
 	}
@@ -86,7 +87,9 @@ func (c *check) calls() error {
 		switch f.Kind {
 		case allocator.Internal.Error():
 		case allocator.WentBack.Error(), allocator.Invalid.Error():
-			if c.felt.meet(f.From, f.From) && c.felt.meet(f.To, f.To) {
+			if c.felt.meet(f.From, f.From) && c.felt.meet(f.To, f.To) || c.late(f.From, f.To, func(room, id string) bool {
+				return strings.HasPrefix(f.Who, room+"/"+id+" ") || strings.HasPrefix(f.Who, room+"/client ")
+			}) {
 				continue
 			}
 		default:
@@ -98,7 +101,7 @@ func (c *check) calls() error {
 }
 
 // alarming says why a line must not be; empty where it may.
-func (c *check) alarming(text string) string {
+func (c *check) alarming(name, text string) string {
 	if strings.HasPrefix(text, "panic:") || strings.HasPrefix(text, "fatal error:") {
 		return "a process gave up"
 	}
@@ -108,32 +111,70 @@ func (c *check) alarming(text string) string {
 	}
 	switch {
 	case strings.HasPrefix(line.Message, leftBehind):
-		if !slices.ContainsFunc(c.events, func(e record.Event) bool { return e.What == record.Restoring && e.Residual() }) {
+		if !slices.ContainsFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Restoring && e.Residual() }) {
 			return "left behind by a recover"
 		}
-	case line.Level == "error" && !c.told.meet(line.Time, line.Time):
+	case line.Level == "error" && !c.told.meet(line.Time, line.Time) &&
+		!c.late(line.Time, line.Time, func(room, id string) bool { return name == room+"."+id+".log" }):
 		return "an error, and etcd was not restored then"
 	}
 	return ""
 }
 
+// late reports whether all of the time from one moment to another is of an instance,
+// one that is accepted, which went on then after it was stopped within a restore: it
+// hears only now that march recover ran, and until it has it says what it knew.
+func (c *check) late(from, to time.Time, accept func(room, id string) bool) bool {
+	for _, room := range c.r.Run.Rooms {
+		for _, id := range room.Instances {
+			if accept(room.Name, id) && slices.ContainsFunc(c.resumed[id], func(s span) bool { return !from.Before(s.from) && !to.After(s.to) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// resumed returns when instances went on that had been stopped within felt, by the
+// lane of pauses, each until it was given IDs again.
+func resumed(events []runlog.Event, felt spans) map[string]spans {
+	all := make(map[string]spans)
+	for i, e := range events {
+		if e.What != runlog.FaultBegan || e.Fault >= 0 || !felt.meet(e.Time, e.Time) {
+			continue
+		}
+		s := span{events[len(events)-1].Time, events[len(events)-1].Time}
+		for _, later := range events[i:] {
+			switch {
+			case later.Fault != e.Fault:
+			case later.What == runlog.FaultEnded:
+				s.from = later.Time.Add(-leeway)
+			case later.What == runlog.Issuing:
+				s.to = later.Time.Add(leeway)
+			}
+		}
+		all[e.Target] = append(all[e.Target], s)
+	}
+	return all
+}
+
 // restores returns when an etcd that forgets was being restored, and a little more
 // on both sides: told is from the restore to the end of march recover, felt until
 // all were given IDs again. One that was never recovered from lasts to the end.
-func restores(events []record.Event) (told, felt spans) {
+func restores(events []runlog.Event) (told, felt spans) {
 	next := func(from int, what string) int {
-		n := slices.IndexFunc(events[from:], func(e record.Event) bool { return e.What == what && e.Fault >= 0 }) // not of a pause, which is not of all
+		n := slices.IndexFunc(events[from:], func(e runlog.Event) bool { return e.What == what && e.Fault >= 0 }) // not of a pause, which is not of all
 		if n < 0 {
 			return len(events) - 1
 		}
 		return from + n
 	}
 	for i, e := range events {
-		if e.What != record.Restoring || !e.Loses() {
+		if e.What != runlog.Restoring || !e.Loses() {
 			continue
 		}
-		recovered := next(i, record.Recovered)
-		issuing := next(recovered, record.Issuing)
+		recovered := next(i, runlog.Recovered)
+		issuing := next(recovered, runlog.Issuing)
 		from := e.Time.Add(-leeway)
 		told = append(told, span{from, events[recovered].Time.Add(leeway)})
 		felt = append(felt, span{from, events[issuing].Time.Add(leeway)})

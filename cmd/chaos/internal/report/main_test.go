@@ -16,9 +16,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/history"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,9 +30,9 @@ var bg = context.Background()
 type run struct {
 	t      *testing.T
 	dir    string
-	store  *ledgertest.Memory
+	store  *ledgertest.Fake
 	admin  *ledger.Ledger
-	events *record.Events
+	events *runlog.Events
 	bits   *bits.Set
 	stop   func()
 	short  bool      // its history was stopped before it ended
@@ -49,17 +50,17 @@ type worker struct {
 	joined *ledger.Instance
 	source allocator.Source
 	log    *bytes.Buffer
-	file   *record.Writer
+	file   *runlog.Writer
 	held   []allocator.Run
 }
 
 func newRun(t *testing.T) *run {
-	r := &run{t: t, dir: t.TempDir(), store: ledgertest.NewMemory(t), at: time.Now().Add(-time.Hour)}
+	r := &run{t: t, dir: t.TempDir(), store: ledgertest.NewFake(t), at: time.Now().Add(-time.Hour)}
 	r.leased = r.at.Add(-time.Minute)
 	must(t, os.Mkdir(filepath.Join(r.dir, "logs"), 0o700))
-	must(t, record.Run{Cluster: "default", Kinds: []string{"kill"}, Seed: 7}.Write(r.dir))
+	must(t, runlog.Run{Cluster: "default", Kinds: []string{"kill"}, Seed: 7}.Write(r.dir))
 	var err error
-	r.events, err = record.CreateEvents(r.dir)
+	r.events, err = runlog.CreateEvents(r.dir)
 	must(t, err)
 	r.bits, err = bits.Open(filepath.Join(r.dir, "bits"), bits.DefaultLimits())
 	must(t, err)
@@ -77,10 +78,10 @@ func newRun(t *testing.T) *run {
 	must(t, err)
 	_, err = r.admin.Init(bg, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}, "test")
 	must(t, err)
-	_, err = r.admin.CreateTag(bg, "t", ledger.DefaultTag(), "test")
+	_, err = r.admin.CreateTag(bg, "t", record.DefaultTag(), "test")
 	must(t, err)
-	r.events.Add(record.Event{What: record.FaultBegan, Fault: 1, Kind: "kill"})
-	r.events.Add(record.Event{What: record.FaultEnded, Fault: 1, Kind: "kill"})
+	r.events.Add(runlog.Event{What: runlog.FaultBegan, Fault: 1, Kind: "kill"})
+	r.events.Add(runlog.Event{What: runlog.FaultEnded, Fault: 1, Kind: "kill"})
 	return r
 }
 
@@ -124,7 +125,7 @@ func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Ins
 	must(r.t, err)
 	w.source, _, err = w.joined.Source(bg, tag)
 	must(r.t, err)
-	w.file, err = record.Create(r.dir, record.Header{Process: string(room), Worker: string(name)})
+	w.file, err = runlog.Create(r.dir, runlog.Header{Process: string(room), Worker: string(name)})
 	must(r.t, err)
 	return w
 }
@@ -158,8 +159,8 @@ func (w *worker) answer(run allocator.Run, sent time.Time) {
 	if sent.IsZero() {
 		sent = w.run.at.Add(-time.Microsecond)
 	}
-	must(w.run.t, w.file.Add(record.Issued{
-		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: record.Batch, Runs: []allocator.Run{run},
+	must(w.run.t, w.file.Add(runlog.Issued{
+		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: runlog.Batch, Runs: []allocator.Run{run},
 	}))
 	_, err := w.run.bits.Add(w.tag, run)
 	must(w.run.t, err)
@@ -176,7 +177,7 @@ func (r *run) end(workers ...*worker) {
 		must(r.t, w.file.Close())
 		must(r.t, os.WriteFile(filepath.Join(r.dir, "logs", fmt.Sprintf("%s.%s.log", w.room, w.name)), w.log.Bytes(), 0o600))
 	}
-	r.events.Add(record.Event{What: record.Ended, Revision: r.store.Revision(), ClusterID: fmt.Sprintf("%x", ledgertest.ClusterID)})
+	r.events.Add(runlog.Event{What: runlog.Ended, Revision: r.store.Revision(), ClusterID: fmt.Sprintf("%x", ledgertest.ClusterID)})
 	must(r.t, r.events.Close())
 	must(r.t, r.bits.Close())
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/leased"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // caller is one caller's file.
 type caller struct {
-	file *record.Reader
-	next record.Issued
+	file *runlog.Reader
+	next runlog.Issued
 }
 
 // callers are in the order of when their next answers came.
@@ -48,15 +48,13 @@ type pass struct {
 	growths map[leased.Owner]*growth
 	served  map[leased.Owner]*served // by instance; Tag is empty
 	rooms   map[allocator.Room]*Room
-	ended   map[int64]time.Time // when versions of the layout were replaced
-	plant   *bits.Run           // an ID to plant: one that was issued
+	plant   *bits.Run // an ID to plant: one that was issued
 }
 
 func newPass(c *check, set *bits.Set) *pass {
 	p := &pass{
 		check: c, set: set, finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
 		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
-		ended: c.history.Replaced(),
 	}
 	for _, report := range c.history.Reports {
 		o := leased.Owner{Room: report.Room, Instance: report.Instance}
@@ -69,7 +67,7 @@ func newPass(c *check, set *bits.Set) *pass {
 }
 
 func (p *pass) run(ctx context.Context) (err error) {
-	paths, err := filepath.Glob(filepath.Join(p.dir, record.Dir, "*"+record.Suffix))
+	paths, err := filepath.Glob(filepath.Join(p.dir, runlog.Dir, "*"+runlog.Suffix))
 	if err != nil {
 		return err
 	}
@@ -80,7 +78,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 		}
 	}()
 	for _, path := range paths {
-		file, openErr := record.Open(path)
+		file, openErr := runlog.Open(path)
 		if openErr != nil {
 			return openErr
 		}
@@ -119,7 +117,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 }
 
 // take holds one answer to all oracles.
-func (p *pass) take(i record.Issued) error {
+func (p *pass) take(i runlog.Issued) error {
 	if len(i.Runs) == 0 {
 		return nil
 	}
@@ -153,7 +151,7 @@ func (p *pass) take(i record.Issued) error {
 }
 
 // find finds the segments that a run is of.
-func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i record.Issued) {
+func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i runlog.Issued) {
 	for run.Count > 0 {
 		found, n, line := finder.Find(run)
 		// A segment is logged before anybody has it; the clock is the same.
@@ -161,33 +159,40 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First, i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
 		}
 		if found == leased.Within && p.stale(i, line) {
-			p.r.Stale.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, and version %d was replaced at %s", owner, run.First, i.Sent.Format(stamp), line.Segment, line.Segment.Version, p.ended[line.Segment.Version].Format(stamp)))
+			p.r.Stale.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, which the room lost at %s",
+				owner, run.First, i.Sent.Format(stamp), line.Segment, p.history.Taken(owner.Room, line.Segment, i.Sent).Format(stamp)))
 		}
 		switch {
 		case found == leased.Nowhere:
 			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner, run.First, i.Received.Format(stamp)))
 		case found == leased.Foreign:
 			p.r.WrongRoom.add(n, fmt.Sprintf("%v was given %d at %s, residue %d, out of %v", owner, run.First, i.Received.Format(stamp), run.First%line.Segment.Boundary, line.Segment))
-		case line.Segment.Version < version:
-			p.r.Retracted.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, and version %d had been reported", owner, run.First, i.Sent.Format(stamp), line.Segment, version))
+		case line.Segment.Version < version && !p.history.Keeps(version, owner.Room, line.Segment):
+			p.r.Retracted.add(n, fmt.Sprintf(
+				"%v issued %d to a call of %s: it is of %v, and version %d had been reported, which does not keep it",
+				owner, run.First, i.Sent.Format(stamp), line.Segment, version))
 		}
 		run.First, run.Count = run.First+n, run.Count-n
 	}
 }
 
 // stale reports whether an ID of a strict tag was asked for when no room or client
-// might have any of its layout any longer: hold after that was replaced. The
-// history sees that a moment after it was, and nobody confirms it then.
-func (p *pass) stale(i record.Issued, line *leased.Line) bool {
-	ended, replaced := p.ended[line.Segment.Version]
-	return p.r.Run.Hold > 0 && p.history.Strict[i.Tag] && replaced && i.Sent.After(ended.Add(p.r.Run.Hold+leeway))
+// might have any of its segment any longer: hold after the room lost residues of it.
+// The history sees that a moment after it was, and no instance confirms such a
+// layout then.
+func (p *pass) stale(i runlog.Issued, line *leased.Line) bool {
+	if p.r.Run.Hold <= 0 || !p.history.Strict[i.Tag] {
+		return false
+	}
+	taken := p.history.Taken(line.Room, line.Segment, i.Sent)
+	return !taken.IsZero() && i.Sent.After(taken.Add(p.r.Run.Hold+leeway))
 }
 
 // stamp is how times are written.
 const stamp = "15:04:05.000"
 
 // grow checks that IDs of an instance grow.
-func (p *pass) grow(owner leased.Owner, i record.Issued) {
+func (p *pass) grow(owner leased.Owner, i runlog.Issued) {
 	g := p.growths[owner]
 	if g == nil {
 		g = &growth{}
@@ -204,7 +209,7 @@ func (p *pass) grow(owner leased.Owner, i record.Issued) {
 }
 
 // count counts for the tally.
-func (p *pass) count(i record.Issued, ids int64) {
+func (p *pass) count(i runlog.Issued, ids int64) {
 	room := p.rooms[i.Room]
 	if room == nil {
 		room = &Room{Name: string(i.Room), last: i.Received}
@@ -229,7 +234,7 @@ func (r *Room) silent(until time.Time) {
 
 func (p *pass) end() error {
 	for _, e := range slices.Backward(p.events) {
-		if e.What != record.Healed { // until then callers ask
+		if e.What != runlog.Healed { // until then callers ask
 			continue
 		}
 		for _, room := range p.rooms {

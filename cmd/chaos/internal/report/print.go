@@ -45,7 +45,7 @@ func (r *Report) Print(out io.Writer) error {
 		row("room "+room.Name, "%d IDs, none for %v at most, from %s on", room.IDs, round(room.Silence), room.At.Format(stamp))
 	}
 	for _, restore := range r.Restores {
-		halted := "never halted"
+		halted := "halted by no instance"
 		if restore.Halted {
 			halted = fmt.Sprintf("halted after %v, %d IDs issued until then", round(restore.After), restore.IDs)
 		}

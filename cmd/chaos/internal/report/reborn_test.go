@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/march-id/march/cmd/chaos/internal/record"
 	"github.com/march-id/march/cmd/chaos/internal/report"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // reborn returns a history that goes on with another life, as if etcd had been
@@ -33,11 +33,11 @@ func TestLivesNeedRestores(t *testing.T) {
 		kind  string // of a restore before; empty for none
 		lives int
 		want  int64
-	}{{"", 1, 1}, {record.OneCopiedBack, 1, 1}, {"plain", 1, 0}, {"plain", 2, 1}} {
+	}{{"", 1, 1}, {runlog.OneCopiedBack, 1, 1}, {"plain", 1, 0}, {"plain", 2, 1}} {
 		r := newRun(t)
 		r.end()
 		if test.kind != "" {
-			r.restored(record.Event{Kind: test.kind}, 0)
+			r.restored(runlog.Event{Kind: test.kind}, 0)
 		}
 		path := filepath.Join(r.history(), "history.log")
 		for range test.lives {

@@ -3,34 +3,35 @@
 //
 // # The oracles
 //
-//   - No ID twice: each that a caller was given is a bit (package bits). A
+//   - No ID is issued twice: each ID that a caller was given is a bit (package bits). A
 //     duplicate is planted in each check, and must be found.
-//   - Each ID is of a segment that its instance said it leased (package leased),
-//     and so has a residue of the room's range under the layout of its lease; and
-//     no caller has it before that.
-//   - IDs of one instance grow, per tag: an ID that was asked for after another
-//     had come is higher.
-//   - An instance that reported a layout issues no ID of one before it to a call
-//     that was sent after that: the promise behind a retract.
-//   - An ID of a tag with strict_retract is of a layout that was in force less than
-//     hold before it was asked for, of rooms and of the Go client: whatever they
-//     have heard, and however long they were stopped.
-//   - etcd's own history keeps the rules of the protocol (package history), it has
-//     what instances leased, it goes to the end of the run, and it went back in
-//     time only when it was restored in a way by which it forgets.
-//   - What was measured while the run went on is within its limits.
-//   - No call fails as an internal error; and none because etcd went back, or as
-//     invalid, but while etcd is restored.
-//   - No process of March panics, or says anything at level error but while etcd is
-//     restored; and none ever says that IDs may have been issued twice, unless by a
-//     restore that nobody can see.
+//   - Each ID is of a segment that its instance said it leased (package leased). So it
+//     has a residue of the room's range under the layout of its lease. No caller has it
+//     before the lease.
+//   - IDs of one instance grow, per tag: an ID that was asked for after another had come
+//     is higher.
+//   - After an instance has reported a layout, it answers no call that is sent later
+//     with an ID of an older segment that this layout does not keep. A retract relies on
+//     that.
+//   - An ID of a tag with strict_retract is of a layout that was in force less than hold
+//     before the ID was asked for. That is true of rooms and of the Go client, whatever
+//     they have heard, and however long they were stopped.
+//   - etcd's own history keeps the rules of the protocol (package history). It has all
+//     leases of the instances, and it goes to the end of the run. It went back in time
+//     only when it was restored in a way by which it forgets.
+//   - The times that were measured during the run are within their limits.
+//   - No call fails as an internal error. Calls fail as invalid, or because etcd went
+//     back, only while etcd is restored.
+//   - No process of March panics. A process logs at level error only while etcd is
+//     restored. No process ever logs that IDs may have been issued twice, except after a
+//     restore that no process can see.
 //
 // # What has no oracle
 //
-// A tag's max_skew: a lease must begin no further below the largest mark of all
-// rooms than that, as the marks were when it read them. etcd does not say when
-// that was, and the lease does not compare them; so history can only show that one
-// lags which was right when it began.
+// A tag's max_skew has no oracle. It bounds how far a lease may begin below the largest
+// mark of all rooms, as the marks were when the instance read them. etcd does not record
+// when that was, and the lease does not compare these marks. So history can only show
+// leases that lag, which may have been right when they began.
 //
 // # Weak runs
 //
@@ -41,14 +42,14 @@ package report
 import (
 	"time"
 
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // Report is what a run was, and how it ended.
 type Report struct {
 	Verdict Verdict `json:"verdict"`
 
-	Run record.Run `json:"run"`
+	Run runlog.Run `json:"run"`
 
 	IDs      int64 `json:"ids"` // different ones that callers were given
 	Answers  int64 `json:"answers"`
@@ -65,7 +66,7 @@ type Report struct {
 		Calm   Times `json:"calm"`
 		Faults Times `json:"faults"`
 	} `json:"refill"`
-	FailedCalls map[string]int64 `json:"failed_calls"` // by kind: see record.Failed
+	FailedCalls map[string]int64 `json:"failed_calls"` // by kind: see runlog.Failed
 	Unissued    int64            `json:"unissued"`     // leased, and never given to a caller
 	Skipped     int64            `json:"skipped"`      // of a room's range, below its marks, and never leased
 
@@ -114,9 +115,10 @@ type Transactions struct {
 type Restore struct {
 	Kind     string        `json:"kind"`
 	Restored time.Time     `json:"restored"`
-	Halted   bool          `json:"halted"`
+	Halted   bool          `json:"halted"`       // by an instance or a console that saw it
 	After    time.Duration `json:"halted_after"` // the restore
 	IDs      int64         `json:"ids_until_halted"`
+	from     time.Time     // when etcd was taken down for it: some members may answer, and be halted, before all do
 }
 
 // Times is how long something took.

@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/report"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // A run that is well passes, and each thing that is not is found by the oracle
@@ -105,7 +104,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			name: "a mark that fell", want: func(r *report.Report) *report.Finding { return &r.Rules },
 			fault: func(r run3) {
 				v, _ := r.store.Value("/march/default/marks/b/t")
-				r.store.Corrupt(ledger.Op{Put: &ledger.Put{Key: "/march/default/marks/b/t", Value: []byte(strings.NewReplacer(`"next":"4`, `"next":"1`, `"end":"4`, `"end":"1`).Replace(string(v)))}})
+				r.store.Corrupt(store.Op{Put: &store.Put{Key: "/march/default/marks/b/t", Value: []byte(strings.NewReplacer(`"next":"4`, `"next":"1`, `"end":"4`, `"end":"1`).Replace(string(v)))}})
 			},
 		},
 		{
@@ -120,7 +119,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 		{
 			name: "a promise that was measured", count: 1, want: func(r *report.Report) *report.Finding { return &r.Measured },
 			fault: func(r run3) {
-				r.events.Add(record.Event{What: record.Issuing, Fault: 1, Took: time.Hour, Violation: "an hour"})
+				r.events.Add(runlog.Event{What: runlog.Issuing, Fault: 1, Took: time.Hour, Violation: "an hour"})
 			},
 		},
 		{
@@ -144,7 +143,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 		{
 			name: "errors outside of restores", count: 2, want: func(r *report.Report) *report.Finding { return &r.Processes },
 			after: func(r run3) {
-				r.restored(record.Event{Kind: "plain"}, time.Hour)
+				r.restored(runlog.Event{Kind: "plain"}, time.Hour)
 				for _, ago := range []time.Duration{time.Hour + 2*time.Second, time.Hour + time.Second/2, time.Hour - 10*time.Second, time.Hour - 12*time.Second} {
 					r.say("a.one", fmt.Sprintf(`{"@level":"error","@message":"registration lost","@timestamp":%q}`, time.Now().Add(-ago).Format(time.RFC3339Nano)))
 				}
@@ -153,28 +152,28 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 		{
 			name: "an error while one member forgets, which loses nothing", count: 1, want: func(r *report.Report) *report.Finding { return &r.Processes },
 			after: func(r run3) {
-				r.restored(record.Event{Kind: record.OneCopiedBack}, time.Hour)
+				r.restored(runlog.Event{Kind: runlog.OneCopiedBack}, time.Hour)
 				r.say("c1", fmt.Sprintf(`{"@level":"error","@message":"leasing is halted","@timestamp":%q}`, time.Now().Add(-time.Hour).Format(time.RFC3339Nano)))
 			},
 		},
 		{
 			name: "an instance that was left behind", count: 1, want: func(r *report.Report) *report.Finding { return &r.Processes },
 			after: func(r run3) {
-				r.restored(record.Event{Kind: record.ForceNewCluster}, time.Hour)
+				r.restored(runlog.Event{Kind: runlog.ForceNewCluster}, time.Hour)
 				r.say("a.two", r.behind())
 			},
 		},
 		{
 			name: "one that was left behind by a restore that nobody can see",
 			after: func(r run3) {
-				r.restored(record.Event{Kind: record.ForceNewCluster, Target: record.WithoutJournal}, time.Hour)
+				r.restored(runlog.Event{Kind: runlog.ForceNewCluster, Target: runlog.WithoutJournal}, time.Hour)
 				r.say("a.two", r.behind())
 			},
 		},
 		{
 			name: "calls that failed by a defect", count: 3, want: func(r *report.Report) *report.Finding { return &r.Calls },
 			after: func(r run3) {
-				r.restored(record.Event{Kind: "plain"}, time.Hour)
+				r.restored(runlog.Event{Kind: "plain"}, time.Hour)
 				r.failed("internal", time.Hour, 3)
 				r.failed("unavailable", time.Minute, 50)
 				r.failed("grpc Internal", time.Minute, 4)
@@ -183,7 +182,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 		{
 			name: "calls that failed as etcd went back, and it was not restored", count: 6, want: func(r *report.Report) *report.Finding { return &r.Calls },
 			after: func(r run3) {
-				r.restored(record.Event{Kind: "plain"}, time.Hour)
+				r.restored(runlog.Event{Kind: "plain"}, time.Hour)
 				r.failed("went_back", time.Hour+2*time.Second, 2)
 				r.failed("went_back", time.Hour-5*time.Second, 500)
 				r.failed("invalid", time.Minute, 4)
@@ -279,22 +278,22 @@ func (r *run) behind() string {
 	r.t.Helper()
 	source, err := os.ReadFile("../../../../room/report.go")
 	must(r.t, err)
-	message := regexp.MustCompile(`s\.log\.Error\("([^"]+)", "tag", tag`).FindSubmatch(source)
+	message := regexp.MustCompile(`s\.log\.Error\("([^"]+)", "tag", o\.Tag`).FindSubmatch(source)
 	if message == nil {
-		r.t.Fatal("rooms do not say any longer that they were left behind")
+		r.t.Fatal("rooms do not say any longer that a recover went on without them")
 	}
 	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message[1], time.Now().Add(-time.Hour).Format(time.RFC3339Nano))
 }
 
 // restored adds the events of a restore some time ago, which was recovered from
 // ten seconds later.
-func (r *run) restored(e record.Event, ago time.Duration) {
+func (r *run) restored(e runlog.Event, ago time.Duration) {
 	r.t.Helper()
 	file, err := os.OpenFile(filepath.Join(r.dir, "events.jsonl"), os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.t, err)
-	e.What, e.Time = record.Restoring, time.Now().Add(-ago)
+	e.What, e.Time = runlog.Restoring, time.Now().Add(-ago)
 	must(r.t, json.NewEncoder(file).Encode(e))
-	e.What, e.Time = record.Recovered, e.Time.Add(10*time.Second)
+	e.What, e.Time = runlog.Recovered, e.Time.Add(10*time.Second)
 	must(r.t, errors.Join(json.NewEncoder(file).Encode(e), file.Close()))
 }
 
@@ -305,7 +304,7 @@ func (r *run) failed(kind string, ago time.Duration, n int64) {
 	file, err := os.OpenFile(filepath.Join(r.dir, "failed", "load-a.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.t, err)
 	at := time.Now().Add(-ago)
-	must(r.t, errors.Join(json.NewEncoder(file).Encode(record.Failed{From: at, To: at, Kind: kind, Count: n, Who: "a/one t", Error: kind}), file.Close()))
+	must(r.t, errors.Join(json.NewEncoder(file).Encode(runlog.Failed{From: at, To: at, Kind: kind, Count: n, Who: "a/one t", Error: kind}), file.Close()))
 }
 
 // late has an answer to a call that was sent before others were answered come
@@ -325,123 +324,4 @@ func (r *run) change() {
 	must(r.t, err)
 	_, err = r.admin.ChangeLayout(bg, from, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}, "b": {Lower: 50, Upper: 100}}}, "test")
 	must(r.t, err)
-}
-
-// What happened is counted, and a run in which too little did is weak.
-func TestTally(t *testing.T) {
-	r := newRun(t)
-	a, b := r.join("a", "one"), r.join("b", "one")
-	a.lease(100)
-	b.lease(250)
-	failed := 0
-	a.conn.Fate(func(txn ledger.Txn) ledgertest.Fate {
-		if ledgertest.Writes(txn) {
-			failed++
-			return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
-		}
-		return ledgertest.Fate{}
-	})
-	if _, err := a.source.Lease(bg, 100); err == nil {
-		t.Fatal("leased")
-	}
-	a.conn.Fate(nil)
-	a.lease(100)
-	for range 4 {
-		a.issue(50)
-		b.issue(50)
-	}
-	r.at = r.at.Add(time.Minute)
-	b.issue(1)
-	must(t, r.bits.Plant("t", 60))
-	r.events.Add(record.Event{What: record.Issuing, Fault: 1, Kind: "kill", Took: time.Second, Limit: 5 * time.Second})
-	r.failed("unavailable", time.Hour, 30)
-	r.failed("grpc Canceled", time.Hour, 1)
-	r.failed("unavailable", time.Minute, 20)
-	r.end(a, b)
-	got, err := report.Check(bg, r.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := got.Transactions
-	switch {
-	case tr.OK != 3 || tr.Failed != 1 || tr.Applied != 1 || failed != 1:
-		t.Errorf("transactions %+v", tr)
-	case got.IDs != 350 || got.Answers != 9 || got.Segments != 3 || got.Unissued != 100 || got.Skipped != 100:
-		t.Errorf("%d IDs in %d answers of %d segments, %d unissued, %d skipped", got.IDs, got.Answers, got.Segments, got.Unissued, got.Skipped)
-	case len(got.Rooms) != 2 || got.Rooms[1].Silence < time.Minute || got.Rooms[1].IDs != 201 || got.Rooms[0].Silence > time.Second:
-		t.Errorf("rooms %+v", got.Rooms)
-	case got.Faults["kill"] != 1 || got.Recovery.Count != 1 || got.Recovery.P99 != time.Second:
-		t.Errorf("faults %v, recovery %v", got.Faults, got.Recovery)
-	case got.Refill.Calm.Count+got.Refill.Faults.Count != 3:
-		t.Errorf("refills %+v", got.Refill)
-	case got.Planted != 2 || len(got.Failures()) > 0:
-		t.Errorf("%d planted, failures %v", got.Planted, got.Failures())
-	}
-	if weak := got.Weak(); len(weak) != 1 || weak[0] != "0 migrations; a run of 0s has 1" {
-		t.Errorf("weak for %q", weak)
-	}
-	var text strings.Builder
-	must(t, got.Print(&text))
-	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "1 grpc Canceled, 50 unavailable", "duplicates", "WEAK    0 migrations", "\nweak\n"} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("the report does not say %q:\n%s", want, text.String())
-		}
-	}
-	if b, err := json.Marshal(got); err != nil || !strings.Contains(string(b), `"verdict":"weak"`) {
-		t.Errorf("as JSON: %s, %v", b, err)
-	}
-	again, err := report.Check(bg, r.dir)
-	if err != nil || again.IDs != got.IDs || again.Planted != 2 || len(again.Failures()) > 0 {
-		t.Errorf("checked again: %+v, %v", again, err)
-	}
-}
-
-// A run in which nothing happened is weak in every way, and a longer one more so.
-func TestWeak(t *testing.T) {
-	r := newRun(t)
-	r.end()
-	always := []string{"no IDs", "no duplicate was planted"}
-	few := []string{"freeze", "kill"}
-	all := append([]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}, few...)
-	for _, test := range []struct {
-		length time.Duration
-		kinds  []string
-		want   []string
-	}{
-		{10 * time.Second, all, append(always, "0 migrations; a run of 10s has 1")},
-		{time.Minute, all, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 10", "failed and was applied")},
-		{time.Minute, few, append(always, "1 faults; a run of 1m0s has 2", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
-		{10 * time.Minute, all, append(always, "1 faults; a run of 10m0s has 100", "0 migrations; a run of 10m0s has 20", "these kinds: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, freeze", "failed and was applied")},
-		{10 * time.Minute, few, append(always, "1 faults; a run of 10m0s has 2", "0 migrations; a run of 10m0s has 20", "these kinds: freeze", "failed and was applied")},
-	} {
-		must(t, record.Run{Cluster: "default", Kinds: test.kinds, Time: test.length}.Write(r.dir))
-		got, err := report.Check(bg, r.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		weak := strings.Join(got.Weak(), "; ")
-		for _, want := range test.want {
-			if !strings.Contains(weak, want) {
-				t.Errorf("%v: weak for %q; want %q", test.length, weak, want)
-			}
-		}
-		if len(got.Weak()) != len(test.want) {
-			t.Errorf("%v: weak for %q; want %q", test.length, weak, test.want)
-		}
-	}
-	must(t, os.Remove(filepath.Join(r.dir, "events.jsonl")))
-	events, err := record.CreateEvents(r.dir)
-	must(t, err)
-	events.Add(record.Event{What: record.Restored, Kind: "plain"})
-	must(t, events.Close())
-	got, err := report.Check(bg, r.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	weak := strings.Join(got.Weak(), "; ")
-	for _, want := range []string{"did not come to its end", "0 faults"} {
-		if !strings.Contains(weak, want) {
-			t.Errorf("weak for %q; want %q", weak, want)
-		}
-	}
 }

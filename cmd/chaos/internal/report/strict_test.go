@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/report"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // An ID of a strict tag that is asked for longer than hold after its layout was
@@ -29,8 +29,8 @@ func TestStrictTag(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRun(t)
-			must(t, record.Run{Cluster: "default", Kinds: []string{"kill"}, Hold: test.hold}.Write(r.dir))
-			settings := ledger.DefaultTag()
+			must(t, runlog.Run{Cluster: "default", Kinds: []string{"kill"}, Hold: test.hold}.Write(r.dir))
+			settings := record.DefaultTag()
 			settings.StrictRetract = test.strict
 			_, err := r.admin.CreateTag(bg, "strict", settings, "test")
 			must(t, err)

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// What a run of full length must have; a shorter one its part.
+// The least that a run of full length must have; a shorter run needs its part of it.
 const (
 	fullLength     = 10 * time.Minute
 	fullFaults     = 100
@@ -27,7 +27,7 @@ type Least struct{ Faults, Kinds, Migrations int }
 
 // LeastOf returns what a run needs that is to last so long and draws from so many
 // kinds of faults: its part of what one of full length needs. Of a few kinds, one
-// each will do: somebody looks at those, and some take half a minute.
+// each will do: the user has chosen them and looks, and some take half a minute.
 func LeastOf(length time.Duration, kinds int) Least {
 	part := func(full int) int { return max(int(int64(full)*int64(min(length, fullLength))/int64(fullLength)), 1) }
 	least := Least{Faults: part(fullFaults), Kinds: min(kinds, leastKinds, part(fullFaults)), Migrations: part(fullMigrations)}
@@ -85,5 +85,5 @@ func (c *check) weak() {
 // ended reports whether the run came to its end: if it did not, callers may have
 // been killed before they had written down all.
 func (c *check) ended() bool {
-	return slices.ContainsFunc(c.events, func(e record.Event) bool { return e.What == record.Ended })
+	return slices.ContainsFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Ended })
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // kindOf names the way in which a call failed: by its allocator.Kind where March
-// said so, in a status with its ErrorInfo or in the Go client itself. What gRPC
-// says for itself is another thing, though its codes mean Kinds, too: a link that
-// was cut may be INTERNAL.
+// said so, in a status with its ErrorInfo or in the Go client itself. An error that
+// gRPC itself makes is another thing, though its codes mean Kinds, too: a link that was
+// cut may be INTERNAL.
 func kindOf(err error) string {
 	kind := allocator.KindOf(err)
 	s, ok := status.FromError(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 const (
@@ -45,7 +45,7 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 
 // stream sends bursts of requests and takes their answers, for streamFor. bad is
 // an error of this program's own.
-func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *record.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
+func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
 	// Without a deadline, which would end it in the middle of a burst.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -54,7 +54,7 @@ func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *re
 		return nil, err
 	}
 	for began := time.Now(); ctx.Err() == nil && time.Since(began) < streamFor; {
-		issued := record.Issued{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: record.Stream}
+		issued := runlog.Issued{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Stream}
 		hangs := time.AfterFunc(patience, cancel)
 		var group errgroup.Group
 		group.Go(func() error {
@@ -139,7 +139,7 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 		if !ok {
 			return nil
 		}
-		issued := record.Issued{Sent: time.Now(), Room: l.Room, Tag: tag, Kind: record.Client}
+		issued := runlog.Issued{Sent: time.Now(), Room: l.Room, Tag: tag, Kind: runlog.Client}
 		calling, cancel := context.WithTimeout(ctx, patience)
 		for range n % 100 { // some one by one, the others at once
 			id, one := handle.TryNext()

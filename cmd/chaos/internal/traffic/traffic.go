@@ -1,7 +1,7 @@
-// Package traffic is the load of a chaos run: callers who are given IDs, by
-// single calls, streams and the Go client, and write down each of them
-// (package record). It runs in a process for each room, and reports several
-// times a second who was given IDs and who failed.
+// Package traffic is the load of a chaos run. Its callers ask for IDs by single calls, by
+// streams and by the Go client, and write down each ID (package runlog). It runs in a
+// process for each room, and reports several times a second which callers were given IDs
+// and which failed.
 package traffic
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/bits"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // BitsDir is where the bits of all IDs are, in a run's directory.
@@ -68,7 +68,7 @@ type Count struct {
 	IDs    int64     `json:"ids"`
 	Calls  int64     `json:"calls"`
 	Failed int64     `json:"failed"`
-	Twice  int64     `json:"twice"` // IDs that somebody had been given before
+	Twice  int64     `json:"twice"` // IDs that a caller had been given before
 	Last   time.Time `json:"last"`  // when IDs came last
 	Error  string    `json:"error"` // the last one
 }
@@ -127,7 +127,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.bits.Close()) }()
-	if l.failures, err = record.CreateFailures(cfg.Dir, l.process()); err != nil {
+	if l.failures, err = runlog.CreateFailures(cfg.Dir, l.process()); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.failures.Close()) }()
@@ -172,7 +172,7 @@ type load struct {
 	Config
 	counts   counts
 	bits     *bits.Set
-	failures *record.Failures
+	failures *runlog.Failures
 	planted  atomic.Bool
 }
 
@@ -184,7 +184,7 @@ func (l *load) failed(who string, err error) {
 
 // got writes down what a caller was given: in its file, and as bits, which all
 // callers of the run share.
-func (l *load) got(file *record.Writer, who string, issued record.Issued) error {
+func (l *load) got(file *runlog.Writer, who string, issued runlog.Issued) error {
 	if err := file.Add(issued); err != nil {
 		return err
 	}
@@ -229,8 +229,8 @@ func (l *load) report(ctx context.Context) error {
 func (l *load) process() string { return "load-" + string(l.Room) }
 
 // file makes the file of one caller.
-func (l *load) file(worker string) (*record.Writer, error) {
-	return record.Create(l.Dir, record.Header{Process: l.process(), Worker: worker})
+func (l *load) file(worker string) (*runlog.Writer, error) {
+	return runlog.Create(l.Dir, runlog.Header{Process: l.process(), Worker: worker})
 }
 
 // pacer asks for batches of all sizes at a mean rate.
@@ -244,7 +244,7 @@ func (l *load) pace(rate, worker int) *pacer {
 	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))), rate: float64(max(rate, 1))}
 }
 
-// wait waits for a caller's next turn and returns how many IDs to ask for. Who
+// wait waits for a caller's next turn and returns how many IDs to ask for. A caller that
 // was late does not catch up.
 func (p *pacer) wait(ctx context.Context) (int64, bool) {
 	n := 1 + p.rand.Int64N(largestBatch)
@@ -286,7 +286,7 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 			return nil
 		}
 		sent := time.Now()
-		// Not ctx: what the last call was given is to be written down.
+		// Not ctx: the IDs of the last call are to be written down.
 		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})
 		cancel()
@@ -295,7 +295,7 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 			pause(ctx, retryPause)
 			continue
 		}
-		issued := record.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: record.Batch}
+		issued := runlog.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Batch}
 		for _, run := range answer.GetRuns() {
 			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
 		}

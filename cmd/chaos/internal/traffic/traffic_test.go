@@ -13,7 +13,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/cmd/chaos/internal/record"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // A Kind is what March says, at a room or in its client; not what a code of
@@ -62,7 +62,7 @@ func TestFailedIsWrittenDown(t *testing.T) {
 	var err error
 	l := &load{Config: Config{Dir: dir, Room: "a"}}
 	l.counts.mu.of = make(map[string]Count)
-	if l.failures, err = record.CreateFailures(dir, "load-a"); err != nil {
+	if l.failures, err = runlog.CreateFailures(dir, "load-a"); err != nil {
 		t.Fatal(err)
 	}
 	who := Who("a", "a-0", "t")
@@ -77,10 +77,10 @@ func TestFailedIsWrittenDown(t *testing.T) {
 	if err := l.failures.Close(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := record.ReadFailed(dir)
+	got, err := runlog.ReadFailed(dir)
 	if err != nil || len(got) != 2 || got[0].Kind != "internal" || got[0].Count != 3 || got[0].Who != who || got[0].Error != "a defect" ||
 		got[0].From.Before(began) || got[0].To.Before(got[0].From) || got[1].Count != 1 || got[1].Error != "another" {
-		t.Errorf("%s: %+v, %v", filepath.Join(dir, record.FailedDir), got, err)
+		t.Errorf("%s: %+v, %v", filepath.Join(dir, runlog.FailedDir), got, err)
 	}
 	if count := l.counts.mu.of[who]; count.Failed != 4 || count.Error != "another" {
 		t.Errorf("counted %+v", count)

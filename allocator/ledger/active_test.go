@@ -1,0 +1,55 @@
+package ledger_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// betweenReads calls do once, after the first read of a key.
+type betweenReads struct {
+	store.Store
+	key string
+	do  func()
+}
+
+func (s *betweenReads) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	answer, err := s.Store.Txn(ctx, txn)
+	if do := s.do; do != nil && len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == s.key {
+		s.do = nil
+		do()
+	}
+	return answer, err
+}
+
+// A migration that ends between the two reads of the one under way is under way no
+// longer. A console once ended it again, with an audit entry of its own.
+func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	from, err := c.admin.Refresh(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: from.Layout}, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := &betweenReads{Store: c.mem.Open(), key: prefix + "migration"}
+	l := open(t, etcd)
+	if got, active, err := l.ActiveMigration(bg); err != nil || !active || got.ID != m.ID {
+		t.Fatalf("%+v, %v, %v", got, active, err)
+	}
+	etcd.do = func() {
+		if _, err := c.admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Done; return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, active, err := l.ActiveMigration(bg); err != nil || active || got.ID != "" {
+		t.Errorf("%+v, %v, %v", got, active, err)
+	}
+	if etcd.do != nil {
+		t.Error("nothing happened between the reads")
+	}
+}

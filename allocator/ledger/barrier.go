@@ -1,0 +1,144 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Question is what `march recover` asks an instance.
+type Question struct {
+	UUID string // of the cluster: an instance of another one refuses to answer
+	// Barrier, where it is set, asks the instance to lease nothing under any epoch
+	// that it has seen so far.
+	Barrier *Barrier
+	// After asks only for marks that changed after this point of the instance's memory:
+	// the Sequence of an earlier answer of the same process. 0 for all.
+	After int64
+}
+
+// Barrier names the halt of one recover.
+type Barrier struct {
+	Nonce     string // of the halt
+	ClusterID uint64 // of the etcd cluster that holds it
+}
+
+// Barred says which recover has barred an instance. The zero value is none.
+type Barred struct {
+	By    string    // the operator
+	Since time.Time // by the instance's clock
+	nonce string
+}
+
+// Report returns all that this instance remembers. Where the question has a barrier
+// that the instance accepts, no answer to a transaction that was sent before is
+// accepted from then on, and nothing is leased under an epoch that the instance has
+// seen. An instance accepts a barrier only where its own etcd shows exactly that
+// halt, in the order of all writes: a rehearsal on a copy, a late question or a
+// stranger's call bars no instance.
+func (i *Instance) Report(ctx context.Context, q Question) Memory {
+	l := i.ledger
+	var shown halted
+	var err error
+	if q.Barrier != nil {
+		shown, err = l.showsHalt(ctx, *q.Barrier)
+	}
+	l.mu.Lock()
+	unbarred := ""
+	switch {
+	case q.Barrier == nil:
+	case err != nil:
+		unbarred = err.Error()
+	case !i.bar(shown):
+		unbarred = "another epoch came into force meanwhile"
+	}
+	m := i.report(q.After)
+	l.mu.Unlock()
+	m.Barred, m.Unbarred = q.Barrier != nil && unbarred == "", unbarred
+	sortMarks(m.Marks) // not under the lock: there may be a million
+	return m
+}
+
+// bar sets the instance's epoch to the halt that was shown. Leases that were sent under
+// the epoch before are lost. If that epoch is in force again later, this is evidence that
+// etcd went back. It returns false if another epoch came into force after that halt. The
+// caller holds the lock.
+func (i *Instance) bar(h halted) bool {
+	l, id := i.ledger, haltID(h.value.Nonce)
+	t := &l.mu.clock
+	if t.current != id && t.knows(id) {
+		return false
+	}
+	if t.current != id {
+		t.turn(id, h.revision)
+	}
+	if l.mu.identity.ClusterID != h.clusterID {
+		l.log.Warn("a recover moves the cluster to another etcd cluster", "etcd_cluster_id", fmt.Sprintf("%x", h.clusterID))
+		l.mu.identity.ClusterID = h.clusterID
+	}
+	if i.memory.barred.nonce != h.value.Nonce {
+		i.memory.barred = Barred{By: h.value.By, Since: l.now(), nonce: h.value.Nonce}
+		l.log.Warn("barred by a recover: nothing is leased until it has begun a new epoch", "by", h.value.By)
+	}
+	return true
+}
+
+// halted is a halt as etcd showed it.
+type halted struct {
+	value     record.Halt
+	clusterID uint64
+	revision  int64
+}
+
+// showsHalt reads the epoch in the order of all writes, and returns the halt that a
+// barrier names. Its error says that etcd shows something else.
+func (l *Ledger) showsHalt(ctx context.Context, b Barrier) (h halted, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	defer cancel()
+	// Not by try: the answer may come from an etcd cluster that is new to us.
+	answer, err := l.store.Txn(ctx, l.ordered(store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Identity())))
+	if err != nil {
+		return h, err
+	}
+	if len(answer.Got) != 2 || len(answer.Got[0]) == 0 || len(answer.Got[1]) == 0 {
+		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance holds no cluster under %s", l.keys)
+	}
+	var e record.Epoch
+	var id record.Identity
+	if err := errors.Join(record.Decode(answer.Got[0][0], &e), record.Decode(answer.Got[1][0], &id)); err != nil {
+		return h, err
+	}
+	l.mu.Lock()
+	uuid := l.mu.identity.UUID
+	l.mu.Unlock()
+	switch {
+	case id.UUID != uuid:
+		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance holds cluster %s", id.UUID)
+	case answer.ClusterID != b.ClusterID:
+		return h, allocator.Errorf(allocator.Refused, "the instance is connected to etcd cluster %x, the recover works on %x", answer.ClusterID, b.ClusterID)
+	case e.Halted == nil || e.Halted.Nonce != b.Nonce:
+		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance does not show the halt of that recover")
+	}
+	return halted{*e.Halted, answer.ClusterID, answer.Revision}, nil
+}
+
+// ordered returns a transaction that reads in the order of all writes. Its condition
+// does not hold, and nothing is deleted; but etcd puts a transaction that might write
+// into the order of all writes, whatever becomes of reads.
+func (l *Ledger) ordered(gets ...store.Op) store.Txn {
+	return store.Txn{If: []store.Cond{store.Absent(l.keys.Identity())}, Then: []store.Op{{Delete: l.keys.Beat()}}, Else: gets}
+}
+
+// Barred returns which recover has barred this instance, if one has.
+func (i *Instance) Barred() (Barred, bool) {
+	l := i.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := i.memory.barred
+	return b, b.nonce != "" && l.mu.clock.current == haltID(b.nonce)
+}

@@ -1,0 +1,135 @@
+package ledger_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// barrier returns the barrier of the halt that is in force.
+func (c *cluster) barrier() *ledger.Barrier {
+	c.tb.Helper()
+	var v struct{ Halted struct{ Nonce string } }
+	if err := json.Unmarshal(c.value("epoch"), &v); err != nil || v.Halted.Nonce == "" {
+		c.tb.Fatalf("leasing is not halted: %s, %v", c.value("epoch"), err)
+	}
+	return &ledger.Barrier{Nonce: v.Halted.Nonce, ClusterID: ledgertest.ClusterID}
+}
+
+// afterStore calls after once a transaction was done, before its answer comes.
+type afterStore struct {
+	store.Store
+	after func(store.Txn)
+}
+
+func (s *afterStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	answer, err := s.Store.Txn(ctx, txn)
+	if s.after != nil {
+		s.after(txn)
+	}
+	return answer, err
+}
+
+// A lease whose answer is still under way when the barrier is passed is lost,
+// however late it comes; and nothing is leased before there is a new epoch.
+func TestBarrier(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := &process{c: c, room: "a", name: "one", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+	etcd := &afterStore{Store: p.conn}
+	p.ledger = open(t, etcd)
+	var err error
+	if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
+		t.Fatal(err)
+	}
+	p.lease(10)
+	var memory ledger.Memory
+	etcd.after = func(txn store.Txn) {
+		if writes("marks/")(txn) && memory.UUID == "" {
+			if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
+				t.Error(err)
+			}
+			memory = p.Report(bg, ledger.Question{Barrier: c.barrier()})
+		}
+	}
+	seg, err := p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "halted by ann")
+	if !memory.Barred || memory.Marks[0].Next != 21 || c.mark("a").Next != 21 { // what was sent counts, too
+		t.Errorf("remembered %+v, the mark is %d, leased %v", memory, c.mark("a").Next, seg)
+	}
+	c.mustRecover([]*process{p})
+	p.hear()
+	p.lease(10)
+	c.check()
+}
+
+// A barrier bars an instance only where the instance's own etcd shows the halt that
+// it names: a stranger's call, a rehearsal of recover on a restored copy, and a
+// question that comes after the recover has ended bar none. Two anonymous calls
+// once stopped a cluster for good.
+func TestBarrierIsRefused(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	p.lease(10)
+	refused := func(name string, b *ledger.Barrier) {
+		t.Helper()
+		m := p.Report(bg, ledger.Question{Barrier: b})
+		if m.Barred || m.Unbarred == "" || len(m.Marks) == 0 {
+			t.Errorf("%s: %+v", name, m)
+		}
+		if _, is := p.Barred(); is {
+			t.Errorf("%s: barred", name)
+		}
+		p.lease(10)
+	}
+	refused("a stranger's call", &ledger.Barrier{Nonce: "guessed", ClusterID: ledgertest.ClusterID})
+	refused("an empty one", &ledger.Barrier{})
+
+	// The rehearsal recovers a copy, with production's addresses.
+	rehearsal := c.mem.Copy(ledgertest.ClusterID, 1000)
+	report, err := c.recover(rehearsal.Open(), []*process{p})
+	wantKind(t, err, allocator.Refused, "did not answer")
+	if len(report.Missing) != 1 {
+		t.Errorf("rehearsal: %+v", report)
+	}
+	p.lease(10)
+
+	if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
+		t.Fatal(err)
+	}
+	late := c.barrier()
+	c.mustRecover([]*process{p})
+	p.hear()
+	refused("a late question", late)
+	if why := c.isHalted(); why != "" {
+		t.Errorf("halted: %s", why)
+	}
+	c.check()
+}
+
+// A barrier is void once its instance meets an epoch in force: recover confirms the
+// answers before it writes the epoch.
+func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	p.lease(10)
+	if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
+		t.Fatal(err)
+	}
+	b := c.barrier()
+	if m := p.Report(bg, ledger.Question{Barrier: b}); !m.Barred {
+		t.Fatalf("%+v", m)
+	}
+	halted := c.value("epoch")
+	c.mustRecover([]*process{p})
+	p.hear()
+	p.lease(10)
+	c.corrupt("epoch", halted) // etcd went back to the halt
+	if m := p.Report(bg, ledger.Question{Barrier: b}); m.Barred {
+		t.Errorf("barred by a halt that an epoch has followed: %+v", m)
+	}
+}

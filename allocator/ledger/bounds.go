@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// bounds are how many keys of each kind are kept. Tests lower them.
+type bounds struct{ layouts, migrations, audits int64 }
+
+var defaultBounds = bounds{record.MaxLayouts, record.MaxMigrations, record.MaxAudits}
+
+// change sends a transaction, once, that adds an audit entry, and a key to each of
+// kinds, which are prefixes of keys that sort by age. It removes in the same
+// transaction the oldest keys of a kind that is at its bound. Processes that write
+// at the same moment may leave a key too many each, which later writes remove.
+func (l *Ledger) change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
+	return l.try(ctx, txn.With(l.makeRoom(ctx, kinds...)))
+}
+
+// makeRoom returns what removes the oldest keys of kinds and audit entries, so that the
+// change to come does not exceed their bounds.
+func (l *Ledger) makeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
+	for _, kind := range append(kinds, l.keys.Audits()) {
+		oldest = append(oldest, l.overflow(ctx, kind)...)
+	}
+	return oldest
+}
+
+// countAudits reads how many audit entries there are, for countedAudits: a caller that
+// reads anyway spares overflow that.
+func (l *Ledger) countAudits() store.Op {
+	kind := l.keys.Audits()
+	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: 1, KeysOnly: true}}
+}
+
+// countedAudits notes how many audit entries there were: so many as are below the bound
+// are written before they are counted again.
+func (l *Ledger) countedAudits(n int64) {
+	bound, slack := l.auditBound()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.auditsSpare = max(min(slack, bound-n), 0)
+}
+
+// auditBound returns at how many audit entries the oldest are removed, and how many are
+// written before they are counted again.
+func (l *Ledger) auditBound() (bound, slack int64) {
+	return l.bounds.audits - min(record.AuditReserve, l.bounds.audits/2), min(record.AuditSlack, l.bounds.audits/4)
+}
+
+// overflow returns what removes the keys of a kind that are too many once one more
+// is added. Where they cannot be counted the change is tried all the same, a halt
+// above all: the next one counts.
+func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
+	bound, slack := l.bounds.layouts, int64(0)
+	switch kind {
+	case l.keys.Migrations():
+		bound = l.bounds.migrations
+	case l.keys.Audits():
+		bound, slack = l.auditBound()
+		if !l.auditsFull() {
+			return nil
+		}
+	}
+	answer, err := l.try(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{
+		Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: slack + record.OverflowMost, KeysOnly: true,
+	}}}})
+	if err != nil {
+		return nil
+	}
+	count, oldest := answer.Counts[0], answer.Got[0]
+	excess := count + 1 - bound
+	if excess > 0 {
+		excess += slack
+	}
+	oldest = oldest[:max(min(excess, int64(len(oldest))), 0)]
+	if kind == l.keys.Audits() {
+		l.mu.Lock()
+		l.mu.auditsSpare = min(slack, bound-(count+1-int64(len(oldest))))
+		l.mu.Unlock()
+	}
+	ops := make([]store.Op, len(oldest))
+	for i, kv := range oldest {
+		ops[i].Delete = kv.Key
+	}
+	return ops
+}
+
+// auditsFull reports whether audit entries must be counted before another one is
+// written.
+func (l *Ledger) auditsFull() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.auditsSpare--
+	return l.mu.auditsSpare < 0
+}

@@ -1,0 +1,236 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Eras were a key for each tag, room and move, and grew for ever, as layouts,
+// migrations and the audit did.
+func TestKeysAreBounded(t *testing.T) {
+	const layouts, migrations, audits = 5, 3, 40
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.admin.Keep(layouts, migrations, audits)
+	c.tag("idle", func(*record.TagSettings) {})
+	a := c.start("a")
+	if _, err := a.tryLease("idle", 10); err != nil {
+		t.Fatal(err)
+	}
+	var versions []string
+	for i := range 60 {
+		if i%2 == 0 {
+			c.move(fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
+		} else {
+			migrate(t, c, fmt.Sprintf("100 a=0-50 b=%d-100", 50+i%7))
+		}
+		versions = append(versions, c.mem.Keys(prefix + "layouts/")[len(c.mem.Keys(prefix+"layouts/"))-1])
+		a.lease(10)
+		for kind, most := range map[string]int{"layouts/": layouts, "migrations/": migrations, "audit/": audits, "eras/": 0} {
+			if keys := c.mem.Keys(prefix + kind); len(keys) > most {
+				t.Fatalf("after %d moves: %d keys %s, at most %d are kept", i+1, len(keys), kind, most)
+			}
+		}
+	}
+	if kept := c.mem.Keys(prefix + "layouts/"); !slices.Equal(kept, versions[len(versions)-layouts:]) {
+		t.Errorf("the layouts %v are kept, want the last of %v", kept, versions)
+	}
+	if got := len(c.mem.Keys(prefix + "audit/")); got < audits/4 {
+		t.Errorf("%d audit entries are kept, want up to %d", got, audits)
+	}
+	if eras := c.mark("a").Eras; len(eras) != record.MaxEras {
+		t.Errorf("%d eras are kept, want %d", len(eras), record.MaxEras)
+	}
+	verified(t, c)
+	// What the history no longer has does no harm: not to an idle tag, nor to a
+	// process that knows nothing.
+	if _, err := c.start("b").tryLease("idle", 10); err != nil {
+		t.Error(err)
+	}
+	c.check()
+}
+
+// migrate makes a migration of one move, and ends it.
+func migrate(t *testing.T, c *cluster, to string) {
+	t.Helper()
+	from, err := c.admin.Refresh(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := lay(t, to)
+	target.Version = from.Layout.Version + 1
+	m, err := c.admin.StartMigration(bg, from, record.Migration{
+		From: from.Layout, Target: target, Moves: []record.Move{{Kind: "switch", Layout: target}},
+	}, "test")
+	if err == nil {
+		m, err = c.admin.MakeMove(bg, m, store.KV{})
+	}
+	if err == nil {
+		_, err = c.admin.UpdateMigration(bg, m, "end migration", "test", func(m *record.Migration) error {
+			m.State = record.Done
+			return nil
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The bounds themselves, of what is quickly filled.
+func TestLayoutsAndMigrationsAreBounded(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	for i := range record.MaxLayouts + 10 {
+		migrate(t, c, fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
+	}
+	for kind, want := range map[string]int{"layouts/": record.MaxLayouts, "migrations/": record.MaxMigrations} {
+		if got := len(c.mem.Keys(prefix + kind)); got != want {
+			t.Errorf("%d keys %s, want %d", got, kind, want)
+		}
+	}
+	c.check()
+}
+
+// The audit, with entries put there by hand: of several processes that write, each
+// counts now and then only.
+func TestAuditIsBounded(t *testing.T) {
+	const audits = 5_000
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	entry, _ := c.mem.Value(c.mem.Keys(prefix + "audit/")[0])
+	var ops []store.Op
+	for i := range audits {
+		ops = append(ops, store.Op{Put: &store.Put{Key: fmt.Sprintf("%saudit/00000000%018d", prefix, i), Value: entry}})
+	}
+	for page := range slices.Chunk(ops, 100) {
+		c.mem.Corrupt(page...)
+	}
+	others := []*ledger.Ledger{c.admin, open(t, c.mem.Open()), open(t, c.mem.Open())}
+	for _, l := range others {
+		l.Keep(record.MaxLayouts, record.MaxMigrations, audits)
+	}
+	for i := range 60 {
+		name := allocator.Tag(fmt.Sprint("t", i))
+		if _, err := others[i%len(others)].CreateTag(bg, name, record.DefaultTag(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(c.mem.Keys(prefix + "audit/")); got > audits || got < audits-1000 {
+		t.Errorf("%d audit entries, want about %d and no more", got, audits)
+	}
+}
+
+// Where the oldest keys cannot be counted, a halt is written all the same.
+func TestHaltDoesNotWaitForTheBound(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	conn := c.mem.Open()
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		if len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.KeysOnly {
+			return ledgertest.Fate{Name: ledgertest.NotDone}
+		}
+		return ledgertest.Fate{}
+	})
+	if _, err := open(t, conn).Halt(bg, "ann", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	if c.isHalted() == "" {
+		t.Error("leasing is not halted")
+	}
+}
+
+// counting is a store that counts the keys of the intervals that are read: etcd
+// visits each of them, whatever the limit is.
+type counting struct {
+	store.Store
+	visited int64
+}
+
+func (s *counting) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	answer, err := s.Store.Txn(ctx, txn)
+	for _, n := range answer.Counts {
+		s.visited += n
+	}
+	return answer, err
+}
+
+// A look read the history in descending order, which etcd answers by reading all.
+func TestLookReadsFewLayouts(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	for i := range 50 {
+		c.move(fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
+	}
+	etcd := &counting{Store: c.mem.Open()}
+	l := open(t, etcd)
+	look := func() int64 {
+		t.Helper()
+		before := etcd.visited
+		stored, err := l.Refresh(bg)
+		if now, _ := c.admin.Layout(); err != nil || stored.Layout.Version != now.Layout.Version {
+			t.Fatalf("version %d, %v; want %d", stored.Layout.Version, err, now.Layout.Version)
+		}
+		return etcd.visited - before
+	}
+	first := look() // it knows no version yet
+	const most = 8  // epoch, identity, beat, settings, layout, and of the history a few
+	if n := look(); n > most {
+		t.Errorf("a look visits %d keys, want at most %d; the first one visited %d", n, most, first)
+	}
+	c.move("100 a=0-50 b=50-100")
+	if n := look(); n > most+1 {
+		t.Errorf("after a move a look visits %d keys, want at most %d", n, most+1)
+	}
+	for range 3 {
+		c.move("100 a=0-50 b=50-100")
+	}
+	if n := look(); n > 2*most+4 {
+		t.Errorf("after three moves a look visits %d keys, want at most %d", n, 2*most+4)
+	}
+	// It still sees that the history goes on, and that a version is gone.
+	now := c.value("layout")
+	c.corrupt("layouts/0000000000000000099", now)
+	_, err := l.Refresh(bg)
+	wantKind(t, err, allocator.Refused, "the history goes on to")
+	c.corrupt("layouts/0000000000000000099", nil)
+	look()
+	own := c.mem.Keys(prefix + "layouts/")
+	c.corrupt(own[len(own)-1][len(prefix):], nil)
+	_, err = l.Refresh(bg)
+	wantKind(t, err, allocator.Refused, "there is no key")
+}
+
+// EachTag visits each tag and mark a few times, whatever names look like.
+func TestEachTagIsLinear(t *testing.T) {
+	const n = 4_000
+	for what, name := range names() {
+		m, _, revisions := verifyCluster(t)
+		want := make(map[string]bool, n)
+		for i := range n {
+			want[name(i)] = true
+		}
+		for name := range want {
+			putGood(m, name, revisions)
+		}
+		etcd := &counting{Store: m.Open()}
+		seen := 0
+		last := allocator.Tag("")
+		each := func(tag record.Tag, marks map[allocator.Room]record.Mark) error {
+			if seen++; tag.Name <= last || len(marks) != 2 {
+				t.Errorf("%s: tag %s after %s, with %d marks", what, tag.Name, last, len(marks))
+			}
+			last = tag.Name
+			return nil
+		}
+		if _, err := open(t, etcd).EachTagPages(t.Context(), 20, each); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %d keys visited for %d tags", what, etcd.visited, seen)
+		if seen != len(want) || etcd.visited > 8*3*n {
+			t.Errorf("%s: %d of %d tags, %d keys visited", what, seen, len(want), etcd.visited)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// A process that begins while the identity cannot be read can show all that there is,
+// and change nothing.
+func TestDamagedIdentityStopsChangesOnly(t *testing.T) {
+	c, _ := damagedCluster(t)
+	c.corrupt("identity", []byte("garbage"))
+	l := open(t, c.mem.Open())
+	damaged := func(what string, err error) {
+		t.Helper()
+		if key, is := errors.AsType[*record.KeyError](err); !is || key.Key != prefix+"identity" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	instances, _, err := l.Instances(bg, "")
+	if err != nil || len(instances) != 2 {
+		t.Errorf("%v, %v", instances, err)
+	}
+	layouts, _, err := l.Layouts(bg, 0, 10)
+	if err != nil || len(layouts) != 3 {
+		t.Errorf("%v, %v", layouts, err)
+	}
+	tag, err := l.Tag(bg, "u")
+	if err != nil {
+		t.Errorf("%v, %v", tag, err)
+	}
+	if _, _, err := l.ActiveMigration(bg); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := l.Audits(bg, "", 10); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Settings(bg); err != nil {
+		t.Error(err)
+	}
+	_, err = l.UUID(bg)
+	damaged("uuid", err)
+	_, err = l.Refresh(bg)
+	damaged("refresh", err)
+	damaged("delete", l.DeleteTag(bg, "u", "ann"))
+	damaged("forget", l.Forget(bg, "a", "one", "ann"))
+	_, err = l.UpdateSettings(bg, func(*record.ClusterSettings) error { return nil }, "ann")
+	damaged("settings", err)
+	_, err = l.CreateTag(bg, "w", record.TagSettings{}, "ann")
+	if err == nil {
+		t.Error("a tag was created")
+	}
+	_, err = l.UpdateMigration(bg, record.Migration{}, "", "ann", func(*record.Migration) error { return nil })
+	damaged("migration", err)
+}

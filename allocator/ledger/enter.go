@@ -1,0 +1,322 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// An instance that meets a new epoch enters it first. Until then it leases nothing under
+// the epoch, and journals nothing of it.
+//
+// Either the recover that began the epoch took this instance's memory: the list of
+// processes that answered names it, and the halt stopped the epoch that the instance
+// was in. Then every mark covers the IDs that the instance leased, and there is nothing
+// to do.
+//
+// Or the instance was left out: it is orphaned. It drops the segments that it holds.
+// Then it compares the end of its leases of each tag with the marks of all rooms:
+//
+//   - If a mark is of a higher layout version than the leases, and of an epoch that the
+//     instance was not in, it covers the leases if the room began at or above their end
+//     in that epoch.
+//   - Any other mark covers the leases if its next, with the margin that the mark lacks,
+//     reaches their end.
+//
+// If a mark does not cover them, one transaction raises the marks of all rooms, absent
+// ones too. If a room began below the end of the leases in an epoch that the instance
+// was not in, IDs may have been issued twice: an alarm names the tag. An instance that
+// may not write the marks of other rooms halts leasing.
+
+// Orphan is a tag of which an instance that a recover went on without held IDs that
+// other instances may have issued, too.
+type Orphan struct {
+	Tag   allocator.Tag
+	Below int64 // the end of what the instance leased
+	Began int64 // the least ID from which another room may have leased since
+}
+
+// OnDrop has drop called where all that is held must be dropped: a recover went on
+// without this instance; or its registration was gone and nothing says that etcd went
+// back in time, an operator's forget, say, so no migration waited for it meanwhile. It
+// must be set before Run and the first Source.
+func (i *Instance) OnDrop(drop func(why string)) { i.drop = drop }
+
+// OnOrphan has alarm called with each tag of which IDs may have been issued twice. It
+// must be set before Run.
+func (i *Instance) OnOrphan(alarm func(Orphan)) { i.alarm = alarm }
+
+// enterPage bounds how many keys are compared or written at once: etcd takes 128
+// operations in one transaction.
+const enterPage = 120
+
+// enter has this instance enter the epoch in force. Its errors are Unavailable,
+// after which it goes on where it was, and WentBack where it halted leasing.
+func (i *Instance) enter(ctx context.Context) error {
+	l := i.ledger
+	l.mu.Lock()
+	s, order := l.mu.state, l.mu.clock.epochSeq
+	begins := len(i.memory.marks) > 0 && i.memory.orphaned != s.epoch
+	l.mu.Unlock()
+	if s.epoch == "" || s.problem != nil {
+		return nil // refusal says why nothing is leased
+	}
+	if begins {
+		covered, err := i.covered(ctx, s)
+		if err != nil {
+			return err
+		}
+		if !covered {
+			i.orphan(s)
+		}
+	}
+	if err := i.compareAll(ctx, s); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.clock.epochSeq == order {
+		i.entered(s)
+	}
+	return nil
+}
+
+// entered notes that the instance is in the epoch of s. Revisions begin anew with an
+// epoch, so the revisions of marks that were read before say nothing. The caller holds
+// the lock.
+func (i *Instance) entered(s *state) {
+	l, m := i.ledger, &i.memory
+	l.mu.entering, m.orphaned, m.uncompared, m.barred = nil, "", nil, Barred{}
+	if !slices.Contains(m.epochs, s.epoch) {
+		m.epochs = append(slices.Clone(m.epochs), s.epoch)
+	}
+	for tag, own := range m.marks {
+		own.revision = 0
+		m.marks[tag] = own
+	}
+}
+
+// covered reports whether the recover that began the epoch of s took this
+// instance's memory.
+func (i *Instance) covered(ctx context.Context, s *state) (bool, error) {
+	l := i.ledger
+	if s.ended == nil {
+		return false, nil
+	}
+	answer, err := l.read(ctx, store.Txn{If: l.holds(s), Then: []store.Op{store.OpGet(l.keys.Answered())}})
+	if err != nil || !answer.Succeeded {
+		return false, changedMeanwhile(err)
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return false, nil
+	}
+	var v record.Answered
+	if err := record.Decode(kv, &v); err != nil {
+		l.log.Warn("the list of instances that answered the recover cannot be read", "error", err)
+		return false, nil // to be taken for one that was left out is always safe
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := &i.memory
+	last := m.incarnations[len(m.incarnations)-1]
+	if n := len(m.incarnations); !m.leased && n > 1 {
+		last = m.incarnations[n-2] // all that it remembers is that process's
+	}
+	in := len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped
+	return v.Epoch == s.epoch && in && slices.Contains(v.Incarnations, last), nil
+}
+
+// changedMeanwhile returns err, or that the epoch or the layout changed.
+func changedMeanwhile(err error) error {
+	if err != nil {
+		return err
+	}
+	return errEpochChanged
+}
+
+var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the epoch, or the layout, changed meanwhile"}
+
+// orphan drops all segments that the instance holds. Marks that this instance only read
+// under earlier epochs say nothing any longer. The end of its own leases is compared.
+func (i *Instance) orphan(s *state) {
+	l, m := i.ledger, &i.memory
+	l.mu.Lock()
+	m.orphaned, m.uncompared = s.epoch, nil
+	for tag, own := range m.marks {
+		if own.leased == 0 {
+			delete(m.marks, tag)
+		} else {
+			m.uncompared = append(m.uncompared, tag)
+		}
+	}
+	slices.Sort(m.uncompared)
+	l.mu.Unlock()
+	why := "a recover went on without this instance"
+	l.log.Error(why+": its segments are dropped, and its leases are compared with the marks", "epoch", s.epoch)
+	if i.drop != nil {
+		i.drop(why)
+	}
+}
+
+// compareAll compares what orphan left to compare, and goes on where an error broke
+// it off.
+func (i *Instance) compareAll(ctx context.Context, s *state) error {
+	l, m := i.ledger, &i.memory
+	most := max(1, enterPage/(len(s.layout.Ever)+1))
+	for {
+		l.mu.Lock()
+		page := m.uncompared[:min(most, len(m.uncompared))]
+		l.mu.Unlock()
+		if len(page) == 0 {
+			return nil
+		}
+		if err := i.compare(ctx, s, page); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		m.uncompared = m.uncompared[len(page):]
+		l.mu.Unlock()
+	}
+}
+
+// compare holds what this instance leased of some tags against the marks of all
+// rooms, and raises them where they do not cover it.
+func (i *Instance) compare(ctx context.Context, s *state, tags []allocator.Tag) error {
+	l := i.ledger
+	for range leaseAttempts {
+		ops := make([]store.Op, 0, len(tags)*(len(s.layout.Ever)+1))
+		for _, tag := range tags {
+			ops = append(ops, store.OpGet(l.keys.Tag(tag)))
+			for _, room := range s.layout.Ever {
+				ops = append(ops, store.OpGet(l.keys.Mark(room, tag)))
+			}
+		}
+		answer, err := l.read(ctx, store.Txn{If: l.holds(s), Then: ops})
+		if err != nil || !answer.Succeeded {
+			return changedMeanwhile(err)
+		}
+		done := true
+		for k, tag := range tags {
+			at := k * (len(s.layout.Ever) + 1)
+			ok, err := i.compareTag(ctx, s, tag, answer.Got[at:at+len(s.layout.Ever)+1], answer.Revision)
+			if err != nil {
+				return err
+			}
+			done = done && ok
+		}
+		if done {
+			return nil
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "other instances change the marks all the while")
+}
+
+// compareTag is compare of one tag: found is its key and the marks of all rooms, at a
+// revision. False means that marks changed while they were to be raised.
+func (i *Instance) compareTag(ctx context.Context, s *state, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
+	l := i.ledger
+	l.mu.Lock()
+	own, epochs := i.memory.marks[tag], i.memory.epochs
+	l.mu.Unlock()
+	var step int64
+	var none record.Mark
+	if len(found[0]) > 0 {
+		if t, err := l.keys.DecodeTag(found[0][0]); err == nil {
+			step, none = t.LargestStep, record.AbsentMark(t.Settings.Start, t.BaseTotal)
+		} // else nothing is leased of it, and the margin counts for nothing
+	}
+	var raises []raise
+	covered, began, next := true, int64(-1), int64(0)
+	for k, room := range s.layout.Ever {
+		r := raise{key: l.keys.Mark(room, tag), cond: store.Absent(l.keys.Mark(room, tag))}
+		counts := none
+		if kvs := found[k+1]; len(kvs) > 0 {
+			var err error
+			if r.mark, err = record.DecodeMark(kvs[0]); err != nil {
+				l.log.Error("a mark cannot be read: nothing is leased of it", "error", err)
+				continue
+			}
+			r.cond, counts = store.Unchanged(kvs[0]), r.mark
+		}
+		covers, from := covers(counts, s, own, step, epochs)
+		covered = covered && covers
+		if from >= 0 && (began < 0 || from < began) {
+			began = from
+		}
+		if r.mark.Next < own.leased {
+			raises = append(raises, r)
+		}
+		if room == i.room {
+			next = r.mark.Next
+		}
+	}
+	if !covered && len(raises) > 0 {
+		txn := store.Txn{If: l.holds(s)}
+		for _, r := range raises {
+			txn.If = append(txn.If, r.cond)
+			txn.Then = append(txn.Then, store.OpPut(r.key, r.mark.Raised(own.leased).Encode()))
+		}
+		answer, err := l.try(ctx, txn)
+		if kind := allocator.KindOf(err); err != nil && (kind == allocator.Denied || kind == allocator.Unauthenticated) {
+			return false, i.haltOrphaned(ctx, s, tag, err)
+		}
+		if err != nil {
+			return false, err // unknown: the next comparison shows whether it was done
+		}
+		if !answer.Succeeded {
+			return false, nil
+		}
+		revision, next = answer.Revision, max(next, own.leased)
+	}
+	l.mu.Lock()
+	i.memory.sequence++
+	// The end of its leases stays: a later recover may go on without this instance again.
+	i.memory.marks[tag] = ownMark{next: next, revision: revision, leased: own.leased, version: own.version, sequence: i.memory.sequence}
+	l.mu.Unlock()
+	if began >= 0 && i.alarm != nil {
+		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})
+	}
+	return true, nil
+}
+
+// raise is a mark that is to be raised.
+type raise struct {
+	key  string
+	mark record.Mark
+	cond store.Cond
+}
+
+// covers reports whether no room can lease again, by its mark m, what an instance
+// leased before a recover that left it out. began is not negative where the room began
+// below that in an epoch that the instance was not in: it may have leased that already.
+func covers(m record.Mark, s *state, own ownMark, step int64, epochs []string) (covers bool, began int64) {
+	began = -1
+	for _, era := range m.Eras {
+		if era.Version > own.version && era.First < own.leased && !slices.Contains(epochs, era.Epoch) && (began < 0 || era.First < began) {
+			began = era.First
+		}
+	}
+	unknown := m.Stamp.Epoch != "" && !slices.Contains(epochs, m.Stamp.Epoch)
+	if higher := m.Last().Version > own.version; higher && unknown {
+		if m.Began < own.leased && (began < 0 || m.Began < began) {
+			began = m.Began
+		}
+		return m.Began >= own.leased, began
+	}
+	return s.reach(m, step) >= own.leased, began
+}
+
+// haltOrphaned halts leasing where this instance may not raise the marks of other
+// rooms: they might lease what it issued.
+func (i *Instance) haltOrphaned(ctx context.Context, s *state, tag allocator.Tag, cause error) error {
+	l := i.ledger
+	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) + " over its leases: " + cause.Error()
+	if _, err := l.halt(ctx, s, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+		return err
+	}
+	return allocator.Errorf(allocator.WentBack, "%s", why)
+}

@@ -1,0 +1,392 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// orphans has p note the tags of which IDs may have been issued twice, and how often
+// it was told to drop what it holds.
+func (p *process) orphans() (tags *[]string, drops *int) {
+	tags, drops = new([]string), new(int)
+	p.OnOrphan(func(o ledger.Orphan) { *tags = append(*tags, fmt.Sprint(o.Tag, " ", o.Began, "-", o.Below)) })
+	p.OnDrop(func(string) { *drops++ })
+	return tags, drops
+}
+
+// An instance that a recover went on without leases nothing before the marks of all
+// rooms lie above what it leased: whatever room it is of, and though its range is
+// another room's by now. It once raised the mark of its own room only, and the other
+// room went on into its IDs.
+func TestOrphanRaisesAllRooms(t *testing.T) {
+	for _, after := range []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50"} {
+		t.Run(after, func(t *testing.T) {
+			c := newCluster(t, "100 a=0-50 b=50-100")
+			p, q := c.start("a"), c.start("b")
+			p.lease(10)
+			q.lease(10)
+			backup := c.mem.Revision()
+			held := p.lease(5_000).Last()
+			c.mem.Restore(backup, 0, ledgertest.ClusterID)
+			c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *ledger.RecoverConfig) {
+				cfg.Layout, cfg.Given = ledger.LayoutGiven, lay(t, after)
+			})
+			told, drops := p.orphans()
+			p.hear()
+			if seg := p.lease(10); seg.First <= held || *drops != 1 || len(*told) != 0 {
+				t.Errorf("leased %v, held up to %d; dropped %d times, told %q", seg, held, *drops, *told)
+			}
+			for _, room := range []allocator.Room{"a", "b"} {
+				if next := c.mark(room).Next; next <= held {
+					t.Errorf("the mark of room %s is %d, %d was leased", room, next, held)
+				}
+			}
+			q.hear()
+			if seg := q.lease(10); seg.First <= held {
+				t.Errorf("the other room leased %v, held were IDs up to %d", seg, held)
+			}
+			c.check()
+		})
+	}
+}
+
+// An instance that two recovers in a row went on without compares twice, be it that it
+// leased nothing in between. The second comparison once found nothing to compare, and
+// both rooms issued its IDs again.
+func TestOrphanedTwice(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.tag("u", func(*record.TagSettings) {})
+	p, q := c.start("a"), c.start("b")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	held := p.lease(5_000).Last()
+	for range 2 {
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		c.mustRecover([]*process{q}, without(p.id()), margin(0))
+		q.hear() // so that the next recover knows of this one
+		p.hear()
+		if _, err := p.tryLease("u", 10); err != nil {
+			t.Fatal(err)
+		}
+		for _, room := range []allocator.Room{"a", "b"} {
+			if next := c.mark(room).Next; next <= held {
+				t.Errorf("the mark of room %s is %d, %d was leased", room, next, held)
+			}
+		}
+	}
+	if seg := q.lease(10); seg.First <= held {
+		t.Errorf("the other room leased %v, held were IDs up to %d", seg, held)
+	}
+	if seg := p.lease(10); seg.First <= held {
+		t.Errorf("leased %v, held were IDs up to %d", seg, held)
+	}
+}
+
+// An orphaned instance that only ever read a mark under the earlier epochs goes on:
+// what it read then is no evidence. It once took the mark for one that had fallen.
+func TestOrphanThatLeasedNothing(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, q := c.start("a"), c.start("a")
+	backup := c.mem.Revision()
+	q.lease(5_000)
+	_, err := p.tryLease("t", 0)
+	wantKind(t, err, allocator.Invalid) // it has read the mark
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover(nil, without(p.id(), q.id()), margin(0))
+	delete(c.issued, "t")
+	p.hear()
+	p.lease(10)
+	if why := c.isHalted(); why != "" {
+		t.Errorf("halted: %s", why)
+	}
+}
+
+// Where another room has leased past what an orphaned instance holds, the alarm names
+// the tag and from where. It was silent exactly there once.
+func TestOrphanTellsOfIDsThatOthersLeased(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, q := c.start("a"), c.start("b")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	held := p.lease(5_000).Last()
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	delete(c.issued, "t") // some will be issued twice, and that is what the alarm is for
+	c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *ledger.RecoverConfig) {
+		cfg.Layout, cfg.Given = ledger.LayoutGiven, lay(t, "100 a=50-100 b=0-50")
+	})
+	q.hear()
+	began := q.lease(20_000).First
+	told, _ := p.orphans()
+	p.hear()
+	p.lease(10)
+	if want := []string{fmt.Sprintf("t %d-%d", began, held+1)}; !slices.Equal(*told, want) && (len(*told) != 1 || !strings.HasSuffix((*told)[0], fmt.Sprint("-", held+1))) {
+		t.Errorf("told %q, want %q", *told, want)
+	}
+}
+
+// The alarm is raised too where another instance of the orphan's own room went on into
+// its IDs. It once was silent there: the room's mark was above what the orphan leased.
+func TestOrphanTellsOfIDsThatItsRoomLeased(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, q := c.start("a"), c.start("a")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	held := p.lease(5_000).Last()
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	delete(c.issued, "t") // some will be issued twice, and that is what the alarm is for
+	c.mustRecover([]*process{q}, without(p.id()), margin(0))
+	q.hear()
+	began := q.lease(20_000).First
+	if began > held {
+		t.Fatalf("the room began at %d, above %d", began, held)
+	}
+	told, _ := p.orphans()
+	p.hear()
+	p.lease(10)
+	if want := []string{fmt.Sprintf("t %d-%d", began, held+1)}; !slices.Equal(*told, want) {
+		t.Errorf("told %q, want %q", *told, want)
+	}
+}
+
+// With a margin that covers what an orphaned instance leased, no process raises its
+// marks, and there is no alarm.
+func TestMarginCoversAnOrphan(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.update("t", func(s *record.TagSettings) { s.Chain.MinStep, s.Chain.MaxStep = 10, 1000 })
+	p, q := c.start("a"), c.start("b")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	held := p.lease(1_000).Last()
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover([]*process{q}, without(p.id()), margin(1))
+	q.hear()
+	if seg := q.lease(10); seg.First <= held {
+		t.Errorf("leased %v, held were IDs up to %d", seg, held)
+	}
+	told, drops := p.orphans()
+	before := c.mark("a").Next
+	p.hear()
+	p.lease(10)
+	if *drops != 1 || len(*told) != 0 || before > held {
+		t.Errorf("dropped %d times, told %q, the mark was %d", *drops, *told, before)
+	}
+	c.check()
+}
+
+// A room without a mark counts a tag with the margin total that the tag was made with:
+// margins of recovers before that cover nothing of what an orphaned instance leased.
+func TestOrphanRaisesMarksThatWereLost(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.began(1_000)
+	settings := record.DefaultTag()
+	steps(10)(&settings)
+	if made, err := c.admin.CreateFreshTag(bg, "new", settings, "test"); err != nil || made.BaseTotal != 1_000 {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	p, q := c.start("a"), c.start("b")
+	backup := c.mem.Revision()
+	var held int64
+	for range 60 { // further than a margin of 1 covers, and not as far as one of 1,001
+		seg, err := p.tryLease("new", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = seg.Last()
+	}
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover([]*process{q}, without(p.id()), margin(1))
+	p.hear()
+	p.lease(10)
+	q.hear()
+	if seg, err := q.tryLease("new", 10); err != nil || seg.First <= held {
+		t.Errorf("leased %v, %v; held were IDs up to %d", seg, err, held)
+	}
+}
+
+// An instance that answered goes on with what it holds, and compares nothing.
+func TestAnsweredInstanceKeepsWhatItHolds(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	p.lease(10)
+	backup := c.mem.Revision()
+	p.lease(10)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover([]*process{p})
+	told, drops := p.orphans()
+	p.hear()
+	p.lease(10)
+	if *drops != 0 || len(*told) != 0 {
+		t.Errorf("dropped %d times, told %q", *drops, *told)
+	}
+	c.check()
+}
+
+// A process that ends between seeing an epoch and raising the marks starts over with
+// its journal: it raises them before it leases.
+func TestOrphanCrashesBeforeItRaises(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	dir := t.TempDir()
+	p, q := c.mustStartWith(t, "a", "one", dir), c.start("b")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	held := p.lease(5_000).Last()
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover([]*process{q}, without("a/one"), margin(0))
+	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, writes("marks/"))
+	p.hear()
+	if _, err := p.tryLease("t", 10); err == nil {
+		t.Fatal("leased though the marks could not be raised")
+	}
+	_ = p.Close()
+	p = c.mustStartWith(t, "a", "one", dir)
+	if seg := p.lease(10); seg.First <= held || c.mark("b").Next <= held {
+		t.Errorf("leased %v, the mark of room b is %d; held were IDs up to %d", seg, c.mark("b").Next, held)
+	}
+	c.check()
+}
+
+// An instance that answered a recover which was broken off, and then not the next one,
+// is left out of that: what it answered first does not count.
+func TestAnsweredOnlyABrokenOffRecover(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, q := c.start("a"), c.start("b")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	held := p.lease(5_000).Last()
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	conn := c.mem.Open()
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		if writes("marks/")(txn) || writes("layouts/")(txn) {
+			return ledgertest.Fate{Name: ledgertest.NotDone}
+		}
+		return ledgertest.Fate{}
+	})
+	if _, err := c.recover(conn, []*process{p, q}); err == nil {
+		t.Fatal("it was not broken off")
+	}
+	if b, is := p.Barred(); !is || b.By != "ann" {
+		t.Errorf("barred: %+v, %v", b, is)
+	}
+	c.mustRecover([]*process{q}, without(p.id()), margin(0))
+	_, drops := p.orphans()
+	p.hear()
+	if seg := p.lease(10); seg.First <= held || *drops != 1 {
+		t.Errorf("leased %v, held were IDs up to %d; dropped %d times", seg, held, *drops)
+	}
+	c.check()
+}
+
+// deniedStore lets no transaction through that writes another room's marks, as etcd's
+// roles may.
+type deniedStore struct {
+	store.Store
+	room string
+}
+
+func (s deniedStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	for _, op := range txn.Then {
+		if op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"marks/") && !strings.HasPrefix(op.Put.Key, prefix+"marks/"+s.room+"/") {
+			return store.Answer{}, allocator.Errorf(allocator.Denied, "etcd: permission denied")
+		}
+	}
+	return s.Store.Txn(ctx, txn)
+}
+
+// An orphaned instance that may not raise another room's marks halts leasing instead.
+func TestOrphanThatMayNotRaiseHalts(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := &process{c: c, room: "a", name: "one", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+	p.ledger = open(t, deniedStore{p.conn, "a"})
+	var err error
+	if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
+		t.Fatal(err)
+	}
+	q := c.start("b")
+	p.lease(10)
+	q.lease(10)
+	backup := c.mem.Revision()
+	p.lease(5_000)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover([]*process{q}, without("a/one"), margin(0))
+	p.hear()
+	_, err = p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "may not raise the marks of tag t")
+	if why := c.isHalted(); !strings.Contains(why, "may not raise the marks") {
+		t.Errorf("halted: %q", why)
+	}
+}
+
+// An epoch that a process never saw, with a layout version that is not above the one
+// that it knows, is an old one that came back, not one to turn to: data directories
+// that were copied back from before the recover which the process joined under. Its
+// IDs were once leased again.
+func TestMissedEpochHalts(t *testing.T) {
+	for _, journal := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		first := c.start("a")
+		first.lease(10)
+		backup := c.mem.Revision()
+		c.mustRecover([]*process{first})
+		dir := ""
+		if journal {
+			dir = t.TempDir()
+		}
+		p := c.mustStartWith(t, "a", "two", dir)
+		q := c.start("a")
+		p.lease(10)
+		q.lease(5_000)
+		c.mem.RollBack(backup, 0)
+		if journal {
+			_ = p.Close()
+			p = c.mustStartWith(t, "a", "two", dir)
+		} else {
+			p.ledger.Uncheck()
+		}
+		seg, err := p.tryLease("t", 10)
+		wantKind(t, err, allocator.WentBack, "it is an old one")
+		if c.isHalted() == "" || seg.Count > 0 {
+			t.Errorf("journal %v: not halted, leased %v", journal, seg)
+		}
+	}
+}
+
+// A recover in another etcd cluster that no instance answered can give its layout a
+// version that another recover had, of which the backup does not know. An instance
+// that saw that one goes over to the new cluster nevertheless, and halts leasing
+// there: told of a wrong endpoint for ever, an operator would have nothing to recover.
+func TestMissedEpochInAnotherClusterHalts(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	c.mustRecover([]*process{p})
+	p.lease(10)
+	backup := c.mem.Revision()
+	c.mustRecover([]*process{p}) // by less than 1,000 s after the first: 1,000 versions on
+	p.lease(10)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID+2)
+	c.mustRecover(nil, without("a/i1"), margin(1_000))
+	p.hear()
+	seg, err := p.tryLease("t", 10)
+	wantKind(t, err, allocator.WentBack, "it is an old one")
+	if c.isHalted() == "" || seg.Count > 0 {
+		t.Errorf("not halted, leased %v", seg)
+	}
+	c.mustRecover([]*process{p})
+	p.hear()
+	p.lease(10)
+	c.check()
+}

@@ -1,0 +1,194 @@
+package ledger
+
+import (
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Revisions repeat after etcd was restored from a backup. So what a process
+// remembers of revisions belongs to an epoch. Epochs are random. Evidence that etcd
+// went back in time is
+//
+//   - an epoch that is in force again after another one,
+//   - an epoch that was never seen, with a layout version that is not above the
+//     highest known: every recover writes a version above all that it can learn of,
+//     so this epoch is an old one that the process missed,
+//   - a revision below one that was seen under the same epoch,
+//   - a mark below what this process leased or read (memory.go),
+//   - a raft index below the beat's (beat.go).
+//
+// A halt counts as an epoch of its own.
+//
+// Each of these may be seen wrongly once: answers overtake each other, and an etcd
+// below 3.6.9 answered reads from the past. A wrong halt is an outage, a missed one
+// a duplicate. So evidence is a suspicion first. A suspicion stops leasing here at
+// once, which costs a moment; only a second look, which goes through etcd's
+// consensus as a write does, makes it certain. See look.
+
+// epochClock is what a process remembers of epochs.
+type epochClock struct {
+	current      string              // id of the epoch in force, as state.id has it; empty before the first
+	past         map[string]struct{} // ids that were in force before
+	epochSeq     int64               // how often current changed
+	seen         int64               // the highest revision of any answer to what was asked under current
+	version      int64               // the highest layout version that was ever in force,
+	latest       string              // and the epoch in which it was
+	total        int64               // the largest margin total of any epoch
+	suspicionSeq int64               // grows with order and at each suspicion: a lease of an earlier one is lost
+	suspicion    *suspicion          // why nothing is leased at present, nil where there is no suspicion
+	checked      check
+}
+
+// suspicion is evidence that etcd went back in time, not yet confirmed.
+type suspicion struct {
+	why   string
+	marks map[string]int64 // keys of marks that were below what they were: at least what they must be
+}
+
+// check is a probe that found nothing wrong. The zero value is none.
+type check struct {
+	at time.Time // before it was sent
+	by store.Sender
+}
+
+// checkFor is how long after a check leases may be made without another one.
+const checkFor = 5 * time.Second
+
+// sentAt is what a epochClock was when a request was sent.
+type sentAt struct {
+	epochClock
+	at time.Time
+}
+
+// id names what is in force: an epoch, or a halt. It is empty where that cannot be
+// read.
+func (s *state) id() string {
+	if s.halted != nil {
+		return haltID(s.halted.Nonce)
+	}
+	return s.epoch
+}
+
+func haltID(nonce string) string { return "halted " + nonce }
+
+// before returns what the epochClock is before a request is sent.
+func (l *Ledger) before() sentAt {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return sentAt{l.mu.clock, time.Now()}
+}
+
+// knows reports whether id was in force before.
+func (t *epochClock) knows(id string) bool {
+	_, was := t.past[id]
+	return was
+}
+
+// turn makes id the epoch in force. Revisions begin anew with it.
+func (t *epochClock) turn(id string, revision int64) {
+	if t.current != "" {
+		t.knew(t.current)
+	}
+	t.current, t.seen = id, revision
+	t.epochSeq++
+	t.suspicionSeq++
+	t.suspicion = nil
+	t.checked = check{}
+}
+
+// knew adds ids to those that were in force before.
+func (t *epochClock) knew(ids ...string) {
+	past := maps.Clone(t.past) // a copy: moments share the map
+	if past == nil {
+		past = make(map[string]struct{}, len(ids))
+	}
+	for _, id := range ids {
+		past[id] = struct{}{}
+	}
+	t.past = past
+}
+
+// missed returns evidence where id, which was never seen, cannot be an epoch that
+// began after those that this process knows.
+func (t *epochClock) missed(id string, version int64) string {
+	if t.current == "" || version > t.version {
+		return ""
+	}
+	return "epoch " + id + " was never seen here, and its layout version is " + strconv.FormatInt(version, 10) + ", not above " + strconv.FormatInt(t.version, 10) + ": it is an old one"
+}
+
+// saw takes note of an answer's revision. It returns evidence, or nothing.
+func (t *epochClock) saw(before sentAt, revision int64) (why string) {
+	if t.epochSeq != before.epochSeq {
+		return "" // asked under another epoch: it says nothing of this one
+	}
+	t.seen = max(t.seen, revision)
+	if revision < before.seen {
+		return "etcd answered at revision " + strconv.FormatInt(revision, 10) + " after it had shown revision " + strconv.FormatInt(before.seen, 10)
+	}
+	return ""
+}
+
+// suspect notes evidence: nothing is leased until a probe has cleared it up, and
+// no answer counts to what was sent before.
+func (t *epochClock) suspect(why string, marks map[string]int64) {
+	t.suspicionSeq++
+	t.checked = check{}
+	if t.suspicion == nil {
+		t.suspicion = &suspicion{why: why, marks: marks}
+		return
+	}
+	// A suspicion is immutable: a probe clears up the one that it was made for. So
+	// there is a new one only where there is more to look at.
+	more := maps.Clone(t.suspicion.marks)
+	for key, next := range marks {
+		if more[key] < next && len(more) < maxDoubtful {
+			if more == nil {
+				more = make(map[string]int64)
+			}
+			more[key] = next
+		}
+	}
+	if !maps.Equal(more, t.suspicion.marks) {
+		t.suspicion = &suspicion{why: t.suspicion.why, marks: more}
+	}
+}
+
+// maxDoubtful bounds how many marks a probe looks at again.
+const maxDoubtful = 50
+
+// suspect notes evidence.
+func (l *Ledger) suspect(why string, marks map[string]int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.clock.suspicion == nil {
+		l.log.Warn("etcd may have gone back in time: nothing is leased until that is cleared up", "why", why)
+	}
+	l.mu.clock.suspect(why, marks)
+}
+
+// uncheck has the next lease look before it is made: the connection broke, say.
+func (l *Ledger) uncheck() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.clock.checked = check{}
+}
+
+// refusal returns why nothing can be leased at present. The caller holds the
+// lock.
+func (l *Ledger) refusal() error {
+	if err := l.mu.state.refusal(); err != nil {
+		return err
+	}
+	switch d := l.mu.clock.suspicion; {
+	case d != nil:
+		return allocator.Errorf(allocator.WentBack, "etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
+	case l.mu.entering != nil:
+		return allocator.Errorf(allocator.Unavailable, "a new epoch began: this instance first compares its leases with the marks")
+	}
+	return l.refusesUnconfirmed()
+}

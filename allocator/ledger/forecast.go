@@ -1,0 +1,185 @@
+package ledger
+
+import (
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// Forecaster says what changes of layout, made one after the other, do to tags. Its
+// numbers come from the code that leases: floors, bases and segments.
+//
+// Where a room goes on depends on the order in which the rooms first lease under a
+// new layout, as each passes above all that the others leased. Take the boundary 100
+// with room a [0, 50) and room b [50, 100), and the floor 7. If a leases first, it
+// leases 7 and b 50. If b leases first, it leases 50 and a 100. So a forecast is a
+// bound: it takes, for each room, the order that sends this room the furthest. Often
+// that is the others by falling ranges, as then each has to go on to the next block,
+// and the room itself last.
+//
+// It assumes that each room leases one step under each layout, and that nothing is
+// leased before the first change.
+type Forecaster struct {
+	now   *state
+	moves []*state // at least one; the last has the extremes of all
+}
+
+// RoomForecast is what the changes do to a tag in one room of the last layout.
+type RoomForecast struct {
+	Next    int64 // where the room would go on if nothing changed; for a new room the floor
+	First   int64 // its first ID under the last layout, at the latest; 0 where there is none
+	Skipped int64 // IDs of its new range from Next up to First, or up to the limit
+	Left    int64 // IDs it has left from First on; 0 says that it can lease nothing
+	Refused error // why it leases nothing until an operator agrees (max_jump); nil where it does
+}
+
+// TagForecast is what the changes do to a tag.
+type TagForecast struct {
+	Floor  int64                           // where the first room goes on at the first change
+	Before map[allocator.Room]int64        // IDs that each room of the current layout has left if nothing changes
+	Rooms  map[allocator.Room]RoomForecast // those of the last layout
+}
+
+// Forecaster returns the forecaster of changes from the current layout, which
+// Refresh returned, to each of layouts, of which there must be one.
+func (l *Ledger) Forecaster(from record.Layout, layouts ...allocator.Layout) *Forecaster {
+	known, _ := l.current()
+	f := &Forecaster{now: &state{epoch: known.epoch, total: known.total, layout: from}}
+	for _, to := range layouts {
+		revision := from.Revision + 1
+		from = from.Next(to)
+		from.Revision = revision // any that is new to every mark
+		f.moves = append(f.moves, &state{epoch: known.epoch, total: known.total, layout: from})
+	}
+	return f
+}
+
+// Tag returns the forecast of a tag with these marks. steps are how many IDs each
+// room leases at once: 1 where there is no number.
+func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
+	last := f.moves[len(f.moves)-1]
+	w := walk{limit: t.Settings.Limit, rooms: make(map[allocator.Room]walker)}
+	floor := last.newFloor("", termsOf(t), marks).least
+	for _, move := range f.moves {
+		for room := range move.layout.Layout.Ranges {
+			terms := termsOf(t)
+			least := max(marks[room].Next, terms.start, terms.skips[room])
+			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
+		}
+	}
+	forecast := TagForecast{Floor: floor, Before: make(map[allocator.Room]int64), Rooms: make(map[allocator.Room]RoomForecast)}
+	for room, r := range f.now.layout.Layout.Ranges {
+		next, _ := f.now.goesOn(t, room, marks)
+		forecast.Before[room] = f.now.layout.Layout.CountIDs(r, next, t.Settings.Limit)
+	}
+	for _, move := range f.moves[:len(f.moves)-1] {
+		floor = w.through(move.layout.Layout, floor)[""]
+	}
+	found := w.through(last.layout.Layout, floor)
+	for room := range last.layout.Layout.Ranges {
+		forecast.Rooms[room] = f.room(t, marks, room, max(w.rooms[room].least, found[room]))
+	}
+	return forecast
+}
+
+// room returns the forecast of a room. Its first ID under the last layout is the first
+// from base on.
+func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, room allocator.Room, base int64) RoomForecast {
+	last := f.moves[len(f.moves)-1]
+	is, limit := last.layout.Layout, t.Settings.Limit
+	var r RoomForecast
+	r.Next, _ = f.now.goesOn(t, room, marks)
+	_, r.Refused = last.goesOn(t, room, marks)
+	if _, serves := f.now.layout.Layout.Ranges[room]; !serves {
+		r.Next = max(r.Next, f.now.newFloor(room, termsOf(t), marks).least)
+	}
+	end := limit
+	if seg, err := is.Segment(room, base, 1, limit); err == nil {
+		r.First, end = seg.First, seg.First
+		r.Left = is.CountIDs(is.Ranges[room], seg.First, limit)
+	}
+	r.Skipped = is.CountIDs(is.Ranges[room], r.Next, end)
+	return r
+}
+
+// goesOn returns the base of a room's next lease under s, as a tagSource finds it that
+// has just read all marks. With an error it is the least that the base can be.
+func (s *state) goesOn(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
+	terms := termsOf(t)
+	floor := s.newFloor(room, terms, marks)
+	source := &tagSource{
+		instance: &Instance{room: room}, name: t.Name, terms: terms,
+		mark: marks[room], floor: &floor,
+	}
+	base, err := source.base(s)
+	return max(base, source.mark.Next, terms.start, terms.skips[room]), err
+}
+
+// exactRooms is up to how many rooms every order is tried. With more of them the
+// rooms count as in walk.bound, which is a block or two too much.
+const exactRooms = 6
+
+// walk takes a floor through the leases of rooms.
+type walk struct {
+	limit int64
+	rooms map[allocator.Room]walker
+}
+
+// walker is how a room leases.
+type walker struct{ least, step int64 }
+
+// lease returns the floor after a room's lease under a layout. It never falls where
+// the floor before rises.
+func (w *walk) lease(l allocator.Layout, room allocator.Room, floor int64) int64 {
+	seg, err := l.Segment(room, max(w.rooms[room].least, floor), w.rooms[room].step, w.limit)
+	if err != nil {
+		return floor // none is left: the room raises no mark
+	}
+	return max(floor, seg.Last()+1)
+}
+
+// through returns the largest floor that each room of a layout may find after the
+// others leased once, and under "" the largest after all did.
+func (w *walk) through(l allocator.Layout, floor int64) map[allocator.Room]int64 {
+	rooms := l.Rooms()
+	found := make(map[allocator.Room]int64, len(rooms)+1)
+	if len(rooms) > exactRooms {
+		found[""] = w.bound(l, rooms, "", floor)
+		for _, room := range rooms {
+			found[room] = w.bound(l, rooms, room, floor)
+		}
+		return found
+	}
+	// most[set] is the largest floor after the leases of a set of rooms. The last of
+	// them did best to find the largest floor that the others can leave.
+	most := make([]int64, 1<<len(rooms))
+	most[0] = floor
+	for set := 1; set < len(most); set++ {
+		for i, room := range rooms {
+			if others := set &^ (1 << i); others != set {
+				most[set] = max(most[set], w.lease(l, room, most[others]))
+			}
+		}
+	}
+	all := len(most) - 1
+	found[""] = most[all]
+	for i, room := range rooms {
+		found[room] = most[all&^(1<<i)]
+	}
+	return found
+}
+
+// bound returns a floor that the leases of all rooms but one do not exceed. Of a range
+// w wide, ceil(n/w) blocks from anywhere have n IDs: so no lease of n goes on further.
+func (w *walk) bound(l allocator.Layout, rooms []allocator.Room, without allocator.Room, floor int64) int64 {
+	blocks := int64(0)
+	for _, room := range rooms {
+		if room != without {
+			floor = max(floor, w.rooms[room].least)
+			blocks += (w.rooms[room].step-1)/l.Ranges[room].Width() + 1
+		}
+	}
+	if blocks > (allocator.MaxID-floor)/l.Boundary {
+		return allocator.MaxID
+	}
+	return floor + blocks*l.Boundary
+}

@@ -1,0 +1,364 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// A heartbeat is a plain key that its instance rewrites, by a compare-and-swap
+// on the heartbeat before it and on the registration. Where that fails, the
+// instance reads both in the order of all writes, and settles what became of
+// them:
+//
+//   - Both are its own, and not older than the last that it saw: an answer was
+//     lost, or overtaken by another. It takes them up.
+//   - The heartbeat has its incarnation and a counter that is not below the last
+//     that it saw, but it did not send it: a copy of this process runs. The instance
+//     stops.
+//   - All else may come of an etcd that went back in time, so it looks for that
+//     first. Under another epoch than the one that it was last registered under,
+//     or while leasing is halted, it registers again over what is there.
+//   - Without any evidence, a newer process of its name makes it stop. An instance
+//     is newer than the one that it replaced, so the two do not displace each other
+//     in turn.
+//   - Else it was forgotten. It drops what it holds, and registers anew.
+//
+// So an etcd that lost its data for a while ends no instance: an instance that
+// stopped would take with it what it alone remembers.
+
+const (
+	// heartbeatEvery is how often an instance sends a heartbeat, while a cluster
+	// has no more than heartbeatRate times as many instances as it has seconds.
+	heartbeatEvery = 5 * time.Second
+	// heartbeatRate is how many heartbeats a cluster writes in a second at most.
+	heartbeatRate = 20
+	// countEvery is how often an instance counts those that are registered.
+	countEvery = time.Minute
+)
+
+// HeartbeatInterval returns how often an instance sends a heartbeat where so many
+// are registered.
+func HeartbeatInterval(instances int) time.Duration {
+	return max(heartbeatEvery, time.Duration(instances)*time.Second/heartbeatRate)
+}
+
+// heartbeat is what an instance knows of its heartbeats.
+type heartbeat struct {
+	kv        store.KV     // the last that was seen to be there
+	by        store.Sender // that answered the last one that was sent
+	seen      int64        // its counter
+	nonces    []string     // of those that were sent, from seen on: each may be there too
+	instances int          // how many are registered
+	counted   time.Time    // when they were counted
+}
+
+// next returns the value of the next heartbeat and its counter, from 1 on. The
+// caller holds the lock.
+func (i *Instance) next() (value []byte, counter int64) {
+	b := &i.mu.beat
+	if len(b.nonces) == 0 {
+		b.nonces = []string{""}
+	}
+	nonce := randomHex()
+	b.nonces = append(b.nonces, nonce)
+	counter = b.seen + int64(len(b.nonces)) - 1
+	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: i.ledger.now(), Nonce: nonce}), counter
+}
+
+// saw notes that a heartbeat is there, or was. The caller holds the lock.
+func (b *heartbeat) saw(kv store.KV, counter int64) {
+	if counter < b.seen {
+		return // answers overtook each other
+	}
+	b.kv, b.nonces, b.seen = kv, b.nonces[counter-b.seen:], counter
+}
+
+// sent notes a heartbeat that was written under the epoch of an order. The caller
+// holds the lock.
+func (i *Instance) sent(beat store.KV, counter, order int64) {
+	i.mu.beat.saw(beat, counter)
+	i.mu.order = max(i.mu.order, order)
+}
+
+// found returns the operations that show what is there of this instance, and the
+// epoch.
+func (i *Instance) found() []store.Op {
+	keys := i.ledger.keys
+	return []store.Op{store.OpGet(keys.Registration(i.room, i.name)), store.OpGet(keys.Alive(i.room, i.name)), store.OpGet(keys.Epoch())}
+}
+
+// send sends one heartbeat.
+func (i *Instance) send(ctx context.Context) error {
+	l := i.ledger
+	for range 2 { // a second time over what the first one found
+		order := l.before().epochSeq
+		i.mu.Lock()
+		lost, registration, known := i.mu.lost, i.mu.kv, i.mu.beat.kv
+		value, counter := i.next()
+		count := time.Since(i.mu.beat.counted) >= countEvery
+		i.mu.Unlock()
+		if lost != nil {
+			return lost
+		}
+		txn := store.Txn{
+			If:   []store.Cond{store.Unchanged(registration), {Key: known.Key, ModRevision: known.ModRevision, Value: known.Value}},
+			Then: []store.Op{store.OpPut(known.Key, value)},
+			Else: i.found(),
+		}
+		if count {
+			all := store.OpGetPrefix(l.keys.Registrations(""))
+			all.Get.KeysOnly, all.Get.Limit = true, 1
+			txn.Then = append(txn.Then, all)
+		}
+		answer, err := l.try(ctx, txn)
+		if err != nil {
+			return err
+		}
+		i.mu.Lock()
+		if answer.Succeeded {
+			i.sent(store.KV{Key: known.Key, Value: value, ModRevision: answer.Revision}, counter, order)
+			i.mu.beat.by = answer.Sender
+			if count {
+				i.mu.beat.instances, i.mu.beat.counted = int(answer.Counts[0]), time.Now()
+			}
+			i.mu.Unlock()
+			return nil
+		}
+		what, err := i.examine(answer.Got[0], answer.Got[1])
+		takes := err == nil && what == stands && i.mu.order == order && answer.Got[0][0].ModRevision >= i.mu.kv.ModRevision
+		if takes {
+			i.take(answer.Got[0][0], answer.Got[1])
+		}
+		i.mu.Unlock()
+		if !takes {
+			if err := i.settle(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// check looks at what a transaction showed of our registration. Its error is
+// Refused when it is not ours any longer.
+func (i *Instance) check(ctx context.Context, found []store.KV) error {
+	i.mu.Lock()
+	if lost := i.mu.lost; lost != nil {
+		i.mu.Unlock()
+		return lost
+	}
+	var v record.Registration
+	ours := len(found) > 0 && record.Decode(found[0], &v) == nil && v.Incarnation == i.incarnation &&
+		found[0].ModRevision >= i.mu.kv.ModRevision
+	if ours {
+		i.take(found[0], nil)
+	}
+	i.mu.Unlock()
+	if ours {
+		return nil
+	}
+	return i.settle(ctx)
+}
+
+// take takes up what was found, which is ours. A heartbeat may be left out. The
+// caller holds the lock.
+func (i *Instance) take(registration store.KV, beat []store.KV) {
+	var is record.Registration
+	if registration.ModRevision > i.mu.kv.ModRevision && record.Decode(registration, &is) == nil {
+		i.learn(is)
+	}
+	i.mu.kv = registration
+	if len(beat) > 0 {
+		var v record.Heartbeat
+		_ = record.Decode(beat[0], &v) // examine did
+		i.mu.beat.saw(beat[0], v.Counter)
+	}
+}
+
+// learn takes up what others have changed in this process's registration since it was
+// seen last. The caller holds the lock.
+func (i *Instance) learn(is record.Registration) {
+	i.mu.value.Rest = is.Rest
+	var was record.Registration
+	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // only an operator takes that away, or we
+		i.mu.value.Unconfirmed = false
+		i.ledger.mu.Lock()
+		i.ledger.confirmed("an operator")
+		i.ledger.mu.Unlock()
+	}
+}
+
+// finding is what became of an instance's keys.
+type finding int
+
+const (
+	stands    finding = iota // both are as the instance wrote them
+	missing                  // the registration, or the heartbeat, is missing, older, or an older process's
+	displaced                // a newer process registered
+	copied                   // a copy of this process sent a heartbeat
+)
+
+// examine says what became of our keys. The caller holds the lock.
+func (i *Instance) examine(registration, beat []store.KV) (finding, error) {
+	if len(registration) == 0 {
+		return missing, nil
+	}
+	var r record.Registration
+	if err := record.Decode(registration[0], &r); err != nil {
+		return missing, err
+	}
+	if r.Incarnation != i.incarnation {
+		if r.Started.After(i.mu.value.Started) || r.Started.Equal(i.mu.value.Started) && r.Incarnation > i.incarnation {
+			return displaced, nil
+		}
+		return missing, nil
+	}
+	var v record.Heartbeat
+	if len(beat) == 0 || record.Decode(beat[0], &v) != nil || v.Incarnation != i.incarnation {
+		return missing, nil // what cannot be read is overwritten
+	}
+	switch at := v.Counter - i.mu.beat.seen; {
+	case at < 0:
+		return missing, nil
+	case at >= int64(len(i.mu.beat.nonces)) || v.Nonce != i.mu.beat.nonces[at]:
+		return copied, nil
+	}
+	return stands, nil
+}
+
+// settle finds out why the registration or the heartbeat is not as the instance
+// left it, and does what the comment at the top says. Its error is Refused where
+// the instance must stop; any other is for the next heartbeat to mend.
+func (i *Instance) settle(ctx context.Context) error {
+	l := i.ledger
+	select {
+	case i.settling <- struct{}{}:
+		defer func() { <-i.settling }()
+	case <-ctx.Done():
+		return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration was not looked at in time",
+			i.room, i.name)
+	}
+	looked := false
+	for range joinAttempts {
+		order := l.before().epochSeq
+		there, err := l.try(ctx, l.ordered(i.found()...))
+		if err != nil {
+			return err
+		}
+		if there.Succeeded || len(there.Got[2]) == 0 {
+			return allocator.Errorf(allocator.Unavailable,
+				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's", l.keys.Identity(), l.keys.Epoch())
+		}
+		i.mu.Lock()
+		if lost := i.mu.lost; lost != nil {
+			i.mu.Unlock()
+			return lost
+		}
+		what, err := i.examine(there.Got[0], there.Got[1])
+		again := i.mu.order != order // registered under another epoch
+		if err == nil && what == stands && !again {
+			i.take(there.Got[0][0], there.Got[1])
+			i.mu.Unlock()
+			return nil
+		}
+		i.mu.Unlock()
+		switch {
+		case err != nil:
+			return err
+		case what == copied:
+			return i.runsTwice(there.Got[1][0])
+		case !again && !looked:
+			l.suspect("the registration of "+l.haltsAs()+", or its heartbeat, is not as it was left", nil)
+			if _, err := l.probe(ctx, true, l.try); err != nil && allocator.KindOf(err) != allocator.Refused {
+				return err
+			}
+			looked = true
+			continue
+		case what == displaced:
+			return i.replaced(there.Got[0][0])
+		}
+		if state, _ := l.current(); !again && state.halted == nil {
+			l.log.Warn("forgotten, perhaps by an operator: the instance drops what it holds, and registers anew",
+				"instance", i.name, "room", i.room)
+			if i.drop != nil {
+				i.drop("it was forgotten, perhaps by an operator")
+			}
+		}
+		if done, err := i.register(ctx, there, order); err != nil || done {
+			return err
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration changes all the while",
+		i.room, i.name)
+}
+
+// register registers over what was found, as found lists it, under the epoch of
+// an order, and sends a heartbeat with it. False means that something of it was
+// written just then.
+func (i *Instance) register(ctx context.Context, there store.Answer, order int64) (done bool, err error) {
+	l := i.ledger
+	epoch, ok := there.One(2)
+	if !ok {
+		return false, allocator.Errorf(allocator.Refused, "there is no key %s", l.keys.Epoch())
+	}
+	beat := store.KV{Key: l.keys.Alive(i.room, i.name)}
+	if kv, ok := there.One(1); ok {
+		beat = kv
+	}
+	i.mu.Lock()
+	known, err := i.succeed(there.Got[0])
+	registration := store.KV{Key: known.Key, Value: record.Encode(&i.mu.value)}
+	value, counter := i.next()
+	i.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	answer, err := l.try(ctx, store.Txn{
+		If:   []store.Cond{store.Unchanged(known), store.Unchanged(beat), store.HasValue(epoch.Key, epoch.Value)},
+		Then: []store.Op{store.OpPut(known.Key, registration.Value), store.OpPut(beat.Key, value)},
+	})
+	if err != nil || !answer.Succeeded {
+		return false, err // where it was written all the same, the next heartbeat finds it
+	}
+	l.log.Info("registered", "instance", i.name, "room", i.room)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	registration.ModRevision = answer.Revision
+	i.mu.kv = registration
+	i.sent(store.KV{Key: beat.Key, Value: value, ModRevision: answer.Revision}, counter, order)
+	return true, nil
+}
+
+// lose notes why the registration is not ours any longer, and returns it.
+func (i *Instance) lose(format string, args ...any) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.mu.lost == nil {
+		i.mu.lost = allocator.Errorf(allocator.Refused, format, args...)
+	}
+	return i.mu.lost
+}
+
+func (i *Instance) replaced(by store.KV) error {
+	var v record.Registration
+	if err := record.Decode(by, &v); err != nil {
+		return err
+	}
+	return i.lose("another process registered as instance %s of room %s at %s, from %s: "+
+		"give every process a name of its own (--name)",
+		i.name, i.room, v.Started.Format(time.RFC3339), v.Address)
+}
+
+func (i *Instance) runsTwice(beat store.KV) error {
+	var v record.Heartbeat
+	if err := record.Decode(beat, &v); err != nil {
+		return err
+	}
+	return i.lose("instance %s of room %s runs twice: a copy of this process, of a cloned machine perhaps, "+
+		"sent a heartbeat at %s: restart it under a name of its own (--name)",
+		i.name, i.room, v.Time.Format(time.RFC3339))
+}

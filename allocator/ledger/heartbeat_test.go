@@ -1,0 +1,255 @@
+package ledger_test
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// counting has p count how often it drops what it holds.
+func countingDrops(p *process) *atomic.Int64 {
+	var dropped atomic.Int64
+	p.OnDrop(func(string) { dropped.Add(1) })
+	return &dropped
+}
+
+// edit changes fields of a value by hand.
+func (c *cluster) edit(key string, fields map[string]any) {
+	c.tb.Helper()
+	var v map[string]any
+	if err := json.Unmarshal(c.value(key), &v); err != nil {
+		c.tb.Fatalf("%v", err)
+	}
+	maps.Copy(v, fields)
+	b, _ := json.Marshal(v)
+	c.corrupt(key, b)
+}
+
+// counter returns the counter of a heartbeat.
+func (c *cluster) counter(key string) int64 {
+	c.tb.Helper()
+	var v struct {
+		Counter int64 `json:"counter,string"`
+	}
+	if err := json.Unmarshal(c.value(key), &v); err != nil {
+		c.tb.Fatalf("%v", err)
+	}
+	return v.Counter
+}
+
+// What an instance does about each change of its keys that it did not make. An
+// instance that was forgotten ended itself before; now it drops what it holds, and
+// goes on.
+func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(c *cluster)
+		ends   string // what Run's error says; empty where it goes on
+		drops  int64  // how often it drops what it holds
+	}{
+		"a copy, with the same counter": {func(c *cluster) {
+			c.edit("alive/a/one", map[string]any{"nonce": "the clone's"})
+		}, "runs twice", 0},
+		"a copy, with a higher counter": {func(c *cluster) {
+			c.edit("alive/a/one", map[string]any{"nonce": "the clone's", "counter": strconv.FormatInt(c.counter("alive/a/one")+3, 10)})
+		}, "runs twice", 0},
+		"an earlier one of its own": {func(c *cluster) {
+			c.edit("alive/a/one", map[string]any{"nonce": "its own", "counter": strconv.FormatInt(c.counter("alive/a/one")-3, 10)})
+		}, "", 1},
+		"an earlier process's": {func(c *cluster) {
+			c.edit("alive/a/one", map[string]any{"incarnation": "another", "counter": "1000"})
+		}, "", 1},
+		"what cannot be read": {func(c *cluster) { c.corrupt("alive/a/one", []byte("{")) }, "", 1},
+		"no heartbeat":        {func(c *cluster) { c.corrupt("alive/a/one", nil) }, "", 1},
+		"no registration":     {func(c *cluster) { c.corrupt("rooms/a/one", nil) }, "", 1},
+		"forgotten": {func(c *cluster) {
+			if err := c.admin.Forget(bg, "a", "one", "test"); err != nil {
+				c.tb.Errorf("forget: %v", err)
+			}
+		}, "", 1},
+		"another process": {func(c *cluster) { c.startAs("a", "one") }, "another process registered", 0},
+		"an older process": {func(c *cluster) {
+			c.edit("rooms/a/one", map[string]any{"incarnation": "another", "started": "1999-01-01T00:00:00Z"})
+		}, "", 1},
+		"written again": {func(c *cluster) { c.edit("rooms/a/one", nil); c.edit("alive/a/one", nil) }, "", 0},
+		"forgotten while halted": {func(c *cluster) {
+			if _, err := c.admin.Halt(bg, "test", "on purpose"); err != nil {
+				c.tb.Errorf("halt: %v", err)
+			}
+			time.Sleep(6 * time.Second)
+			c.corrupt("rooms/a/one", nil)
+			c.corrupt("alive/a/one", nil)
+		}, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, "10 a=0-5 b=5-10")
+				p := c.startAs("a", "one")
+				p.lease(1)
+				dropped := countingDrops(p)
+				stop := beating(p)
+				time.Sleep(61 * time.Second) // between two heartbeats
+				test.change(c)
+				changed := time.Now()
+				time.Sleep(6 * time.Second)
+				if test.ends != "" {
+					wantKind(t, stop(), allocator.Refused, test.ends)
+					wantKind(t, p.Serve(bg, 1), allocator.Refused, test.ends)
+					return
+				}
+				if seen, _ := c.heard("a/one"); seen.Before(changed) {
+					t.Errorf("last heard of at %v, before the change at %v", seen, changed)
+				}
+				if n := dropped.Load(); n != test.drops {
+					t.Errorf("it dropped what it holds %d times, want %d", n, test.drops)
+				}
+				if p.ledger.Leasable() == nil {
+					p.lease(1)
+				}
+				time.Sleep(time.Minute) // and that was all
+				if n := dropped.Load(); n != test.drops {
+					t.Errorf("later it dropped what it holds %d times, want %d", n, test.drops)
+				}
+				if err := stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A lease is the first to find that its instance was forgotten: what is held is
+// dropped before anything is leased again.
+func TestLeaseAfterForget(t *testing.T) {
+	c := newCluster(t, "10 a=0-5 b=5-10")
+	p := c.startAs("a", "one")
+	p.lease(1)
+	dropped := countingDrops(p)
+	if err := c.admin.Forget(bg, "a", "one", "test"); err != nil {
+		t.Fatal(err)
+	}
+	p.lease(1)
+	if n := dropped.Load(); n != 1 {
+		t.Errorf("it dropped what it holds %d times, want once", n)
+	}
+	c.wantInstances("", "a/one:1")
+	c.check()
+}
+
+// An etcd that was empty for some seconds and then restored, as operators do by
+// mistake, ended every live instance: each took its own heartbeat of before for
+// that of a copy.
+func TestEtcdEmptyAndThenRestored(t *testing.T) {
+	for name, lost := range map[string]time.Duration{"nothing is lost": 0, "a minute is lost": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, "10 a=0-5 b=5-10")
+				p, q := c.startAs("a", "one"), c.startAs("b", "one")
+				dropped := countingDrops(p)
+				stopP, stopQ := beating(p), beating(q)
+				p.lease(10)
+				time.Sleep(20 * time.Minute)
+				backup := c.mem.Revision()
+				time.Sleep(lost)
+				keys := c.mem.Keys(prefix)
+				ops := make([]store.Op, 0, len(keys))
+				for _, key := range keys {
+					ops = append(ops, store.Op{Delete: key})
+				}
+				c.mem.Corrupt(ops...)
+				time.Sleep(8 * time.Second)
+				if keys := c.mem.Keys(prefix); len(keys) > 0 {
+					t.Errorf("written into an empty etcd: %v", keys)
+				}
+				c.mem.Restore(backup, 0, ledgertest.ClusterID)
+				time.Sleep(time.Minute)
+				c.wantInstances("", "a/one:1", "b/one:1")
+				for _, id := range []record.InstanceID{"a/one", "b/one"} {
+					if seen, _ := c.heard(id); time.Since(seen) > 5*time.Second {
+						t.Errorf("%s was last heard of at %v, now %v", id, seen, time.Now())
+					}
+				}
+				if c.isHalted() == "" {
+					t.Error("leasing is not halted")
+				}
+				if n := dropped.Load(); n != 0 {
+					t.Errorf("it dropped what it holds %d times", n)
+				}
+				for _, stop := range []func() error{stopP, stopQ} {
+					if err := stop(); err != nil {
+						t.Errorf("Run: %v", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Faults of heartbeats never look like a copy, nor like a forget, and heartbeats
+// come through.
+func TestHeartbeatUnderEachFault(t *testing.T) {
+	for _, fate := range ledgertest.Fates() {
+		t.Run(fate.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, "10 a=0-5 b=5-10")
+				p := c.start("a")
+				dropped := countingDrops(p)
+				var count atomic.Int64
+				p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+					if n := int(count.Add(1)); writes("alive/")(txn) && n%3 != 1 {
+						return ledgertest.Fate{Name: fate, N: n % 4}
+					}
+					return ledgertest.Fate{}
+				})
+				stop := beating(p)
+				time.Sleep(20 * time.Minute)
+				p.conn.Fate(nil)
+				time.Sleep(10 * time.Second)
+				if seen, _ := c.heard("a/i1"); time.Since(seen) > 6*time.Second {
+					t.Errorf("last heard of at %v, now %v", seen, time.Now())
+				}
+				p.lease(10)
+				if err := stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+				if n := dropped.Load(); n != 0 {
+					t.Errorf("it dropped what it holds %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// A cluster writes at most 20 heartbeats a second.
+func TestHeartbeatInterval(t *testing.T) {
+	for n, want := range map[int]time.Duration{0: 5 * time.Second, 100: 5 * time.Second, 101: 5050 * time.Millisecond, 2000: 100 * time.Second} {
+		if got := ledger.HeartbeatInterval(n); got != want {
+			t.Errorf("%d instances: %v, want %v", n, got, want)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		p := c.startAs("a", "one")
+		for i := range 400 { // as many registrations, which no process reads
+			c.corrupt("rooms/b/i"+strconv.Itoa(i), c.value("rooms/a/one"))
+		}
+		was := c.counter("alive/a/one")
+		stop := beating(p)
+		time.Sleep(205 * time.Second)
+		if n := c.counter("alive/a/one") - was; n != 11 { // at once, and every 20 s
+			t.Errorf("%d heartbeats in 205 s among 401 instances", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,105 @@
+package journal
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+
+	"github.com/march-id/march/allocator"
+)
+
+// disk is what a journal does with the file system, a method for each
+// operation. Any of them may fail, may have been done although it failed, and
+// may take for ever. Tests put a disk with faults in its place.
+type disk interface {
+	// Lock makes a file and the folders above it, and locks the file until it is
+	// closed. Its error is fileutil.ErrLocked where another process has the lock.
+	Lock(path string) (file, error)
+	Read(path string) ([]byte, error)
+	Create(path string) (file, error)
+	Stat(path string) (fs.FileInfo, error)
+	Rename(from, to string) error
+	// SyncDir makes the names in a folder survive a crash of the machine.
+	SyncDir(path string) error
+	Remove(path string) error
+}
+
+type file interface {
+	io.WriteCloser
+	Sync() error
+	Stat() (fs.FileInfo, error)
+}
+
+type osDisk struct{}
+
+func (osDisk) Lock(path string) (file, error) {
+	if err := makeDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	f, err := fileutil.TryLockFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// makeDir makes a folder and those above it. They survive a crash of the
+// machine.
+func makeDir(path string) error {
+	parent := filepath.Dir(path)
+	err := os.Mkdir(path, 0o700)
+	if errors.Is(err, fs.ErrNotExist) && parent != path {
+		if err := makeDir(parent); err != nil {
+			return err
+		}
+		err = os.Mkdir(path, 0o700)
+	}
+	switch {
+	case err == nil:
+		return osDisk{}.SyncDir(parent)
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	default:
+		return err
+	}
+}
+
+// maxFile bounds what is read of a file: some millions of tags.
+const maxFile = 1 << 30
+
+func (osDisk) Read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxFile {
+		return nil, allocator.Errorf(allocator.Refused, "it has %d bytes; allowed: up to %d", info.Size(), maxFile)
+	}
+	return os.ReadFile(path)
+}
+
+func (osDisk) Create(path string) (file, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err // not f: a nil *os.File is not a nil file
+	}
+	return f, nil
+}
+
+func (osDisk) Stat(path string) (fs.FileInfo, error) { return os.Stat(path) }
+
+func (osDisk) Rename(from, to string) error { return os.Rename(from, to) }
+
+func (osDisk) SyncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func (osDisk) Remove(path string) error { return os.Remove(path) }

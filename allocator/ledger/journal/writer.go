@@ -1,0 +1,266 @@
+package journal
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+
+	"github.com/march-id/march/allocator"
+)
+
+// slack is by how much a file may exceed twice what it holds.
+const slack = 1 << 20
+
+// writer is the only goroutine that touches the disk, and owns all that is in
+// this struct. So an operation that hangs holds no lock and no caller.
+type writer struct {
+	*Journal
+	disk  disk
+	state State
+	lock  file
+	file  file
+	size  int64     // of the file
+	held  int64     // its size when it was written anew
+	torn  bool      // the file may end in half a line, or is not the one at path: it must be written anew
+	retry time.Time // when to write anew, after that failed
+}
+
+// open reads the journal, and writes it anew.
+func (w *writer) open(head Record) error {
+	if err := w.relock(); err != nil {
+		return err
+	}
+	var content []byte
+	err := w.do("read", func() (err error) {
+		content, err = w.disk.Read(w.path)
+		return err
+	})
+	head.Format = Format
+	if errors.Is(err, fs.ErrNotExist) {
+		w.state.add(head)
+		return w.rewrite()
+	}
+	if err == nil {
+		w.state, err = Parse(content)
+	}
+	switch s := &w.state; {
+	case errors.Is(err, errFormat):
+		return err
+	case err != nil && allocator.KindOf(err) == allocator.Refused:
+		return fmt.Errorf("%w: it is damaged; if it is moved away, this instance starts without its memory, and a `march recover` has to go on without it", err)
+	case err != nil:
+		return err
+	case s.UUID != head.UUID || s.Room != head.Room || s.Name != head.Name:
+		return fmt.Errorf("it is of instance %s/%s of cluster %s; this is %s/%s of cluster %s",
+			s.Room, s.Name, s.UUID, head.Room, head.Name, head.UUID)
+	}
+	return w.rewrite()
+}
+
+// run writes what is appended, until the journal is closed.
+func (w *writer) run() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.wake:
+		case <-tick.C:
+		}
+		began := time.Now()
+		b, closing := w.take(w.torn && began.Before(w.retry))
+		if b != nil || closing || !began.Before(w.retry) {
+			err := w.write(b)
+			if err != nil {
+				// At most a tenth of the time: a full disk is not kept full by the tries.
+				ended := time.Now()
+				w.retry = ended.Add(max(lookEvery, 9*ended.Sub(began)))
+			}
+			w.finish(b, err)
+		}
+		if closing {
+			return
+		}
+	}
+}
+
+// write writes a batch, nil for none, and looks whether the file is still the
+// one at path.
+func (w *writer) write(b *batch) error {
+	if b != nil {
+		for _, r := range b.records {
+			w.state.add(r)
+		}
+	}
+	if w.torn || w.size > 2*w.held+slack {
+		return w.rewrite()
+	}
+	if b != nil {
+		line := encode(b.records...)
+		w.size += int64(len(line))
+		w.torn = true
+		if err := w.put(w.file, line); err != nil {
+			return err
+		}
+		if err := w.sync(w.file); err != nil {
+			return err
+		}
+		w.torn = false
+	}
+	// After the sync: records in a file that is gone are written again before any
+	// caller is told.
+	var there bool
+	err := w.do("stat", func() (err error) {
+		there, err = w.there(w.file, w.path)
+		if err == nil && there {
+			there, err = w.there(w.lock, w.path+lockSuffix)
+		}
+		return err
+	})
+	if err != nil || there {
+		return err
+	}
+	w.torn = true
+	if err := w.rewrite(); err != nil {
+		return fmt.Errorf("its file was removed or replaced: %w", err)
+	}
+	w.log.Warn("the journal's file was removed or replaced: it was written anew, whole", "path", w.path)
+	return nil
+}
+
+// there reports whether f is the file at path.
+func (w *writer) there(f file, path string) (bool, error) {
+	ours, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	found, err := w.disk.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(ours, found), err
+}
+
+const lockSuffix = ".lock"
+
+// relock takes the lock, unless it is still held.
+func (w *writer) relock() error {
+	before := w.lock
+	err := w.do("lock", func() error {
+		path := w.path + lockSuffix
+		if before != nil {
+			if there, err := w.there(before, path); err != nil || there {
+				return err
+			}
+		}
+		lock, err := w.disk.Lock(path)
+		if errors.Is(err, fileutil.ErrLocked) {
+			return errLocked
+		}
+		if err == nil {
+			w.lock = lock
+		}
+		return err
+	})
+	if before != nil && w.lock != before {
+		_ = w.do("close", before.Close)
+	}
+	return err
+}
+
+var errLocked = errors.New("another process has it: give every instance a name of its own (--name)")
+
+// rewrite writes all that is held into a new file, which takes the place of
+// the old one.
+func (w *writer) rewrite() error {
+	w.torn = true
+	if err := w.relock(); err != nil { // the folder may be gone
+		return err
+	}
+	var f file
+	if err := w.do("create", func() (err error) {
+		f, err = w.disk.Create(w.path + newSuffix)
+		return err
+	}); err != nil {
+		return err
+	}
+	size, err := w.fill(f)
+	if err == nil {
+		err = w.sync(f)
+	}
+	if err == nil {
+		err = w.do("rename", func() error { return w.disk.Rename(w.path+newSuffix, w.path) })
+	}
+	if err == nil {
+		err = w.do("sync folder", func() error { return w.disk.SyncDir(filepath.Dir(w.path)) })
+	}
+	if err != nil {
+		_ = w.do("remove", func() error {
+			_ = f.Close()
+			return w.disk.Remove(w.path + newSuffix)
+		})
+		return err
+	}
+	if w.file != nil {
+		_ = w.do("close", w.file.Close)
+	}
+	// Appended to from here on: the writer stands at its end.
+	w.file, w.size, w.held, w.torn = f, size, size, false
+	return nil
+}
+
+const newSuffix = ".new"
+
+// fill writes all that is held, in pieces, and returns how much that is.
+func (w *writer) fill(f file) (size int64, err error) {
+	buffered := bufio.NewWriterSize(putter{w, f}, 1<<16)
+	for r := range w.state.records {
+		n, err := buffered.Write(encode(r))
+		size += int64(n)
+		if err != nil {
+			return size, err
+		}
+	}
+	return size, buffered.Flush()
+}
+
+type putter struct {
+	w *writer
+	f file
+}
+
+func (p putter) Write(b []byte) (int, error) {
+	if err := p.w.put(p.f, b); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func (w *writer) put(f file, b []byte) error {
+	return w.do("write", func() error {
+		_, err := f.Write(b)
+		return err
+	})
+}
+
+func (w *writer) sync(f file) error {
+	return w.do("sync", f.Sync)
+}
+
+// close closes the files that are open. Records that were appended are synced.
+func (w *writer) close() error {
+	return w.do("close", func() error {
+		var errs []error
+		for _, f := range []file{w.file, w.lock} {
+			if f != nil {
+				errs = append(errs, f.Close())
+			}
+		}
+		return errors.Join(errs...)
+	})
+}

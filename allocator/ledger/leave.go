@@ -1,0 +1,116 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Leave takes the registration and the heartbeat away: a clean stop. Nothing
+// may be leased after it. Where etcd went back in time, or is halted, the
+// registration stays, and the error says so: `march recover` has to know of us.
+//
+// That the registration is gone may as well be an operator's forget. So first the
+// registration says that the instance leaves in good order, for those that watch. It
+// compares a last heartbeat, which counted as a lease does: so whatever store shows
+// that the instance left also has all that it leased.
+func (i *Instance) Leave(ctx context.Context) error {
+	l := i.ledger
+	for range joinAttempts {
+		state, err := l.leasableState(ctx)
+		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
+			return err
+		}
+		if state == nil {
+			state, _ = l.current()
+		}
+		i.mu.Lock()
+		registration, beat, said := i.mu.kv, i.mu.beat.kv, i.mu.value.Leaving
+		i.mu.Unlock()
+		if !said {
+			before := l.before()
+			if err := i.send(ctx); err != nil {
+				return err
+			}
+			if !i.sentChecked(before) {
+				l.uncheck()
+				continue
+			}
+			if err := i.sayLeaving(ctx, state); err != nil {
+				return err
+			}
+			continue
+		}
+		answer, err := l.try(ctx, store.Txn{
+			If:   []store.Cond{store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw)},
+			Then: []store.Op{{Delete: registration.Key}, {Delete: beat.Key}},
+			Else: []store.Op{store.OpGet(registration.Key)},
+		})
+		if err != nil {
+			return err
+		}
+		if answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
+			_ = i.lose("instance %s of room %s has left", i.name, i.room) // a late lease does not register it again
+			return nil
+		}
+		if err := i.check(ctx, answer.Got[0]); err != nil {
+			return err
+		}
+		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+			return err
+		}
+	}
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
+}
+
+// sentChecked reports whether the last heartbeat counts as a lease would: its answer
+// came over the connection that was looked through, at a revision above all that was
+// seen before, and nothing came up meanwhile.
+func (i *Instance) sentChecked(before sentAt) bool {
+	i.mu.Lock()
+	by, revision := i.mu.beat.by, i.mu.beat.kv.ModRevision
+	i.mu.Unlock()
+	l := i.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.clock
+	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.suspicionSeq == before.suspicionSeq
+}
+
+// sayLeaving has the registration say that the instance leaves, over its last
+// heartbeat.
+func (i *Instance) sayLeaving(ctx context.Context, state *state) error {
+	l := i.ledger
+	i.mu.Lock()
+	registration, beat, value := i.mu.kv, i.mu.beat.kv, i.mu.value
+	i.mu.Unlock()
+	value.Leaving = true
+	leaving := record.Encode(&value)
+	answer, err := l.try(ctx, store.Txn{
+		If: []store.Cond{
+			store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw),
+			{Key: beat.Key, ModRevision: beat.ModRevision, Value: beat.Value},
+		},
+		Then: []store.Op{store.OpPut(registration.Key, leaving)},
+		Else: []store.Op{store.OpGet(registration.Key)},
+	})
+	if err != nil {
+		return err
+	}
+	if !answer.Succeeded {
+		if err := i.check(ctx, answer.Got[0]); err != nil {
+			return err
+		}
+		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+			return err
+		}
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.mu.value.Leaving = true
+	i.mu.kv = store.KV{Key: registration.Key, Value: leaving, ModRevision: answer.Revision}
+	return nil
+}

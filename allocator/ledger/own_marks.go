@@ -1,0 +1,72 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+const (
+	// comparePage is how many marks compareOwn compares at once, and compareEvery how
+	// far apart its pages are: 5,000 marks a second.
+	comparePage  = 100
+	compareEvery = 20 * time.Millisecond
+)
+
+// compareOwn holds the marks that the instance remembers as it starts, which are
+// its journal's, against those in etcd, once. A mark in etcd that is below one of
+// them is evidence, also where its tag is never asked for again. It goes through them
+// in pages, at a bounded rate, until ctx ends.
+func (i *Instance) compareOwn(ctx context.Context) {
+	l := i.ledger
+	l.mu.Lock()
+	tags := make([]allocator.Tag, 0, len(i.memory.marks))
+	for tag, own := range i.memory.marks {
+		if own.revision == 0 { // no answer of etcd showed it so far
+			tags = append(tags, tag)
+		}
+	}
+	l.mu.Unlock()
+	slices.Sort(tags)
+	for len(tags) > 0 {
+		page, wait := tags[:min(comparePage, len(tags))], compareEvery
+		if l.Check(ctx) == nil && i.recallPage(ctx, page) {
+			tags = tags[len(page):]
+		} else {
+			wait = followPause // Check settles, confirms a suspicion, or clears it up
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// followPause is the pause before another try.
+const followPause = 5 * time.Second
+
+// recallPage holds marks of some tags, as etcd has them, against what is remembered.
+func (i *Instance) recallPage(ctx context.Context, tags []allocator.Tag) bool {
+	ops := make([]store.Op, len(tags))
+	for k, tag := range tags {
+		ops[k] = store.OpGet(i.ledger.keys.Mark(i.room, tag))
+	}
+	before := i.ledger.before()
+	answer, err := i.ledger.gets(ctx, ops...)
+	if err != nil {
+		return false
+	}
+	all := true
+	for k, tag := range tags {
+		next := nextOf(answer.Got[k])
+		if next == allocator.MaxID {
+			continue // it cannot be read, or is at its end: nothing is leased of it
+		}
+		all = i.compareMark(before, answer.Revision, tag, next) && all
+	}
+	return all
+}

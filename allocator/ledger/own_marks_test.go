@@ -1,0 +1,109 @@
+package ledger_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// A journal's marks were compared with etcd's only when a tag was asked for. Now
+// an instance that starts goes through all of them: etcd's data of before the
+// leases, in which neither beat nor revision shows it, is halted though no caller
+// asks.
+func TestAllMarksOfTheJournalAreCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := t.TempDir()
+		p := c.mustStartWith(t, "a", "one", dir)
+		for k := range 250 { // some pages
+			name := allocator.Tag(fmt.Sprintf("tag-%03d", k))
+			c.tag(name, func(*record.TagSettings) {})
+			if _, err := p.tryLease(name, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		backup := c.mem.Revision()
+		if _, err := p.tryLease("tag-249", 1000); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.Close()
+
+		p = c.mustStartWith(t, "a", "one", dir)
+		stop := beating(p)
+		time.Sleep(time.Minute)
+		if why := c.isHalted(); why != "" {
+			t.Fatalf("halted, though nothing is wrong: %s", why)
+		}
+		_ = stop()
+		_ = p.Close()
+
+		c.mem.Restore(backup, 1_000_000_000, ledgertest.ClusterID)
+		c.corrupt("beat", nil)
+		p = c.mustStartWith(t, "a", "one", dir)
+		stop = beating(p)
+		time.Sleep(time.Minute)
+		if c.isHalted() == "" {
+			t.Error("not halted")
+		}
+		_, err := p.tryLease("tag-000", 10)
+		wantKind(t, err, allocator.WentBack, "tag-249", "halted by instance a/one")
+		_ = stop()
+	})
+}
+
+// afterRead is a store that has something done after a mark was read by itself,
+// and before the answer is there.
+type afterRead struct {
+	store.Store
+	mark string
+	do   func()
+}
+
+func (s *afterRead) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	answer, err := s.Store.Txn(ctx, txn)
+	if len(txn.If) == 0 && len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == s.mark {
+		s.do()
+	}
+	return answer, err
+}
+
+// What an instance leases while its marks are compared is no evidence: the
+// answer is of before the lease, and shows less.
+func TestLeasesGoOnWhileMarksAreCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := t.TempDir()
+		first := c.mustStartWith(t, "a", "one", dir)
+		first.lease(10)
+		_ = first.Close()
+		p := &process{c: c, room: "a", name: "one", sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+		leased := 0
+		var log bytes.Buffer
+		etcd := &afterRead{Store: c.mem.Open(), mark: prefix + "marks/a/t", do: func() { leased++; p.lease(10) }}
+		p.ledger = open(t, etcd, func(cfg *ledger.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+		var err error
+		if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: p.room, Name: p.name, Journal: dir}); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = p.Close() }()
+		stop := beating(p)
+		time.Sleep(time.Minute)
+		_ = stop()
+		if leased == 0 || strings.Contains(log.String(), "back in time") {
+			t.Errorf("%d leases meanwhile: %s", leased, &log)
+		}
+		c.check()
+	})
+}

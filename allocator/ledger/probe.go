@@ -1,0 +1,309 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// probeResult is what one probe saw, and what was known when it was sent.
+type probeResult struct {
+	before   sentAt
+	certain  bool  // it went through consensus, as a write does
+	full     bool  // with beat and status
+	version  int64 // of the layout that it took for the current one
+	answer   store.Answer
+	state    *state
+	identity record.Identity
+	beat     record.Beat // zero where there is none
+	beatKV   store.KV
+	status   store.Status
+}
+
+// sender is Ledger.read or Ledger.try.
+type sender func(context.Context, store.Txn) (store.Answer, error)
+
+// looks bounds how often a probe starts over because it met a change.
+const looks = 8
+
+// probe reads epoch and layout, adopts them, and checks whether etcd went back in
+// time. It reads beat and status too if full is set. If it sees something wrong it
+// looks again, and halts leasing if the second look confirms it. Its errors are those
+// of attach, WentBack, Unavailable, and Refused for a layout that cannot be used.
+// send is how often it tries: read, or try if the caller has a back-off of its own
+// and must hear of each failure.
+func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
+	if err := l.attach(ctx); err != nil {
+		return record.Layout{}, err
+	}
+	for range looks {
+		s, err := l.probeOnce(ctx, full, send)
+		if l.moved(ctx, err) {
+			continue
+		}
+		if err != nil {
+			return record.Layout{}, err
+		}
+		if s == nil {
+			continue // two members answered, or the layout is of another version than was known
+		}
+		stored, verdict, evidence, err := l.classify(s)
+		switch verdict {
+		case settled:
+			if err == nil && s.full && s.state.halted == nil {
+				l.beatOn(ctx, s)
+			}
+			return stored, err
+		case confirmed:
+			if err := l.stop(ctx, s, evidence); err != nil {
+				return record.Layout{}, err
+			}
+		case askAgain:
+		}
+	}
+	return record.Layout{}, allocator.Errorf(allocator.Unavailable, "the epoch, or the member that answers, changed %d times while it was read", looks)
+}
+
+// stop halts leasing because of what s saw. An operator's command does not halt:
+// it says what it saw. See HaltAs.
+func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) error {
+	who := l.haltsAs()
+	if who == "" {
+		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
+	}
+	// Where the epoch was changed meanwhile, the next look shows it.
+	_, err := l.halt(ctx, s.state, who, evidence)
+	if err != nil && allocator.KindOf(err) == allocator.Conflict {
+		return nil
+	}
+	return err
+}
+
+// probeOnce sends one probe. It returns nil where the answers were not of one member
+// over one connection.
+func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeResult, error) {
+	s := &probeResult{before: l.before()}
+	s.certain = s.before.suspicion != nil
+	s.full = full || s.certain && l.haltsAs() != ""
+	s.version = l.historyVersion()
+	gets := []store.Op{
+		store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()), l.historyAt(s.version),
+		store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Beat()), store.OpGet(l.keys.Settings()),
+	}
+	fixed := len(gets)
+	var marks []string
+	txn := store.Txn{Then: gets}
+	if s.certain {
+		for _, key := range slices.Sorted(maps.Keys(s.before.suspicion.marks)) {
+			marks = append(marks, key)
+			gets = append(gets, store.OpGet(key))
+		}
+		txn = l.ordered(gets...)
+	}
+	var err error
+	if s.answer, err = send(ctx, txn); err != nil {
+		return nil, err
+	}
+	if len(s.answer.Got) != len(gets) {
+		return nil, l.noIdentity(ctx, clusterGone)
+	}
+	if err := l.readIdentity(ctx, s); err != nil {
+		return nil, err
+	}
+	if s.full {
+		if s.status, err = l.status(ctx); err != nil {
+			return nil, err
+		}
+		if s.status.Sender != s.answer.Sender || s.status.Connection == 0 {
+			return nil, nil
+		}
+	}
+	if s.state = l.parseState(s.answer); l.otherVersion(s) {
+		return nil, nil
+	}
+	for i, key := range marks {
+		// Kept until the state is judged: only under the same epoch it means
+		// something.
+		if next := nextOf(s.answer.Got[fixed+i]); next < s.before.suspicion.marks[key] {
+			s.state.fallen = fmt.Sprintf("%s is %d, and was %d", key, next, s.before.suspicion.marks[key])
+		}
+	}
+	return s, nil
+}
+
+// nextOf returns a mark's next, 0 where there is none. One that cannot be read
+// is no evidence: nothing is leased on it.
+func nextOf(found []store.KV) int64 {
+	if len(found) == 0 {
+		return 0
+	}
+	mark, err := record.DecodeMark(found[0])
+	if err != nil {
+		return allocator.MaxID
+	}
+	return mark.Next
+}
+
+// readIdentity reads identity and beat. Its error is Refused where another
+// cluster answers: that stops only this process, it is no reason to halt the others.
+func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
+	kv, ok := s.answer.One(3)
+	if !ok {
+		return l.noIdentity(ctx, clusterGone)
+	}
+	if err := record.Decode(kv, &s.identity); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	mine := l.mu.identity.UUID
+	l.mu.Unlock()
+	if s.identity.UUID != mine {
+		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data", l.keys, s.identity.UUID, mine)
+	}
+	if kv, ok := s.answer.One(4); ok {
+		s.beatKV = kv
+		if err := record.Decode(kv, &s.beat); err != nil {
+			return err
+		}
+	}
+	s.beatKV.Key = l.keys.Beat()
+	return nil
+}
+
+// moved reports whether err is of another etcd cluster that the cluster was
+// moved to, so that what was asked is to be asked again.
+func (l *Ledger) moved(ctx context.Context, err error) bool {
+	var other *record.OtherClusterError
+	if !errors.As(err, &other) {
+		return false
+	}
+	follows, followErr := l.follow(ctx)
+	if followErr == nil && !follows {
+		_ = l.sawBack(ctx, err) // the caller has the error
+	}
+	return followErr == nil && follows
+}
+
+// follow takes over the ID of the etcd cluster that answers, where `march
+// recover` wrote it into the identity together with an epoch that was never
+// seen here. It reports whether it did. Whether the epoch is an old one that was
+// missed is for classify, which halts leasing: told that it is a wrong endpoint, an
+// operator would have nothing to recover.
+func (l *Ledger) follow(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	defer cancel()
+	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch())}})
+	if err != nil {
+		return false, err
+	}
+	identity, ok := answer.One(0)
+	epoch, there := answer.One(1)
+	if !ok || !there {
+		return false, nil
+	}
+	var id record.Identity
+	var e record.Epoch
+	if err := errors.Join(record.Decode(identity, &id), record.Decode(epoch, &e)); err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.clock
+	if id.UUID != l.mu.identity.UUID || id.ClusterID != answer.ClusterID || e.Epoch == "" || e.Epoch == t.current || t.knows(e.Epoch) {
+		return false, nil
+	}
+	l.log.Warn("the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
+	l.mu.identity = id
+	// The new cluster is asked anew, so nothing that was seen of the old one counts.
+	t.turn("moved "+e.Epoch, 0)
+	return true, nil
+}
+
+// verdict is what became of a probe.
+type verdict int
+
+const (
+	settled   verdict = iota // it was adopted
+	askAgain                 // it says nothing, or is to be confirmed
+	confirmed                // etcd went back in time
+)
+
+// classify adopts what s saw, or says what is wrong with it.
+func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evidence string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.clock
+	if t.epochSeq != s.before.epochSeq {
+		return stored, askAgain, "", nil // the epoch changed while it was under way
+	}
+	id := s.state.id()
+	switch {
+	case id == "":
+		stored, err = l.adopt(s.state)
+		return stored, settled, "", err
+	case s.state.halted != nil && id != t.current && (s.certain || !t.knows(id)):
+		// Believed, as nothing is leased under it; but one that was in force before
+		// only in the order of all writes. By a stale read of it, the epoch that
+		// followed it would be one that is in force again.
+		t.turn(id, s.answer.Revision)
+	case s.state.halted != nil:
+		t.suspicion = nil // there is nothing left to stop
+	case id != t.current && !t.knows(id) && s.state.problem != nil:
+		// Without its layout an epoch cannot be told from one that was missed.
+		stored, err = l.adopt(s.state)
+		return stored, settled, "", err
+	case id != t.current && !t.knows(id):
+		if evidence = t.missed(id, s.state.layout.Layout.Version); evidence != "" {
+			break
+		}
+		if t.current != "" {
+			l.log.Info("a new epoch", "epoch", id)
+		}
+		t.turn(id, s.answer.Revision)
+		l.mu.entering = l.mu.enters
+		evidence = s.restored()
+	case id != t.current:
+		evidence = fmt.Sprintf("epoch %s is in force again, after %s", id, t.current)
+	case s.answer.Revision < s.before.seen:
+		evidence = fmt.Sprintf("etcd answered at revision %d after it had shown revision %d", s.answer.Revision, s.before.seen)
+	case s.state.fallen != "":
+		evidence = s.state.fallen
+	default:
+		evidence = s.restored()
+	}
+	switch {
+	case evidence != "" && s.certain && s.before.suspicion == t.suspicion:
+		return stored, confirmed, evidence, nil
+	case evidence != "":
+		if t.suspicion == nil {
+			l.log.Warn("etcd may have gone back in time: looking again", "why", evidence)
+		}
+		t.suspect(evidence, nil)
+		return stored, askAgain, "", nil
+	case t.suspicion != nil && t.suspicion != s.before.suspicion:
+		return stored, askAgain, "", nil // a suspicion came up while it was under way
+	}
+	if t.suspicion != nil {
+		l.log.Info("a second look did not confirm that etcd went back in time", "why", t.suspicion.why)
+		t.suspicion = nil
+	}
+	if s.full {
+		t.checked = check{at: s.before.at, by: s.answer.Sender}
+	}
+	version := s.state.layout.Layout.Version
+	t.total = max(t.total, s.state.total)
+	stored, err = l.adopt(s.state)
+	if s.state.problem == nil && stored.Layout.Version == version {
+		if version > t.version && s.state.epoch != "" {
+			t.version, t.latest = version, s.state.epoch
+		}
+		l.confirmations.Store(l.confirmations.Load().with(stored.Layout, s.before.at))
+	}
+	return stored, settled, "", err
+}

@@ -1,0 +1,25 @@
+package record
+
+// Every kind of key is bounded: by tags and rooms, by instances, or by one of
+// these. docs/limits.md has the table.
+const (
+	// MaxEras is how many eras a mark keeps.
+	MaxEras = 8
+	// MaxLayouts, MaxMigrations and MaxAudits are how many keys of the kind are
+	// kept at most, the latest.
+	MaxLayouts    = 1_000
+	MaxMigrations = 1_000
+	MaxAudits     = 100_000
+	// auditSlack is how many audit entries a process writes before it counts them
+	// again: etcd visits every key that it counts. auditReserve is how far below the
+	// bound a process keeps them, so that the bound holds while 60 processes write.
+	AuditSlack   = 16
+	AuditReserve = 1_000
+	// overflowMost is how many more keys than that one write removes, where races
+	// or a lower bound left them.
+	OverflowMost = 4
+)
+
+// RecoverVersions is how far above all that are known the layout version of a
+// recover lies at least.
+const RecoverVersions = 1000

@@ -1,0 +1,97 @@
+package record
+
+import (
+	"errors"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Dump is the whole content of a cluster in etcd, from one snapshot. It has everything
+// that a check of the whole needs, in a form for which a tool need not know keys.
+type Dump struct {
+	Revision  int64  // of the store
+	UUID      string // of the cluster
+	ClusterID uint64 // of the etcd cluster that it lives in
+	Epoch     string // empty while leasing is halted
+
+	Layout  Layout
+	History []Layout // by version
+
+	Tags  map[allocator.Tag]Tag
+	Marks map[allocator.Tag]map[allocator.Room]Mark
+
+	Registrations []Instance // by room and name
+	Audits        int        // how many audit entries there are
+}
+
+// Dump returns what keys of one snapshot say. Its errors are Dump's.
+func (k Keys) Dump(revision int64, kvs []store.KV) (*Dump, error) {
+	d := &Dump{
+		Revision: revision,
+		Tags:     make(map[allocator.Tag]Tag),
+		Marks:    make(map[allocator.Tag]map[allocator.Room]Mark),
+	}
+	var errs []error
+	for _, kv := range kvs {
+		if err := d.add(k, kv); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return d, errors.Join(errs...)
+}
+
+// add adds one key to d.
+func (d *Dump) add(k Keys, kv store.KV) error {
+	key, err := k.Parse(kv.Key)
+	if err != nil {
+		return err
+	}
+	switch key.Kind {
+	case "identity":
+		var v Identity
+		err = Decode(kv, &v)
+		d.UUID, d.ClusterID = v.UUID, v.ClusterID
+	case "epoch":
+		var v Epoch
+		err = Decode(kv, &v)
+		d.Epoch = v.Epoch
+	case "answered":
+		err = Decode(kv, &Answered{})
+	case "beat":
+		err = Decode(kv, &Beat{})
+	case "settings":
+		_, _, err = k.DecodeSettings([]store.KV{kv})
+	case "layout":
+		d.Layout, err = DecodeLayout(kv)
+		d.Layout.Revision = kv.ModRevision
+	case "layouts":
+		var r Layout
+		r, err = k.DecodeHistory(kv)
+		d.History = append(d.History, r)
+	case "tags":
+		d.Tags[key.Tag], err = k.DecodeTag(kv)
+	case "marks":
+		if d.Marks[key.Tag] == nil {
+			d.Marks[key.Tag] = make(map[allocator.Room]Mark)
+		}
+		d.Marks[key.Tag][key.Room], err = DecodeMark(kv)
+	case "rooms":
+		var r Instance
+		r, err = k.ParseInstance(kv)
+		d.Registrations = append(d.Registrations, r)
+	case "alive":
+		err = Decode(kv, &Heartbeat{})
+	case "migrations":
+		_, err = decodeMigration(kv)
+	case "migration":
+		err = Decode(kv, &ActiveMigration{})
+	case "audit":
+		err = Decode(kv, &AuditValue{})
+		d.Audits++
+	}
+	return err
+}
+
+// Stamp returns the stamp of a lease that is made now.
+func (d *Dump) Stamp() Stamp { return Stamp{Epoch: d.Epoch, Revision: d.Layout.Revision} }

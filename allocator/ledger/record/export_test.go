@@ -1,0 +1,98 @@
+package record
+
+import (
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Decoders decode each kind of value and encode it again.
+var Decoders = map[string]func([]byte) ([]byte, error){
+	"identity":     again[Identity],
+	"epoch":        again[Epoch],
+	"layout":       again[LayoutValue],
+	"tag":          again[tagValue],
+	"mark":         again[markValue],
+	"registration": again[Registration],
+	"alive":        again[Heartbeat],
+	"audit":        again[AuditValue],
+	"answered":     again[Answered],
+	"beat":         again[Beat],
+	"settings":     again[settingsValue],
+	"migration":    againMigration,
+	"holder":       again[ActiveMigration],
+}
+
+// againMigration takes the way through Migration, which keeps what it does not know.
+func againMigration(b []byte) ([]byte, error) {
+	m, err := decodeMigration(store.KV{Key: "test", Value: b})
+	if err != nil {
+		return nil, err
+	}
+	return m.Encode(), nil
+}
+
+// newerValue is a kind of value that has had a second format since.
+type newerValue struct {
+	header
+	Name  string `json:"name"`
+	Count int64  `json:"count,string,omitempty"`
+}
+
+func (v *newerValue) format() int {
+	if v.Count != 0 {
+		return 3
+	}
+	return v.header.format()
+}
+
+// DecodeNewer decodes it, and encodes it again.
+var DecodeNewer = again[newerValue]
+
+func again[V any, P interface {
+	*V
+	Value
+}](b []byte) ([]byte, error) {
+	v := P(new(V))
+	if err := Decode(store.KV{Key: "test", Value: b}, v); err != nil {
+		return nil, err
+	}
+	return Encode(v), nil
+}
+
+// AgainMark, AgainLayout and AgainTag open the decoders that check what
+// they decode, and encode it again.
+func AgainMark(b []byte) (Mark, []byte, error) {
+	m, err := DecodeMark(store.KV{Key: "test", Value: b})
+	return m, m.Encode(), err
+}
+
+func AgainLayout(b []byte) (Layout, []byte, error) {
+	r, nonce, err := DecodeLayoutNonce(store.KV{Key: "test", Value: b})
+	return r, r.Encode(nonce), err
+}
+
+func AgainTag(b []byte) (Tag, []byte, error) {
+	t, err := Keys("/march/default/").DecodeTag(store.KV{Key: "/march/default/tags/test", Value: b})
+	return t, t.Encode(t.Nonce), err
+}
+
+// Key is a key in its parts.
+type Key = KeyParts
+
+// ParseKey parses a key of cluster "default".
+func ParseKey(key string) (Key, error) { return Keys("/march/default/").Parse(key) }
+
+// MakeKeys makes every key that there is of the parts.
+func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) map[string]string {
+	k := Keys("/march/default/")
+	return map[string]string{
+		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(), "layouts": k.LayoutAt(version), "tags": k.Tag(tag),
+		"marks": k.Mark(room, tag), "rooms": k.Registration(room, name), "alive": k.Alive(room, name),
+		"audit": k.Audit(ulid),
+	}
+}
+
+// Parts returns what key says.
+func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) {
+	return k.Kind, k.Room, k.Tag, k.Instance, k.version, k.ulid
+}

@@ -1,0 +1,182 @@
+// Package record defines everything that March stores in etcd. It has the keys of a
+// cluster. For each kind of key it has the struct, its encoding, and the checks that a
+// value must pass before the program believes it. Package ledger, which is the protocol,
+// decides when a value may be written.
+//
+// All keys are under /march/<cluster>/. Values are JSON, with int64 as strings. Each value
+// carries a format number: the lowest format that can hold it. A reader that needs a value
+// of an unknown format fails; a reader that lists values passes over it and names its key.
+// Unknown fields are kept when a value is written again. In marks, layouts and the epoch,
+// which say which IDs may be issued, an unknown field is refused. So two versions of the
+// program can run beside each other.
+package record
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Keys makes and parses the keys of one cluster. It is its prefix,
+// /march/<cluster>/.
+type Keys string
+
+// NewKeys checks the cluster's name, which follows a room's rules.
+func NewKeys(cluster string) (Keys, error) {
+	if _, err := allocator.ParseRoom(cluster); err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "cluster: %q is not a name; allowed: [a-z0-9][a-z0-9-]{0,62}", cluster)
+	}
+	return Keys("/march/" + cluster + "/"), nil
+}
+
+// Identity names the key of the cluster's uuid and the ID of its etcd cluster.
+func (k Keys) Identity() string { return string(k) + "identity" }
+
+// Epoch names the key that every lease compares.
+func (k Keys) Epoch() string { return string(k) + "epoch" }
+
+// Answered names the key of the processes whose memory the last recover took.
+func (k Keys) Answered() string { return string(k) + "answered" }
+
+// Layout names the key of the layout in force.
+func (k Keys) Layout() string { return string(k) + "layout" }
+
+// Beat names the key that says how far etcd's raft log was.
+func (k Keys) Beat() string { return string(k) + "beat" }
+
+// Settings names the key of the settings of the whole cluster.
+func (k Keys) Settings() string { return string(k) + "settings" }
+
+// Layouts is the prefix of the history of layouts.
+func (k Keys) Layouts() string { return string(k) + "layouts/" }
+
+// LayoutAt pads the version to 19 digits, so that etcd lists versions in order.
+func (k Keys) LayoutAt(version int64) string { return fmt.Sprintf("%s%019d", k.Layouts(), version) }
+
+// Tags is the prefix of all tags.
+func (k Keys) Tags() string { return string(k) + "tags/" }
+
+// Tag names the key of a tag's settings.
+func (k Keys) Tag(tag allocator.Tag) string { return k.Tags() + string(tag) }
+
+// ParseTag returns the tag of a key. Its error is Invalid.
+func (k Keys) ParseTag(key string) (allocator.Tag, error) {
+	return allocator.ParseTag(strings.TrimPrefix(key, k.Tags()))
+}
+
+// ofRoom is the prefix of a kind's keys of one room, or of all rooms.
+func (k Keys) ofRoom(kind string, room allocator.Room) string {
+	if room == "" {
+		return string(k) + kind + "/"
+	}
+	return string(k) + kind + "/" + string(room) + "/"
+}
+
+// Marks is the prefix of the marks of a room, or of all rooms where room is empty.
+func (k Keys) Marks(room allocator.Room) string { return k.ofRoom("marks", room) }
+
+// Mark names the key of what a room leased of a tag.
+func (k Keys) Mark(room allocator.Room, tag allocator.Tag) string {
+	return k.Marks(room) + string(tag)
+}
+
+// Registrations is the prefix of the registered instances of a room, or of all rooms.
+func (k Keys) Registrations(room allocator.Room) string { return k.ofRoom("rooms", room) }
+
+// Registration names the key of an instance's registration.
+func (k Keys) Registration(room allocator.Room, name allocator.Instance) string {
+	return k.Registrations(room) + string(name)
+}
+
+// Heartbeats is the prefix of the heartbeats of a room, or of all rooms.
+func (k Keys) Heartbeats(room allocator.Room) string { return k.ofRoom("alive", room) }
+
+// Alive names the key of an instance's heartbeat.
+func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
+	return k.Heartbeats(room) + string(name)
+}
+
+// Audits is the prefix of the audit entries, which sort by time.
+func (k Keys) Audits() string { return string(k) + "audit/" }
+
+// Audit names the key of an audit entry.
+func (k Keys) Audit(ulid string) string { return k.Audits() + ulid }
+
+// Migrations is the prefix of the migrations, which sort by time.
+func (k Keys) Migrations() string { return string(k) + "migrations/" }
+
+// Migration names the key of a migration.
+func (k Keys) Migration(ulid string) string { return k.Migrations() + ulid }
+
+// ActiveMigration names the one migration that is under way.
+func (k Keys) ActiveMigration() string { return string(k) + "migration" }
+
+// Singles are the keys that are one of their kind.
+func (k Keys) Singles() []string {
+	return []string{k.Identity(), k.Epoch(), k.Answered(), k.Layout(), k.Beat(), k.Settings(), k.ActiveMigration()}
+}
+
+// KeyParts is what a key says: which kind it is, and of what.
+type KeyParts struct {
+	Kind     string // the part after the prefix: "layouts", say
+	Room     allocator.Room
+	Tag      allocator.Tag
+	Instance allocator.Instance
+	version  int64
+	ulid     string
+}
+
+// Parse is the reverse of the methods above: a key that it accepts is the key
+// that they make of its parts. Its error is a KeyError.
+func (k Keys) Parse(key string) (p KeyParts, err error) {
+	rest, ok := strings.CutPrefix(key, string(k))
+	parts := strings.Split(rest, "/")
+	p.Kind = parts[0]
+	again := ""
+	switch n := len(parts); {
+	case !ok:
+	case n == 1:
+		if slices.Contains(k.Singles(), key) {
+			again = key
+		}
+	case n == 2 && p.Kind == "layouts":
+		p.version, err = strconv.ParseInt(parts[1], 10, 64)
+		again = k.LayoutAt(p.version)
+	case n == 2 && p.Kind == "tags":
+		p.Tag, err = allocator.ParseTag(parts[1])
+		again = k.Tag(p.Tag)
+	case n == 2 && p.Kind == "audit":
+		p.ulid = parts[1]
+		_, err = ulid.ParseStrict(p.ulid)
+		again = k.Audit(p.ulid)
+	case n == 2 && p.Kind == "migrations":
+		p.ulid = parts[1]
+		_, err = ulid.ParseStrict(p.ulid)
+		again = k.Migration(p.ulid)
+	case n >= 3:
+		if p.Room, err = allocator.ParseRoom(parts[1]); err != nil {
+			break
+		}
+		switch {
+		case n == 3 && p.Kind == "marks":
+			p.Tag, err = allocator.ParseTag(parts[2])
+			again = k.Mark(p.Room, p.Tag)
+		case n == 3 && p.Kind == "rooms":
+			p.Instance, err = allocator.ParseInstance(parts[2])
+			again = k.Registration(p.Room, p.Instance)
+		case n == 3 && p.Kind == "alive":
+			p.Instance, err = allocator.ParseInstance(parts[2])
+			again = k.Alive(p.Room, p.Instance)
+		}
+	}
+	if err != nil || again != key || p.version < 0 {
+		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
+	}
+	return p, nil
+}

@@ -1,0 +1,143 @@
+package record
+
+import (
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Layout is a layout as it is stored.
+type Layout struct {
+	Layout allocator.Layout
+	Ever   []allocator.Room // rooms that ever had a range, sorted; their marks count for floors
+	Time   time.Time        // by the clock of the process that stored it
+	Actor  string           // the caller that stored it
+
+	// NarrowestRange and LargestBoundary are over all layouts so far, this one
+	// included: see state.reach.
+	NarrowestRange  int64
+	LargestBoundary int64
+
+	Revision int64 // of the key `layout`; 0 in a record from the history
+}
+
+// Encode returns the value under which the layout is stored. nonce is new in each write.
+func (r Layout) Encode(nonce string) []byte {
+	v := &LayoutValue{
+		Version: r.Layout.Version, Boundary: r.Layout.Boundary, Rooms: make(map[string]rangeValue, len(r.Layout.Ranges)),
+		Time: r.Time, Actor: r.Actor, Nonce: nonce, NarrowestRange: r.NarrowestRange, LargestBoundary: r.LargestBoundary,
+	}
+	for room, rng := range r.Layout.Ranges {
+		v.Rooms[string(room)] = rangeValue(rng)
+	}
+	for _, room := range r.Ever {
+		v.Ever = append(v.Ever, string(room))
+	}
+	return Encode(v)
+}
+
+// After returns r with the extremes of all layouts, the last of which was before.
+func (r Layout) After(before Layout) Layout {
+	r.LargestBoundary = max(r.LargestBoundary, before.LargestBoundary, r.Layout.Boundary)
+	narrower := func(width int64) {
+		if width > 0 && (r.NarrowestRange == 0 || width < r.NarrowestRange) {
+			r.NarrowestRange = width
+		}
+	}
+	narrower(before.NarrowestRange)
+	for _, rng := range r.Layout.Ranges {
+		narrower(rng.Width())
+	}
+	return r
+}
+
+// Next returns the record of the layout that follows r, without its actor and time.
+func (r Layout) Next(to allocator.Layout) Layout {
+	to.Version = r.Layout.Version + 1
+	return Layout{Layout: to, Ever: Union(r.Ever, to.Rooms())}.After(r)
+}
+
+// AtLeast reports whether r's extremes are at least those of itself and of a layout
+// before.
+func (r Layout) AtLeast(before Layout) bool {
+	of := r.After(before)
+	return r.NarrowestRange > 0 && of.NarrowestRange == r.NarrowestRange && of.LargestBoundary == r.LargestBoundary
+}
+
+// DecodeLayout reads a layout and checks all that a layout must be by itself. Its error is
+// a KeyError.
+func DecodeLayout(kv store.KV) (Layout, error) {
+	r, _, err := DecodeLayoutNonce(kv)
+	return r, err
+}
+
+// DecodeHistory reads a layout of the history.
+func (k Keys) DecodeHistory(kv store.KV) (Layout, error) {
+	key, err := k.Parse(kv.Key)
+	if err != nil {
+		return Layout{}, err
+	}
+	r, err := DecodeLayout(kv)
+	if err == nil && r.Layout.Version != key.version {
+		err = Damaged(kv.Key, "holds version %d", r.Layout.Version)
+	}
+	return r, err
+}
+
+// DecodeLayoutNonce checks all that a layout must be by itself.
+func DecodeLayoutNonce(kv store.KV) (Layout, string, error) {
+	var v LayoutValue
+	if err := Decode(kv, &v); err != nil {
+		return Layout{}, "", err
+	}
+	r := Layout{
+		Layout: allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range, len(v.Rooms))},
+		Time:   v.Time, Actor: v.Actor, NarrowestRange: v.NarrowestRange, LargestBoundary: v.LargestBoundary,
+	}
+	for room, rng := range v.Rooms {
+		r.Layout.Ranges[allocator.Room(room)] = allocator.Range(rng)
+	}
+	for _, room := range v.Ever {
+		r.Ever = append(r.Ever, allocator.Room(room))
+	}
+	if err := r.Layout.Validate(); err != nil {
+		return Layout{}, "", Damaged(kv.Key, "%w", err)
+	}
+	for i, room := range r.Ever { // they become parts of keys
+		if _, err := allocator.ParseRoom(string(room)); err != nil || i > 0 && r.Ever[i-1] >= room {
+			return Layout{}, "", Damaged(kv.Key, "rooms that ever were: %q; allowed: names in order", r.Ever)
+		}
+	}
+	if !r.AtLeast(r) {
+		return Layout{}, "", Damaged(kv.Key, "the narrowest range of all, %d, and the largest boundary, %d, are not", v.NarrowestRange, v.LargestBoundary)
+	}
+	if v.Version < 1 || len(r.Ever) > allocator.MaxRooms || !ContainsAll(r.Ever, r.Layout.Rooms()) {
+		return Layout{}, "", Damaged(kv.Key, "version %d with rooms %v and rooms that ever were %v", v.Version, r.Layout.Rooms(), r.Ever)
+	}
+	return r, v.Nonce, nil
+}
+
+// Recorded is a time as records carry it.
+func Recorded(at time.Time) time.Time { return at.UTC().Truncate(time.Millisecond) }
+
+// Union returns the rooms of a and b, sorted.
+func Union(a, b []allocator.Room) []allocator.Room {
+	if ContainsAll(a, b) {
+		return a
+	}
+	all := append(slices.Clone(a), b...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// ContainsAll reports whether every room of some is in all, which is sorted.
+func ContainsAll(all, some []allocator.Room) bool {
+	for _, room := range some {
+		if _, ok := slices.BinarySearch(all, room); !ok {
+			return false
+		}
+	}
+	return true
+}

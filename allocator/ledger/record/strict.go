@@ -1,0 +1,247 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// KeyError says that a key, or the value under it, cannot be read.
+type KeyError struct {
+	Key string
+	Err error
+}
+
+func (e *KeyError) Error() string { return fmt.Sprintf("key %s: %v", printable(e.Key), e.Err) }
+
+// printable returns a key as it is, or quoted where a terminal would not show it so.
+func printable(key string) string {
+	if quoted := strconv.Quote(key); strings.Contains(key, " ") || quoted[1:len(quoted)-1] != key {
+		return quoted
+	}
+	return key
+}
+
+// Unwrap returns why.
+func (e *KeyError) Unwrap() error { return e.Err }
+
+// Gone returns the error of a key that must be there, and is not.
+func Gone(key string) error { return &KeyError{Key: key, Err: errors.New("it is missing")} }
+
+// NoEpoch returns the error of an epoch that says neither what is in force nor what halts.
+func NoEpoch(key string) error { return &KeyError{Key: key, Err: errors.New("it is empty")} }
+
+// Unreadable returns err as a KeyError: the one that it has, or one of key.
+func Unreadable(key string, err error) *KeyError {
+	if named, ok := errors.AsType[*KeyError](err); ok {
+		return named
+	}
+	return &KeyError{Key: key, Err: err}
+}
+
+// Damaged returns the error of a value that is written as it should be, and says
+// what cannot be: Internal.
+func Damaged(key, format string, args ...any) error {
+	return &KeyError{Key: key, Err: allocator.Errorf(allocator.Internal, format, args...)}
+}
+
+// Encode writes v in its format, with the fields that are kept in it.
+func Encode(v Value) []byte {
+	h := v.head()
+	h.Format = v.format()
+	b, err := marshal(v, h.Rest)
+	if err != nil {
+		panic("ledger: a value cannot be encoded: " + err.Error()) // plain structs: a defect in codec.go
+	}
+	return b
+}
+
+// marshal writes an object, and after its own fields the rest.
+func marshal(object any, rest []byte) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // it would change what is kept
+	if err := e.Encode(object); err != nil {
+		return nil, err
+	}
+	return append(append(bytes.TrimSuffix(b.Bytes(), []byte("}\n")), rest...), '}'), nil
+}
+
+// Decode reads kv into v, a zero one. It is strict with the fields that v knows:
+// package json would read a field that is missing or null as zero, and take other
+// spellings of its name, and a mark whose next was read as zero would lease all
+// IDs again. Other fields are kept in v, or refused where v is exact. Its errors
+// are KeyErrors: Internal, and Refused for what the first release wrote.
+func Decode(kv store.KV, v Value) error {
+	// Nearly always this program wrote it and would write it so again: then all
+	// that is looked for below is as it must be.
+	null := bytes.Contains(kv.Value, []byte(":null"))
+	if !null && json.Unmarshal(kv.Value, v) == nil && bytes.Equal(Encode(v), kv.Value) {
+		return nil
+	}
+	reflect.ValueOf(v).Elem().SetZero()
+	if err := read(kv.Value, v); err != nil {
+		return &KeyError{Key: kv.Key, Err: err}
+	}
+	return nil
+}
+
+func read(b []byte, v Value) error {
+	var h header
+	if err := json.Unmarshal(b, &h); err != nil {
+		return fmt.Errorf("not a value of this program: %w", err)
+	}
+	if h.Format == firstFormat {
+		return allocator.Errorf(allocator.Refused,
+			"the first release of March wrote it, whose data this release cannot read: "+
+				"start with an empty prefix, or with another --cluster")
+	}
+	err := json.Unmarshal(b, v)
+	if known := v.format(); h.Format != known {
+		return fmt.Errorf("format %d%s; this program knows format %d: use the version of the program that wrote it",
+			h.Format, writer(b), known)
+	}
+	if err != nil {
+		return err
+	}
+	rest, err := unknown(b, v)
+	if err != nil {
+		return err
+	}
+	if _, exact := v.(interface{ exact() }); exact && len(rest) > 0 {
+		return fmt.Errorf("fields that this program does not know: %s; use the version of the program that wrote it",
+			rest[1:])
+	}
+	v.head().Rest = rest
+	return same(b, Encode(v))
+}
+
+// writer returns which version of the program wrote a value, in words: where the
+// value says that, as registrations do.
+func writer(b []byte) string {
+	var by struct {
+		Build string `json:"build"`
+	}
+	if json.Unmarshal(b, &by) != nil || by.Build == "" {
+		return ""
+	}
+	return ", written by version " + by.Build
+}
+
+// unknown returns the fields of an object, as they are written, that have no place
+// in the struct that of points to. Another spelling of a field's name is none. Its
+// error is that a field of the struct is null: package json takes that for zero.
+func unknown(object []byte, of any) (rest []byte, err error) {
+	fields, err := fieldsOf(object)
+	if err != nil {
+		return nil, err
+	}
+	known := reflect.VisibleFields(reflect.TypeOf(of).Elem())
+	for _, f := range fields {
+		switch is := slices.ContainsFunc(known, func(k reflect.StructField) bool {
+			name, _, _ := strings.Cut(k.Tag.Get("json"), ",")
+			return name != "" && strings.EqualFold(name, f.name)
+		}); {
+		case !is:
+			rest = append(append(rest, ','), f.text...)
+		case string(f.value) == "null":
+			return nil, fmt.Errorf("field %s is null", f.name)
+		}
+	}
+	return rest, nil
+}
+
+// same checks that two values are the same, but for spaces, the order of fields and
+// how texts are escaped. again is what this program writes.
+func same(written, again []byte) error {
+	if bytes.Equal(written, again) {
+		return nil
+	}
+	switch again[0] {
+	case '{':
+		ours, theirs, err := bothFields(again, written)
+		if err != nil {
+			return err
+		}
+		for _, f := range ours {
+			there := slices.IndexFunc(theirs, func(t field) bool { return t.name == f.name })
+			if there < 0 {
+				return fmt.Errorf("field %s is missing", f.name)
+			}
+			if err := same(theirs[there].value, f.value); err != nil {
+				return fmt.Errorf("field %s: %w", f.name, err)
+			}
+			theirs = slices.Delete(theirs, there, there+1)
+		}
+		if len(theirs) > 0 {
+			return fmt.Errorf("field %s is unknown, or not written as this program writes it", theirs[0].name)
+		}
+		return nil
+	case '[':
+		var ours, theirs []json.RawMessage
+		if json.Unmarshal(again, &ours) == nil && json.Unmarshal(written, &theirs) == nil && len(ours) == len(theirs) {
+			for i := range ours {
+				if err := same(theirs[i], ours[i]); err != nil {
+					return fmt.Errorf("element %d: %w", i, err)
+				}
+			}
+			return nil
+		}
+	case '"':
+		var ours, theirs *string
+		read := json.Unmarshal(again, &ours) == nil && json.Unmarshal(written, &theirs) == nil && theirs != nil
+		if read && *ours == *theirs {
+			return nil
+		}
+	}
+	return errors.New("not written as this program writes it")
+}
+
+// field is what an object has under a name: the name, its value, and both as they are written.
+type field struct {
+	name  string
+	value json.RawMessage
+	text  []byte
+}
+
+func bothFields(a, b []byte) (as, bs []field, err error) {
+	if as, err = fieldsOf(a); err == nil {
+		bs, err = fieldsOf(b)
+	}
+	return as, bs, err
+}
+
+// fieldsOf returns the fields of an object in their order. Its error is that it is
+// none, or has a field twice.
+func fieldsOf(object []byte) ([]field, error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("not an object")
+	}
+	var all []field
+	for d.More() {
+		from := d.InputOffset()
+		name, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		f := field{name: fmt.Sprint(name)}
+		if err := d.Decode(&f.value); err != nil {
+			return nil, err
+		}
+		f.text = bytes.TrimLeft(object[from:d.InputOffset()], ", \t\r\n")
+		if slices.ContainsFunc(all, func(other field) bool { return other.name == f.name }) {
+			return nil, fmt.Errorf("field %s is there twice", f.name)
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}

@@ -1,0 +1,116 @@
+package ledger_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// A layout in etcd that cannot be read keeps no recover from going on: with the layout
+// that an instance knows, or with a given one.
+func TestRecoverWithoutALayout(t *testing.T) {
+	for _, given := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		p := c.start("a")
+		p.lease(10)
+		if _, err := c.admin.Halt(bg, "ann", "a slip of the hand"); err != nil {
+			t.Fatal(err)
+		}
+		c.corrupt("layout", []byte(`{}`))
+		_, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Layout = ledger.LayoutStored })
+		wantKind(t, err, allocator.Refused, "--layout FILE")
+		report := c.mustRecover([]*process{p}, func(cfg *ledger.RecoverConfig) {
+			if given {
+				cfg.Layout, cfg.Given = ledger.LayoutGiven, lay(t, "100 a=0-50 b=60-100")
+			}
+		})
+		p.hear()
+		if seg := p.lease(10); seg.Version != report.Layout.Version {
+			t.Errorf("leased %v under %+v", seg, report.Layout)
+		}
+	}
+}
+
+// A backup that is older than a finished migration puts no old ranges in force by
+// itself, which would take a live room out of service: the operator chooses.
+func TestRecoverShowsWhichRangesChange(t *testing.T) {
+	for choice, serves := range map[ledger.LayoutChoice]bool{ledger.LayoutKnown: true, ledger.LayoutStored: false} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		a := c.start("a")
+		a.lease(10)
+		backup := c.mem.Revision()
+		c.move("100 a=0-30 b=50-100 c=30-50")
+		third := c.start("c")
+		third.lease(10)
+		a.hear()
+		a.lease(10)
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		living := []*process{a, third}
+		memories := func(cfg *ledger.RecoverConfig) { cfg.Memories = []ledger.Memory{third.Report(bg, ledger.Question{})} }
+		report, err := c.recover(c.mem.Open(), living, memories, func(cfg *ledger.RecoverConfig) { cfg.Layout = ledger.LayoutUndecided })
+		wantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
+		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 || !report.Layout.Equal(report.Stored.Layout) {
+			t.Errorf("halted %q, stored %v, known %v, shown %v", c.isHalted(), report.Stored.Layout, report.Known, report.Layout)
+		}
+		c.mustRecover(living, memories, func(cfg *ledger.RecoverConfig) { cfg.Layout = choice })
+		third.hear()
+		if _, err := third.tryLease("t", 10); serves != (err == nil) {
+			t.Errorf("--layout %s: room c: %v", choice, err)
+		}
+		record, err := open(t, c.mem.Open()).Refresh(bg)
+		if err != nil || !slices.Contains(record.Ever, "c") {
+			t.Errorf("room c is forgotten: %+v, %v", record, err)
+		}
+		c.check()
+	}
+}
+
+// Records carry the time of the clock that the ledger was given, and the version of a
+// recover goes by it.
+func TestClock(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	at := time.Date(2031, 2, 3, 4, 5, 6, 7_000_000, time.UTC)
+	cfg := ledger.DefaultConfig()
+	cfg.Now = func() time.Time { return at }
+	l, err := ledger.New(c.mem.Open(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := l.Recover(bg, ledger.RecoverConfig{Actor: "test", Apply: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := ledger.NewVersion(1, at); report.Layout.Version != want {
+		t.Errorf("layout version %d, want %d", report.Layout.Version, want)
+	}
+	entries, _, err := l.Audits(bg, "", 1)
+	if err != nil || len(entries) != 1 || !entries[0].Time.Equal(at) {
+		t.Errorf("audit entries %v, %v: want one at %v", entries, err, at)
+	}
+}
+
+// A clock that went wrong is no worse than none: versions lie 1,000 above those that
+// are known, at least.
+func TestVersionOfRecover(t *testing.T) {
+	at := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		known int64
+		at    time.Time
+		want  int64
+	}{
+		{1, at, 86_400},
+		{85_400, at, 86_400},
+		{85_401, at, 86_401},
+		{1_000_000, at, 1_001_000},
+		{1, at.Add(time.Second), 86_401},
+		{1, time.Unix(0, 0), 1001}, // a clock that was never set
+	} {
+		if got := ledger.NewVersion(test.known, test.at); got != test.want {
+			t.Errorf("after version %d, at %v: version %d, want %d", test.known, test.at, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package ledger_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// later returns a ledger with a clock that stands so long after the last beat.
+func (c *cluster) later(age time.Duration) *ledger.Ledger {
+	c.tb.Helper()
+	var beat struct{ Time time.Time }
+	if err := json.Unmarshal(c.value("beat"), &beat); err != nil {
+		c.tb.Fatalf("beat: %v", err)
+	}
+	return open(c.tb, c.mem.Open(), func(cfg *ledger.Config) { cfg.Now = func() time.Time { return beat.Time.Add(age) } })
+}
+
+// A step of a tag lasts for the tag's reserve. So the margin goes by the least reserve
+// of all tags, and by the default where that is less: tags that the backup does not know
+// may have it.
+func TestMarginGoesByTheLeastReserve(t *testing.T) {
+	for _, test := range []struct {
+		reserves []time.Duration
+		want     int64 // for an hour and each instance
+	}{
+		{nil, 1 + 2*6},
+		{[]time.Duration{time.Hour}, 1 + 2*6},
+		{[]time.Duration{2 * time.Hour, time.Minute, time.Hour}, 1 + 2*60},
+	} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		for k, reserve := range test.reserves {
+			c.tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) { s.Chain.Reserve = reserve })
+		}
+		a, b, third := c.startAs("a", "one"), c.startAs("b", "two"), c.startAs("b", "three")
+		all := asking([]*process{a, b, third})
+		l := c.later(time.Hour)
+		silent := func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			// One never answers, the other not after the halt.
+			if s.Name == "one" || s.Name == "two" && q.Barrier != nil {
+				return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "it is silent")
+			}
+			return all(ctx, s, q, use)
+		}
+		cfg := ledger.RecoverConfig{Actor: "ann", Ask: silent, Without: []record.InstanceID{a.id(), b.id()}}
+		if report, err := l.Recover(bg, cfg); err != nil || report.Margin != test.want {
+			t.Errorf("reserves %v, one silent: margin %d, %v; want %d", test.reserves, report.Margin, err, test.want)
+		}
+		cfg.Apply = true
+		if report, err := l.Recover(bg, cfg); err != nil || report.Margin != 2*test.want || report.Total != report.Margin {
+			t.Errorf("reserves %v, two silent: margin %d, total %d, %v; want %d", test.reserves, report.Margin, report.Total, err, 2*test.want)
+		}
+		// Where all answer there is none; and an operator's word stands.
+		cfg.Ask = all
+		if report, err := c.later(time.Hour).Recover(bg, cfg); err != nil || report.Margin != 0 {
+			t.Errorf("none silent: margin %d, %v", report.Margin, err)
+		}
+		cfg.Ask = silent
+		margin(7)(&cfg)
+		if report, err := c.later(time.Hour).Recover(bg, cfg); err != nil || report.Margin != 7 {
+			t.Errorf("--margin 7: margin %d, %v", report.Margin, err)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// An instance that does not answer is named, and nothing goes on without it until
+// the operator says so; nothing is halted before that. An instance that was
+// restarted without its memory counts as not answered.
+func TestRecoverNamesWhatDidNotAnswer(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.startAs("a", "one"), c.startAs("b", "two")
+	a.lease(10)
+	b.lease(10)
+	backup := c.mem.Revision()
+	a.lease(1000)
+	b.lease(1000)
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	again := c.startAs("b", "two") // in place of b, whose registration the store still has
+	mark, halted := c.mark("a"), c.isHalted()
+	report, err := c.recover(c.mem.Open(), []*process{again})
+	wantKind(t, err, allocator.Refused, "2 instances did not answer", "--journal FILE", "--without a/one,b/two")
+	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "no process is at") ||
+		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
+		t.Errorf("missing: %+v", report.Missing)
+	}
+	if after := c.mark("a"); after.Next != mark.Next || c.isHalted() != halted {
+		t.Errorf("the mark went from %+v to %+v; halted %q", mark, after, c.isHalted())
+	}
+	_, err = c.recover(c.mem.Open(), []*process{again}, without("a/one"))
+	wantKind(t, err, allocator.Refused, "1 instances did not answer")
+	report = c.mustRecover([]*process{again}, without("a/one", "b/two"))
+	if report.Margin < 2 || report.Total != report.Margin {
+		t.Errorf("margin %d, total %d", report.Margin, report.Total)
+	}
+	again.hear()
+	again.lease(10)
+	fresh := c.startAs("a", "new")
+	fresh.lease(10)
+	c.check()
+	report, err = c.recover(c.mem.Open(), []*process{again, fresh})
+	if err != nil || len(report.Missing) > 0 {
+		t.Errorf("the next recover: %+v, %v", report.Missing, err)
+	}
+}
+
+// An instance that answered at first, and then does not accept the barrier, counts as
+// not answered: what it leased in between is not known. Where the operator said to go
+// on without it, the margin is for it, too, though none was shown before the halt.
+func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.startAs("a", "one"), c.startAs("b", "two")
+	a.lease(10)
+	b.lease(10)
+	all := asking([]*process{a, b})
+	report := c.mustRecover(nil, without("b/two"), func(cfg *ledger.RecoverConfig) {
+		cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			if q.Barrier != nil && s.Name == "two" {
+				return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "it fell silent")
+			}
+			return all(ctx, s, q, use)
+		}
+	})
+	if got := missing(report); !slices.Equal(got, []string{"b/two"}) || report.Margin < 1 || report.Total != report.Margin {
+		t.Errorf("missing %v, margin %d, total %d", got, report.Margin, report.Total)
+	}
+}
+
+// What no memory has any longer is named, however often the process was started
+// again since; where its journal is there, nothing is.
+func TestRecoverNamesLostMemories(t *testing.T) {
+	for _, journal := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		dir := ""
+		if journal {
+			dir = t.TempDir()
+		}
+		start := func() *process {
+			p := c.mustStartWith(t, "a", "one", dir)
+			p.lease(10)
+			return p
+		}
+		p := start()
+		backup := c.mem.Revision()
+		for range 2 {
+			_ = p.Close()
+			p = start()
+		}
+		_ = p.Close()
+		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		p = c.mustStartWith(t, "a", "one", dir) // sees it and halts
+		_ = p.Close()
+		p = c.mustStartWith(t, "a", "one", dir)
+		report, err := c.recover(c.mem.Open(), []*process{p})
+		switch {
+		case journal && err != nil:
+			t.Errorf("with the journal: %+v, %v", report.Missing, err)
+		case !journal && (allocator.KindOf(err) != allocator.Refused || len(report.Missing) != 2):
+			// The one that the backup knows, and the one that was started after it.
+			t.Errorf("without: %+v, %v", report.Missing, err)
+		}
+	}
+}
+
+// Instances that left in good order before the backup are not asked, and those that
+// left after it are; no answer of 500 remembered addresses holds the recover up while
+// leasing is halted. Each of them once had to be named, and was asked one by one
+// under the halt.
+func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	ctx, stop := context.WithCancel(bg)
+	ran := make(chan error, 1)
+	go func() { ran <- p.ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	defer func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	}()
+	p.lease(10)
+	knows := func(name allocator.Instance, left bool) bool {
+		return slices.ContainsFunc(p.Report(bg, ledger.Question{}).Seen, func(s ledger.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
+	}
+	eventually(t, "its watch is there", func() bool { c.startAs("b", "first"); return knows("first", false) })
+	leave := func(name allocator.Instance) {
+		q := c.startAs("b", name)
+		q.lease(10)
+		eventually(t, "it sees "+string(name), func() bool { return knows(name, false) })
+		if err := q.Leave(bg); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it sees "+string(name)+" leave", func() bool { return knows(name, true) })
+	}
+	leave("before")
+	c.corrupt("beat", nil)
+	p.hear()
+	p.lease(10) // writes a beat
+	backup := c.mem.Revision()
+	leave("after")
+	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	var mu sync.Mutex
+	asked := make(map[string]int)
+	count := func(cfg *ledger.RecoverConfig) {
+		ask := cfg.Ask
+		cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			mu.Lock()
+			asked[string(s.Name)]++
+			mu.Unlock()
+			return ask(ctx, s, q, use)
+		}
+		memory := ledger.Memory{UUID: p.Report(bg, ledger.Question{}).UUID, Room: "b", Name: "second", Incarnations: []string{"second"}}
+		for i := range 500 {
+			name := fmt.Sprint("silent-", i)
+			memory.Seen = append(memory.Seen, ledger.SeenInstance{Room: "b", Name: allocator.Instance(name), Incarnation: name, Address: name + ":1"})
+			cfg.Without = append(cfg.Without, record.InstanceID("b/"+name))
+		}
+		cfg.Memories = []ledger.Memory{memory}
+		cfg.Without = append(cfg.Without, "b/first")
+	}
+	delete(c.issued["t"], "b") // no memory has that
+	report, err := c.recover(c.mem.Open(), []*process{p}, count)
+	wantKind(t, err, allocator.Refused, "--without b/after")
+	if !slices.Equal(report.LeftBefore, []record.InstanceID{"b/before"}) {
+		t.Errorf("left before: %v", report.LeftBefore)
+	}
+	clear(asked)
+	c.mustRecover([]*process{p}, count, func(cfg *ledger.RecoverConfig) { cfg.Without = append(cfg.Without, "b/after") })
+	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.name)] != 3 {
+		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"], asked["silent-7"], asked[string(p.name)])
+	}
+	c.check()
+}
+
+// Instances are not forgotten while leasing is halted, nor do they leave: recover must
+// know of them.
+func TestNoInstanceIsForgottenWhileHalted(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.startAs("a", "one")
+	p.lease(10)
+	if _, err := c.admin.Halt(bg, "ann", "a restore"); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, c.admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
+	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
+	if all := c.instances("a"); len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	c.mustRecover([]*process{p})
+	p.hear()
+	p.lease(10)
+	if err := p.Leave(bg); err != nil {
+		t.Error(err)
+	}
+	c.check()
+}

@@ -1,0 +1,146 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// An instance remembers which processes were registered under the epoch in force,
+// and which of these left in good order: should etcd be restored from a backup that
+// is older, `march recover` has to ask all that may have leased since.
+
+// followEvery is how often an instance reads which processes are registered: for
+// what a watch missed, which tells at once.
+const followEvery = time.Minute
+
+// follow notes which processes are registered until ctx ends.
+func (i *Instance) follow(ctx context.Context) {
+	ticker := time.NewTicker(followEvery)
+	defer ticker.Stop()
+	order := i.ledger.before().epochSeq - 1
+	for {
+		_, adopted := i.ledger.current()
+		if now := i.ledger.before().epochSeq; now != order {
+			order = now
+			i.lookAround(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-adopted:
+		case <-ticker.C:
+			i.lookAround(ctx)
+		}
+	}
+}
+
+// lookAround notes which processes are registered. Under a new epoch it begins anew:
+// `march recover` has asked those that were seen before, or has gone on without them.
+func (i *Instance) lookAround(ctx context.Context) {
+	epoch := i.ledger.epoch()
+	if all, err := i.ledger.registrations(ctx, epoch); err == nil { // else next time
+		i.see(all, epoch)
+	}
+}
+
+// watched notes which processes registered or left just now.
+func (i *Instance) watched(registrations []store.KV) {
+	epoch := i.ledger.epoch()
+	i.see(i.ledger.parseRegistrations(registrations, epoch), epoch)
+}
+
+// fewSeen is how many processes are searched for without an index: a watch tells of one,
+// and of each in turn where a thousand register or serve a new layout.
+const fewSeen = 4
+
+// see notes processes that are registered under an epoch.
+func (i *Instance) see(all []SeenInstance, epoch string) {
+	l := i.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := i.memory.seen
+	if epoch != "" && epoch != i.memory.seenUnder {
+		i.memory.seenUnder, seen = epoch, nil
+	}
+	seen = slices.Clone(seen)
+	var places map[SeenInstance]int // by all but Left; nil where a search is cheaper
+	if len(all) > fewSeen {
+		places = make(map[SeenInstance]int, len(seen))
+		for at, s := range seen {
+			s.Left = 0
+			places[s] = at
+		}
+	}
+	var changed []SeenInstance
+	for _, s := range all {
+		name := s
+		name.Left = 0
+		at, known := places[name]
+		if places == nil {
+			at = slices.IndexFunc(seen, func(o SeenInstance) bool { o.Left = 0; return o == name })
+			known = at >= 0
+		}
+		switch {
+		case !known:
+			if places != nil {
+				places[name] = len(seen)
+			}
+			seen, changed = append(seen, s), append(changed, s)
+		case seen[at].Left == 0 && s.Left != 0:
+			seen[at].Left = s.Left
+			changed = append(changed, s)
+		}
+	}
+	i.memory.seen = seen[max(len(seen)-maxSeen, 0):]
+	i.noteSeen(changed, i.memory.seenUnder) // under the lock: in the order of what was seen
+}
+
+// registrations returns all registered processes, and the processes that they replaced
+// without having their memory: under an epoch, or under any where that is empty.
+func (l *Ledger) registrations(ctx context.Context, epoch string) ([]SeenInstance, error) {
+	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
+	if err != nil {
+		return nil, err
+	}
+	return l.parseRegistrations(answer.Got[0], epoch), nil
+}
+
+// parseRegistrations returns the processes that registrations name. One that cannot
+// be read is logged and skipped.
+func (l *Ledger) parseRegistrations(found []store.KV, epoch string) []SeenInstance {
+	var all []SeenInstance
+	for _, kv := range found {
+		seen, err := l.parseRegistration(kv, epoch)
+		if err != nil {
+			l.refusedLog.Log(time.Now(), l.log.Warn, "a registration cannot be read", "error", err)
+		}
+		all = append(all, seen...)
+	}
+	return all
+}
+
+func (l *Ledger) parseRegistration(kv store.KV, epoch string) (all []SeenInstance, err error) {
+	key, err := l.keys.Parse(kv.Key)
+	if err != nil {
+		return nil, err
+	}
+	var v record.Registration
+	if err := record.Decode(kv, &v); err != nil {
+		return nil, err
+	}
+	if epoch != "" {
+		v.Under(epoch)
+	}
+	for _, incarnation := range v.Lost {
+		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation, Address: v.Address})
+	}
+	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Address}
+	if v.Leaving {
+		s.Left = kv.ModRevision
+	}
+	return append(all, s), nil
+}

@@ -1,0 +1,372 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/zaplog"
+)
+
+// EtcdConfig says how to reach etcd.
+type EtcdConfig struct {
+	// Endpoints are the client URLs of the cluster's members, or host:port.
+	// One at a time is used; another when it fails. No balancer belongs in
+	// between.
+	Endpoints []string
+	// Username and Password authenticate, where Username is set.
+	Username, Password string
+	// TLS secures the connection; nil is plain text.
+	TLS *tls.Config
+	// Silence is how long a watch may hear nothing, though progress was asked
+	// for, before it counts as broken. Default 10 s.
+	Silence time.Duration
+	// Tracer makes spans of calls that belong to a trace; nil makes none.
+	Tracer trace.TracerProvider
+	// Logger; nil logs nothing. The client's own log goes there from warnings up.
+	Logger hclog.Logger
+}
+
+// etcd is the Store over an etcd cluster.
+type etcd struct {
+	cfg EtcdConfig
+
+	ended atomic.Int64 // connections that ended, so far
+
+	mu struct {
+		sync.Mutex
+		member  *member // nil before the first use and after Close
+		next    int     // which endpoint is used next
+		closed  bool
+		retired []*member // replaced, not yet closed: they still have calls under way
+	}
+}
+
+// member is a client of one endpoint.
+type member struct {
+	*clientv3.Client
+	endpoint string
+}
+
+// NewEtcd returns a store over etcd. It does not connect yet. Its error is
+// Invalid.
+func NewEtcd(cfg EtcdConfig) (Store, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "etcd endpoints: none given; allowed: one or more of host:port or http(s)://host:port")
+	}
+	for _, endpoint := range cfg.Endpoints {
+		if strings.TrimSpace(endpoint) == "" || strings.ContainsAny(endpoint, " \t\n,") {
+			return nil, allocator.Errorf(allocator.Invalid, "etcd endpoints: %q; allowed: host:port or http(s)://host:port", endpoint)
+		}
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	return &etcd{cfg: cfg}, nil
+}
+
+// client returns the client in use.
+func (e *etcd) client() (*member, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.closed {
+		return nil, allocator.Errorf(allocator.Unavailable, "the connection to etcd is closed")
+	}
+	if e.mu.member != nil {
+		return e.mu.member, nil
+	}
+	endpoint := e.cfg.Endpoints[e.mu.next%len(e.cfg.Endpoints)]
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:            []string{endpoint},
+		Username:             e.cfg.Username,
+		Password:             e.cfg.Password,
+		TLS:                  e.cfg.TLS,
+		DialTimeout:          2 * time.Second,
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		// One send per try: a transaction sent again could be applied twice
+		// between our looking at the answers.
+		MaxUnaryRetries: 1,
+		Logger:          zaplog.New(e.cfg.Logger.Named("etcd-client"), hclog.Error),
+		DialOptions: append(traced(e.cfg.Tracer),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				MinConnectTimeout: 2 * time.Second,
+			}),
+			grpc.WithChainUnaryInterceptor(failFast),
+			grpc.WithStatsHandler((*endings)(e)),
+		),
+	})
+	if err != nil {
+		return nil, e.failed(nil, endpoint, err)
+	}
+	e.mu.member = &member{Client: c, endpoint: endpoint}
+	return e.mu.member, nil
+}
+
+// traced returns what makes spans of transactions. Watches and heartbeats,
+// which belong to no caller, have none.
+func traced(tracer trace.TracerProvider) []grpc.DialOption {
+	if tracer == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(noop.NewMeterProvider()),
+		otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(filters.MethodName("Txn")),
+	))}
+}
+
+// failFast makes calls fail at once, with the reason, while there is no
+// connection: the client would have them wait for their deadline, and the
+// ledger retries by itself.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+}
+
+// Close implements Store.
+func (e *etcd) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.closed = true
+	var errs []error
+	for _, m := range append(e.mu.retired, e.mu.member) {
+		if m != nil {
+			errs = append(errs, ignoreCanceled(m.Client.Close()))
+		}
+	}
+	e.mu.retired, e.mu.member = nil, nil
+	return errors.Join(errs...)
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// failed translates an error of m and, where another endpoint may do better,
+// moves on to it.
+func (e *etcd) failed(m *member, endpoint string, err error) error {
+	translated := translate(endpoint, err)
+	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled // the caller: no fault of the member's
+	if translated.Kind == allocator.Unavailable && m != nil && !gaveUp {
+		e.rotate(m)
+	}
+	return translated
+}
+
+// rotate moves on to the next endpoint, unless another call did already. Calls
+// under way on the old client run to their own deadline.
+func (e *etcd) rotate(m *member) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.member != m || len(e.cfg.Endpoints) == 1 {
+		return
+	}
+	e.mu.next++
+	e.mu.member = nil
+	e.ended.Add(1) // for us
+	e.mu.retired = append(e.mu.retired, m)
+	if len(e.mu.retired) > len(e.cfg.Endpoints) { // its calls are long over
+		_ = e.mu.retired[0].Client.Close()
+		e.mu.retired = e.mu.retired[1:]
+	}
+}
+
+// translate turns an error of etcd's client into one with a Kind.
+func translate(endpoint string, err error) *allocator.Error {
+	kind := allocator.Internal
+	s, ok := status.FromError(err)
+	code := s.Code()
+	if e := rpctypes.Error(err); !ok {
+		if etcdErr, isEtcd := e.(rpctypes.EtcdError); isEtcd {
+			code, ok = etcdErr.Code(), true
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, clientv3.ErrNoAvailableEndpoints):
+		kind = allocator.Unavailable
+	case !ok:
+	default:
+		switch code {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+			kind = allocator.Unavailable
+		case codes.ResourceExhausted: // NOSPACE, or too many requests: an operator or time mends it
+			kind = allocator.Unavailable
+		case codes.PermissionDenied:
+			kind = allocator.Denied
+		case codes.Unauthenticated:
+			kind = allocator.Unauthenticated
+		case codes.InvalidArgument, codes.FailedPrecondition:
+			if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
+				kind = allocator.Unauthenticated
+			}
+		}
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrNoSpace)
+	case kind == allocator.Unauthenticated:
+		return allocator.Errorf(kind, "etcd at %s: %w; give --etcd-user and --etcd-password-file", endpoint, err)
+	}
+	return allocator.Errorf(kind, "etcd at %s: %w", endpoint, err)
+}
+
+// Txn implements Store.
+func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
+	m, err := e.client()
+	if err != nil {
+		return Answer{}, err
+	}
+	cmps := make([]clientv3.Cmp, 0, len(txn.If))
+	for _, c := range txn.If {
+		if c.Value != nil {
+			cmps = append(cmps, clientv3.Compare(clientv3.Value(c.Key), "=", string(c.Value)))
+		}
+		if c.Value == nil || c.ModRevision != 0 {
+			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.ModRevision))
+		}
+	}
+	ended := e.ended.Load()
+	r, err := m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(ops(txn.Else)...).Commit()
+	if err != nil {
+		return Answer{}, e.failed(m, m.endpoint, err)
+	}
+	answer := Answer{Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Succeeded: r.Succeeded}
+	for _, response := range r.Responses {
+		if got := response.GetResponseRange(); got != nil {
+			kvs := make([]KV, 0, len(got.Kvs))
+			for _, kv := range got.Kvs {
+				kvs = append(kvs, KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
+			}
+			answer.Got, answer.Counts = append(answer.Got, kvs), append(answer.Counts, got.Count)
+		}
+	}
+	return answer, nil
+}
+
+func ops(in []Op) []clientv3.Op {
+	out := make([]clientv3.Op, 0, len(in))
+	for _, op := range in {
+		switch {
+		case op.Put != nil:
+			out = append(out, clientv3.OpPut(op.Put.Key, string(op.Put.Value)))
+		case op.Get != nil:
+			out = append(out, clientv3.OpGet(op.Get.Key, getOptions(*op.Get)...))
+		default:
+			out = append(out, clientv3.OpDelete(op.Delete))
+		}
+	}
+	return out
+}
+
+func getOptions(g Get) []clientv3.OpOption {
+	var opts []clientv3.OpOption
+	if g.End != "" {
+		opts = append(opts, clientv3.WithRange(g.End))
+	}
+	if g.Limit > 0 {
+		opts = append(opts, clientv3.WithLimit(g.Limit))
+	}
+	if g.Descending {
+		opts = append(opts, clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	}
+	if g.KeysOnly {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	return opts
+}
+
+// sender returns the member and the connection that answered with header. ended is how
+// many connections had ended before the request was sent.
+func (e *etcd) sender(header *etcdserverpb.ResponseHeader, ended int64) Sender {
+	o := Sender{ClusterID: header.ClusterId, MemberID: header.MemberId}
+	if e.ended.Load() == ended { // else it may have been sent on the next one
+		o.Connection = ended + 1
+	}
+	return o
+}
+
+// Status implements Store. It tries every endpoint once.
+func (e *etcd) Status(ctx context.Context) (Status, error) {
+	var last error
+	for range e.cfg.Endpoints {
+		m, err := e.client()
+		if err != nil {
+			return Status{}, err
+		}
+		ended := e.ended.Load()
+		// The client's own Status would make a connection for itself.
+		var r *etcdserverpb.StatusResponse
+		if r, err = etcdserverpb.NewMaintenanceClient(m.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{}); err == nil {
+			return Status{
+				Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Version: r.Version,
+				RaftIndex: r.RaftIndex, RaftTerm: r.RaftTerm, Size: r.DbSize, Quota: r.DbSizeQuota,
+			}, nil
+		}
+		last = e.failed(m, m.endpoint, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return Status{}, last
+}
+
+// Compact implements Store.
+func (e *etcd) Compact(ctx context.Context, revision int64) error {
+	m, err := e.client()
+	if err != nil {
+		return err
+	}
+	if _, err := m.Compact(ctx, revision); errors.Is(err, rpctypes.ErrCompacted) {
+		return ErrCompacted
+	} else if err != nil {
+		return e.failed(m, m.endpoint, err)
+	}
+	return nil
+}
+
+// endings counts the connections that end, on either side.
+type endings etcd
+
+// HandleConn implements stats.Handler.
+func (e *endings) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnEnd); ok {
+		e.ended.Add(1)
+	}
+}
+
+// HandleRPC implements stats.Handler.
+func (*endings) HandleRPC(context.Context, stats.RPCStats) {}
+
+// TagConn implements stats.Handler.
+func (*endings) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// TagRPC implements stats.Handler.
+func (*endings) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }

@@ -1,0 +1,71 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// tagCount is about how many tags there are. To count them costs etcd a walk
+// over all, so a process counts them at most every recountEvery, and adds those
+// that it creates itself; at the bound it counts again after a second, as tags
+// may have been deleted.
+type tagCount struct {
+	sync.Mutex
+	tags int64
+	at   time.Time // when they were counted
+}
+
+// MaxTags is the name of the limit on tags, as the flag and the metrics have it.
+const MaxTags = "tags"
+
+const (
+	defaultMaxTags = 2_000_000
+	recountEvery   = 10 * time.Second
+	countFullEvery = time.Second
+)
+
+// CountTags returns how many tags there are, those that cannot be read included. etcd
+// walks over all keys of tags for that. Its errors are those of attach, and Unavailable.
+func (l *Ledger) CountTags(ctx context.Context) (int64, error) {
+	if err := l.attach(ctx); err != nil {
+		return 0, err
+	}
+	within := store.Interval{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())}
+	answer, err := l.gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: 1, KeysOnly: true}})
+	if err != nil {
+		return 0, err
+	}
+	return answer.Counts[0], nil
+}
+
+// mayCreateTag returns TooMany where there are as many tags as there may be. It
+// counts the tag as created.
+func (l *Ledger) mayCreateTag(ctx context.Context, name allocator.Tag) error {
+	c := &l.tagCount
+	c.Lock()
+	defer c.Unlock()
+	every := recountEvery
+	if c.tags >= l.cfg.MaxTags {
+		every = countFullEvery
+	}
+	if c.at.IsZero() || time.Since(c.at) >= every {
+		tags, err := l.CountTags(ctx)
+		if err != nil {
+			return err
+		}
+		c.tags, c.at = tags, time.Now()
+	}
+	if c.tags >= l.cfg.MaxTags {
+		if l.cfg.TooManyTags != nil {
+			l.cfg.TooManyTags()
+		}
+		return fmt.Errorf("tag %s is not created: %w", name, allocator.OverLimit("tags in the cluster", l.cfg.MaxTags, MaxTags))
+	}
+	c.tags++
+	return nil
+}

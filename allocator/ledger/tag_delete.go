@@ -1,0 +1,91 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// DeleteTag deletes a tag's settings: no more IDs of it are leased. Its marks
+// stay, so that a tag of the same name goes on above them. Its errors
+// are NotFound, WentBack while leasing is halted, Conflict and Unavailable.
+func (l *Ledger) DeleteTag(ctx context.Context, name allocator.Tag, actor string) error {
+	state, err := l.checkNow(ctx)
+	if err != nil {
+		return err
+	}
+	txn, err := l.deletion(ctx, state, name, actor)
+	if err != nil {
+		return err
+	}
+	answer, err := l.change(ctx, txn)
+	if err == nil && answer.Succeeded {
+		return nil
+	}
+	// Unknown, or not done: either way it may be gone by now, which was wanted.
+	if _, checkErr := l.Tag(ctx, name); allocator.KindOf(checkErr) == allocator.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name)
+}
+
+// deletion returns the transaction that deletes a tag. With its settings etcd forgets
+// its largest step, its start and its skips, from which the margin of a recover follows:
+// a tag of the same name with smaller ones would issue again what the margin leaves
+// free. So a mark is raised over the margin where no room has leased above it. While
+// leasing is halted no tag is deleted: the margin of the recover to come is not known.
+//
+// Some leases are not covered: those of a later tag of that name, if a restore forgets
+// that the tag was created again; and those under changed settings, if a restore forgets
+// the change. No process knows the settings that they were leased by. The same is true of
+// every tag that had larger steps since the backup than in it. An operator who knows of
+// such a tag gives a larger --margin.
+func (l *Ledger) deletion(ctx context.Context, s *state, name allocator.Tag, actor string) (store.Txn, error) {
+	key := l.keys.Tag(name)
+	ops := []store.Op{store.OpGet(key)}
+	for _, room := range s.layout.Ever {
+		ops = append(ops, store.OpGet(l.keys.Mark(room, name)))
+	}
+	answer, err := l.gets(ctx, ops...)
+	if err != nil {
+		return store.Txn{}, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return store.Txn{}, UnknownTag(name)
+	}
+	txn := store.Txn{
+		If:   append(l.holds(s), store.Unchanged(kv)),
+		Then: []store.Op{{Delete: key}, l.audit(actor, "delete tag", key, kv.Value, nil)},
+	}
+	t, err := l.keys.DecodeTag(kv)
+	if err != nil || s.total == 0 { // no recover left a margin
+		return txn, err
+	}
+	marks := make(map[allocator.Room]record.Mark, len(s.layout.Ever))
+	furthest := raise{key: ops[1].Get.Key, cond: store.Absent(ops[1].Get.Key)}
+	for k, room := range s.layout.Ever {
+		kv, ok := answer.One(k + 1)
+		if !ok {
+			continue
+		}
+		m, err := record.DecodeMark(kv)
+		if err != nil {
+			return store.Txn{}, err
+		}
+		if marks[room] = m; m.Next >= furthest.mark.Next {
+			furthest = raise{key: kv.Key, mark: m, cond: store.Unchanged(kv)}
+		}
+	}
+	f := s.newFloor("", termsOf(t), marks)
+	if f.least > f.most {
+		txn.If = append(txn.If, furthest.cond)
+		txn.Then = append(txn.Then, store.OpPut(furthest.key, furthest.mark.Raised(f.least).Encode()))
+	}
+	return txn, nil
+}

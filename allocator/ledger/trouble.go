@@ -1,0 +1,107 @@
+package ledger
+
+import (
+	"errors"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// An answered read says nothing of writes: an etcd that is full answers reads, and a
+// journal may be full while etcd is well. So whether an instance can lease is told by
+// what its own leases and heartbeats met.
+
+// Trouble is what keeps an instance from leasing.
+type Trouble struct {
+	Err   error     // what it is, and what to do; nil where nothing does
+	Since time.Time // since when, by this process's clock; zero where Err says so, or it is not known
+}
+
+// failures are of one kind of write: since when each has failed, and why the last did.
+type failures struct {
+	since, last time.Time
+	err         error
+}
+
+// note takes note of how a write ended.
+func (f *failures) note(now time.Time, err error) {
+	switch {
+	case err == nil:
+		*f = failures{}
+	case f.err == nil:
+		*f = failures{since: now, last: now, err: err}
+	default:
+		f.last, f.err = now, err
+	}
+}
+
+// failuresLast is for how long a lease that failed counts where no other has been
+// tried since: the longest pause between two tries of a chain in need is a fraction
+// of it. Nothing else says that a lease would go well by now.
+const failuresLast = 10 * time.Second
+
+// Trouble returns what keeps this instance from leasing, as far as that is no matter of
+// one tag: leasing is halted, say, the journal cannot be written, or etcd takes no
+// writes.
+func (i *Instance) Trouble() Trouble {
+	l := i.ledger
+	journal := i.journalReady()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	leases, beats := &i.memory.leases, &i.memory.beats
+	if leases.err != nil && allocator.Elapsed(leases.last, time.Now()) > failuresLast {
+		*leases = failures{}
+	}
+	switch err, looks := l.refusal(), &i.memory.looks; {
+	case err != nil && (l.mu.state.halted != nil || leases.err == nil && beats.err == nil && looks.err == nil):
+		return Trouble{Err: err}
+	case journal != nil:
+		return Trouble{journal, leases.since}
+	case leases.err != nil:
+		return Trouble{leases.err, leases.since}
+	case looks.err != nil:
+		return Trouble{looks.err, looks.since}
+	case beats.err != nil:
+		return Trouble{beats.err, beats.since}
+	default:
+		return Trouble{Err: err}
+	}
+}
+
+// noted takes note that a lease cannot be made because of err, whatever its tag, and
+// returns err.
+func (i *Instance) noted(err error) error {
+	if err != nil {
+		i.ledger.mu.Lock()
+		defer i.ledger.mu.Unlock()
+		i.memory.leases.note(time.Now(), err)
+	}
+	return err
+}
+
+// looked takes note of how a probe ended. In an idle instance nothing else shows that a
+// lease would fail because a key cannot be read. Errors that Leasable returns need no
+// note.
+func (i *Instance) looked(err error) {
+	_, unusable := errors.AsType[*UnusableError](err)
+	if _, damaged := errors.AsType[*record.KeyError](err); !damaged || unusable {
+		err = nil
+	}
+	i.ledger.mu.Lock()
+	defer i.ledger.mu.Unlock()
+	i.memory.looks.note(time.Now(), err)
+}
+
+// beaten takes note of how a heartbeat ended.
+func (i *Instance) beaten(err error) {
+	i.ledger.mu.Lock()
+	defer i.ledger.mu.Unlock()
+	i.memory.beats.note(time.Now(), err)
+}
+
+// Damage returns what a key that cannot be read stops, and what to do about it.
+// migration is the ID of the migration that is under way, empty for none.
+func (l *Ledger) Damage(key, migration string) record.Damage {
+	return l.keys.Damage(key, l.historyVersion(), migration)
+}

@@ -1,0 +1,284 @@
+package ledger_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// later is what a newer version of the program may have written.
+const later = `{"format":99,"build":"v9.9.9","name":5}`
+
+// oldID is the ID of a migration and of an audit entry that cannot be read.
+const oldID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+// keysOf returns the keys that a list passed over, without the cluster's prefix.
+func keysOf(t *testing.T, bad []record.KeyError) (keys []string) {
+	t.Helper()
+	for _, b := range bad {
+		if strings.Count(b.Error(), b.Key) != 1 || !strings.HasPrefix(b.Error(), "key ") {
+			t.Errorf("%v does not name key %s once", &b, b.Key)
+		}
+		keys = append(keys, strings.TrimPrefix(b.Key, prefix))
+	}
+	return keys
+}
+
+// One value that could not be read, or a key that is no key of the program, stopped
+// every list, every plan and recover. They pass over it and name it; what needs the
+// value itself fails and says so.
+func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	for _, tag := range []allocator.Tag{"u", "v"} {
+		c.tag(tag, func(*record.TagSettings) {})
+	}
+	p, q := c.startAs("a", "one"), c.startAs("b", "two")
+	for _, p := range []*process{p, q} {
+		for _, tag := range []allocator.Tag{"t", "u", "v"} {
+			if _, err := p.tryLease(tag, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.move("100 a=0-50 b=55-100")
+	c.move("100 a=0-50 b=50-100")
+	mark := c.value("marks/b/v")
+	strays := []string{"tags/Bad Name", "rooms/Bad Room/x", "rooms/a", "alive/what", "migrations/zz",
+		"audit/!", "audit/zz"}
+	old := c.value("layouts/0000000000000000001")
+	for _, key := range append(strays,
+		"layouts/0000000000000000001", "tags/u", "rooms/b/newer", "marks/b/v", "migrations/"+oldID, "audit/"+oldID) {
+		c.corrupt(key, []byte(later))
+	}
+	lists := func(what string, got []string, err error, bad []record.KeyError, want ...string) {
+		t.Helper()
+		keys := keysOf(t, bad)
+		slices.Sort(keys)
+		if slices.Sort(want); err != nil || !slices.Equal(keys, want) {
+			t.Errorf("%s: %q and the keys %q, want %q; %v", what, got, keys, want, err)
+		}
+	}
+
+	var names []string
+	bad, err := c.admin.EachTag(bg, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+		names = append(names, string(t.Name))
+		return nil
+	})
+	lists("each tag", names, err, bad, "tags/Bad Name", "tags/u", "marks/b/v")
+	if !slices.Equal(names, []string{"t"}) {
+		t.Errorf("each tag: %q", names)
+	}
+	for n := 1; n <= 3; n++ {
+		tags, bad, err := c.admin.Tags(bg, "", "", 0, n)
+		want := []string{"tags/Bad Name"}
+		if n > 1 { // it lies between the two
+			want = append(want, "tags/u")
+		}
+		last := []allocator.Tag{"t", "v", "v"}[n-1]
+		lists("tags", nil, err, bad, want...)
+		if len(tags) != min(n, 2) || tags[0].Name != "t" || tags[len(tags)-1].Name != last {
+			t.Errorf("%d tags: %+v", n, tags)
+		}
+	}
+	instances, bad, err := c.admin.Instances(bg, "")
+	lists("instances", nil, err, bad, "rooms/Bad Room/x", "rooms/a", "rooms/b/newer", "alive/what")
+	if len(instances) != 3 || instances[1].ID() != "b/newer" || instances[1].Version != 0 ||
+		instances[1].Unreadable == nil || instances[2].Unreadable != nil {
+		t.Errorf("%+v", instances)
+	}
+	if !strings.Contains(instances[1].Unreadable.Error(), "written by version v9.9.9") {
+		t.Error(instances[1].Unreadable)
+	}
+	layouts, bad, err := c.admin.Layouts(bg, 0, 10)
+	if lists("layouts", nil, err, bad, "layouts/0000000000000000001"); len(layouts) != 2 {
+		t.Errorf("%+v", layouts)
+	}
+	_, bad, err = c.admin.Migrations(bg, "", 10)
+	lists("migrations", nil, err, bad, "migrations/"+oldID, "migrations/zz")
+	for _, n := range []int{1, 2, 3, 4, 10} {
+		before := ""
+		var all []record.AuditEntry
+		var passed []record.KeyError
+		for {
+			page, bad, err := c.admin.Audits(bg, before, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all, passed = append(all, page...), append(passed, bad...); len(page) < n {
+				break
+			}
+			before = page[n-1].ID
+		}
+		if lists("audit", nil, nil, passed, "audit/!", "audit/zz", "audit/"+oldID); len(all) != 6 {
+			t.Errorf("%d audit entries by %d", len(all), n)
+		}
+	}
+
+	_, err = p.tryLease("u", 10)
+	wantKind(t, err, allocator.Internal, "tags/u", "format 99", "v9.9.9")
+	_, err = q.tryLease("v", 10)
+	wantKind(t, err, allocator.Internal, "marks/b/v")
+	for _, p := range []*process{p, q} {
+		p.lease(10)
+	}
+	_, err = open(t, c.mem.Open()).Join(bg, ledger.Registration{Room: "b", Name: "newer", Build: "test"})
+	wantKind(t, err, allocator.Internal, "rooms/b/newer", "v9.9.9")
+
+	// With the mark repaired recover goes on, too: an instance that cannot be asked
+	// is one that did not answer.
+	c.corrupt("marks/b/v", mark)
+	c.corrupt("layouts/0000000000000000001", old)
+	for _, stray := range []string{"audit/!", "audit/zz", "alive/what", "migrations/zz"} { // the check would complain
+		c.corrupt(stray, nil)
+	}
+	report, err := c.recover(c.mem.Open(), []*process{p, q})
+	wantKind(t, err, allocator.Refused, "--without b/newer")
+	all := []string{"rooms/Bad Room/x", "rooms/a", "rooms/b/newer", "tags/Bad Name", "tags/u"}
+	lists("recover", nil, nil, report.Unreadable, all...)
+	report, err = c.recover(c.mem.Open(), []*process{p, q}, without("b/newer"))
+	lists("recover", nil, err, report.Unreadable, all...)
+	for _, p := range []*process{p, q} {
+		p.lease(10)
+	}
+	for _, key := range []string{
+		"tags/Bad Name", "rooms/Bad Room/x", "rooms/a", "tags/u", "migrations/" + oldID, "audit/" + oldID,
+	} {
+		c.corrupt(key, nil)
+	}
+	if instances, bad, err := c.admin.Instances(bg, ""); err != nil || len(bad) > 0 || len(instances) != 2 {
+		t.Errorf("after the recover: %+v, %v, %v", instances, bad, err)
+	}
+	c.check()
+}
+
+// An instance whose registration cannot be read can be forgotten, also where it is
+// not even JSON: the audit then has it as a text. It made the program panic.
+func TestForgetUnreadable(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	for _, value := range []string{later, "garbage", "\xff"} {
+		c.corrupt("rooms/b/newer", []byte(value))
+		if err := c.admin.Forget(bg, "b", "newer", "ann"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, bad, err := c.admin.Audits(bg, "", 3)
+	if err != nil || len(bad) > 0 || entries[1].From != `"garbage"` || entries[2].From != later {
+		t.Errorf("%+v, %v, %v", entries, bad, err)
+	}
+	c.check()
+}
+
+// What a newer version of the program keeps in a value survives a change by this
+// one, byte for byte.
+func TestChangesKeepUnknownFields(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	const field = `,"new":{"b" : "<é>", "a":[0.10]}`
+	add := func(key string) {
+		t.Helper()
+		value := string(c.value(key))
+		c.corrupt(key, []byte(value[:len(value)-1]+field+"}"))
+	}
+	kept := func(key string) {
+		t.Helper()
+		if value := string(c.value(key)); !strings.HasSuffix(value, field+"}") {
+			t.Errorf("%s lost the field: %s", key, value)
+		}
+	}
+	p := c.startAs("a", "one")
+	p.lease(10)
+	journals := func(required bool) {
+		t.Helper()
+		set := func(s *record.ClusterSettings) error { s.RequireJournal = required; return nil }
+		if _, err := c.admin.UpdateSettings(bg, set, "ann"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	journals(true)
+	add("settings")
+	journals(false)
+	kept("settings")
+	add("tags/t")
+	c.update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
+	if _, err := c.admin.SkipTag(bg, "t", nil, 5000, false, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	kept("tags/t")
+	add("rooms/a/one")
+	p.lease(10) // finds it changed
+	if err := p.Serve(bg, 2); err != nil {
+		t.Fatal(err)
+	}
+	kept("rooms/a/one")
+	from, err := c.admin.Refresh(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := lay(t, "100 a=0-40 b=50-100")
+	moves := []record.Move{{Kind: "retract", Layout: target}}
+	m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: target, Moves: moves}, "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("migrations/" + m.ID)
+	if m, err = c.admin.Migration(bg, m.ID); err == nil {
+		_, err = c.admin.MakeMove(bg, m, store.KV{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept("migrations/" + m.ID)
+	add("identity")
+	p.lease(10)
+	// A process that takes another one's place says what is true of itself.
+	c.startAs("a", "one").lease(10)
+	if value := string(c.value("rooms/a/one")); strings.Contains(value, `"new"`) {
+		t.Errorf("the next process of the name took over what it does not know: %s", value)
+	}
+	c.check()
+}
+
+// An ID of which the layout of its era cannot be read, or is missing, was said never to
+// have been leased. Now the layouts that would tell are named, and the rooms with an era
+// that has the ID.
+func TestOriginInADamagedHistory(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, q := c.start("a"), c.start("b")
+	p.lease(10)
+	q.lease(10)
+	c.move("100 a=0-40 b=50-100")
+	p.lease(10)
+	c.move("100 a=0-45 b=50-100")
+	c.move("100 a=0-46 b=50-100") // nothing is leased without the layout before the current one
+	second := c.issued["t"]["a"][1].Last()
+	const first, newer = "layouts/0000000000000000001", "layouts/0000000000000000002"
+	was := map[string][]byte{first: c.value(first), newer: c.value(newer)}
+	for _, test := range []struct {
+		key   string
+		value []byte
+		id    int64
+		why   string
+	}{
+		{first, []byte(later), 1, "v9.9.9"}, {newer, []byte(later), second, "v9.9.9"}, {newer, nil, second, "it is missing"},
+	} {
+		c.corrupt(test.key, test.value)
+		got, err := c.admin.Origin(bg, "t", test.id)
+		if err != nil || got.Room != "" || !slices.Equal(got.Rooms, []allocator.Room{"a"}) ||
+			!slices.Equal(keysOf(t, got.Unreadable), []string{test.key}) || !strings.Contains(got.Unreadable[0].Error(), test.why) {
+			t.Errorf("ID %d without %s: %+v, %v", test.id, test.key, got, err)
+		}
+		_, err = c.admin.Origin(bg, "t", 1_000_000)
+		wantKind(t, err, allocator.NotFound, "was never leased")
+		c.corrupt(test.key, was[test.key])
+	}
+	mark := c.value("marks/a/t")
+	c.corrupt("marks/a/t", []byte(later))
+	_, err := c.admin.Origin(bg, "t", 1)
+	wantKind(t, err, allocator.Internal, "key "+prefix+"marks/a/t")
+	c.corrupt("marks/a/t", mark)
+	c.check()
+}

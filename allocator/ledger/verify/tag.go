@@ -1,0 +1,180 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// checker checks the rules that a cluster must keep. It is pure: it takes the values that
+// were read, and tells add each problem. It is the only checker: a live cluster (Verify)
+// and a Dump (Problems) go through it.
+type checker struct {
+	add func(format string, args ...any)
+
+	layouts map[int64]allocator.Layout // the history that is kept
+	oldest  int64                      // the least version of it, 0 before the first
+	ever    []allocator.Room           // all rooms that any layout's list has, sorted
+	last    record.Layout              // of the history, zero before the first
+	inForce record.Layout              // the layout in the snapshot that the tag is from; zero where it cannot be read
+}
+
+// version checks the next layout of the history: versions grow, and rooms that
+// ever were stay so.
+func (c *checker) version(r record.Layout) {
+	if r.Layout.Version <= c.last.Layout.Version {
+		c.add("layout version %d follows version %d in the history", r.Layout.Version, c.last.Layout.Version)
+	}
+	for _, room := range slices.Concat(c.last.Ever, r.Layout.Rooms()) {
+		if !slices.Contains(r.Ever, room) {
+			c.add("layout version %d: room %s is not among those that ever were, %v", r.Layout.Version, room, r.Ever)
+		}
+	}
+	if !r.AtLeast(c.last) {
+		c.add("layout version %d: the narrowest range of all, %d, and the largest boundary, %d, are not",
+			r.Layout.Version, r.NarrowestRange, r.LargestBoundary)
+	}
+	if c.layouts == nil {
+		c.layouts, c.oldest = make(map[int64]allocator.Layout), r.Layout.Version
+	}
+	c.layouts[r.Layout.Version] = r.Layout
+	c.ever = record.Union(c.ever, r.Ever)
+	c.last = r
+}
+
+// current checks that the layout in force is the last of the history.
+func (c *checker) current(r record.Layout) {
+	c.inForce = r
+	c.ever = record.Union(c.ever, r.Ever)
+	switch last := c.last; {
+	case c.oldest == 0:
+		c.add("the history of layouts is empty")
+	case last.Layout.Version != r.Layout.Version || !last.Layout.Equal(r.Layout) || !slices.Equal(last.Ever, r.Ever):
+		c.add("the layout %v, rooms that ever were %v, is not the last of the history, %v, %v",
+			r.Layout, r.Ever, last.Layout, last.Ever)
+	}
+}
+
+// served checks that an instance serves no layout that is still to come. An older
+// one may be gone from the history.
+func (c *checker) served(room allocator.Room, name allocator.Instance, version int64) {
+	if version > c.last.Layout.Version {
+		c.add("instance %s/%s serves layout version %d; there is no such layout", room, name, version)
+	}
+}
+
+// tagState is what one snapshot says of a tag.
+type tagState struct {
+	settings *record.Tag // nil where they are deleted, or cannot be read
+	marks    map[allocator.Room]markState
+}
+
+type markState struct {
+	record.Mark
+	revision int64 // the key's mod revision, 0 where it is not known
+}
+
+// leasedEra is an era of a room.
+type leasedEra struct {
+	record.Era
+	room allocator.Room
+}
+
+func (e leasedEra) String() string {
+	return fmt.Sprintf("room %s version %d [%d, %d)", e.room, e.Version, e.First, e.End)
+}
+
+// tag checks the marks of a tag.
+func (c *checker) tag(name allocator.Tag, s tagState) {
+	var all []leasedEra
+	for _, room := range slices.Sorted(maps.Keys(s.marks)) {
+		mark := s.marks[room]
+		if _, was := slices.BinarySearch(c.ever, room); !was && len(mark.Eras) > 0 {
+			// One that was only raised is of an instance that a recover went on without.
+			c.add("tag %s has a mark of room %s, which never was", name, room)
+		}
+		// A lease compares the tag's settings, so the limit binds each lease that was
+		// made after them; one from before may lie above a limit that was lowered
+		// since. A mark that was raised (by a recover, say) is no lease.
+		if t := s.settings; t != nil && mark.revision > t.KV.ModRevision && mark.Next == mark.Last().End && mark.Next > t.Settings.Limit {
+			c.add("tag %s room %s: next %d above the tag's limit %d", name, room, mark.Next, t.Settings.Limit)
+		}
+		for _, era := range mark.Eras {
+			e := leasedEra{era, room}
+			c.era(name, e)
+			all = append(all, e)
+		}
+		if f := c.inForce; mark.Last().Version > f.Layout.Version && f.Revision > 0 ||
+			mark.Last().Version == f.Layout.Version && f.Revision > 0 && mark.Stamp.Revision > f.Revision {
+			c.add("tag %s room %s: the stamp of layout version %d, revision %d, but the layout in force is version %d at revision %d",
+				name, room, mark.Last().Version, mark.Stamp.Revision, f.Layout.Version, f.Revision)
+		}
+	}
+	c.disjoint(name, all)
+}
+
+// era checks an era against its layout. One that is older than the history says
+// nothing.
+func (c *checker) era(tag allocator.Tag, e leasedEra) {
+	l, ok := c.layouts[e.Version]
+	r, in := l.Ranges[e.room]
+	switch {
+	case !ok && e.Version < c.oldest:
+	case !ok || !in:
+		c.add("tag %s: %v: there is no such layout, or the room is not in it", tag, e)
+	case !r.Contains(e.First%l.Boundary) || !r.Contains((e.End-1)%l.Boundary):
+		c.add("tag %s: %v does not begin and end with an ID of %v mod %d", tag, e, r, l.Boundary)
+	}
+}
+
+// disjoint checks that no two eras may have leased one ID. Eras of one layout are
+// of rooms with disjoint ranges. Eras of two layouts share no ID between
+// their first and their last: the first lease of a room under the later one was
+// above all that was leased under the earlier one. It goes through them by their
+// first IDs and compares each with those that have not ended there.
+func (c *checker) disjoint(tag allocator.Tag, all []leasedEra) {
+	slices.SortStableFunc(all, func(a, b leasedEra) int { return cmp.Compare(a.First, b.First) })
+	var open []leasedEra
+	for _, b := range all {
+		open = slices.DeleteFunc(open, func(a leasedEra) bool { return a.End <= b.First })
+		for _, a := range open {
+			if a.Version != b.Version {
+				c.add("tag %s: %v and %v may both have leased %d", tag, a, b, b.First)
+			}
+		}
+		open = append(open, b)
+	}
+}
+
+// DumpProblems returns what does not hold in d that must.
+func DumpProblems(d *record.Dump) []string {
+	var problems []string
+	c := &checker{add: func(format string, args ...any) {
+		problems = append(problems, fmt.Sprintf(format, args...))
+	}}
+	if d.UUID == "" || d.ClusterID == 0 {
+		c.add("identity %q in etcd cluster %x", d.UUID, d.ClusterID)
+	}
+	for _, r := range d.History {
+		c.version(r)
+	}
+	c.current(d.Layout)
+	if d.Audits < min(len(d.History), record.MaxAudits) {
+		c.add("%d layouts, but %d audit entries", len(d.History), d.Audits)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Marks)) {
+		s := tagState{marks: make(map[allocator.Room]markState, len(d.Marks[name]))}
+		if t, ok := d.Tags[name]; ok {
+			s.settings = &t
+		}
+		for room, mark := range d.Marks[name] {
+			s.marks[room] = markState{Mark: mark}
+		}
+		c.tag(name, s)
+	}
+	return problems
+}

@@ -1,0 +1,258 @@
+// Package verify checks the keys of a cluster in etcd. It checks that every key can be
+// read, that the history of layouts is whole, and that no two eras of a tag can have leased
+// the same ID. It reads keys and values through packages store and record. It shares no
+// code with the protocol (package ledger) that wrote them.
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Report is what Verify saw and what it found wrong.
+type Report struct {
+	Layouts   int64 // in the history
+	Rooms     int64 // that ever were
+	Tags      int64 // with settings
+	Marks     int64
+	Eras      int64 // in the marks
+	Instances int64 // registered
+
+	Halt record.HaltRecord // zero while leasing is not halted
+
+	Settings    record.ClusterSettings
+	Unconfirmed []record.InstanceID // that lease nothing before their marks are confirmed
+
+	Problems []string // the first MaxProblems
+	More     int64    // problems besides those
+}
+
+// MaxProblems is how many problems a report holds.
+const MaxProblems = 1000
+
+// Options say how to verify. The zero value is good.
+type Options struct {
+	PageSize int64          // how many keys of a list are read at once; 0 stands for 1,000
+	Progress func(Progress) // is called after each page; nil for nothing
+}
+
+// Progress is how far Verify is.
+type Progress struct {
+	Tags, Marks, Eras int64  // so far
+	At                string // all names below this were looked at
+	Problems          int64
+}
+
+const (
+	// verifyPage is how many keys of a room are read at once, and verifyKeys
+	// how many of all rooms: a key and its value have a kilobyte at most.
+	verifyPage = 1000
+	verifyKeys = 16_000
+)
+
+// Run reads a live cluster and checks what must hold in it: see DESIGN
+// section 3. It reads every key, and says of each that cannot be read what that
+// stops and what to do. It holds a page of keys at a time, and all layouts; a small
+// cluster it reads in a handful of round trips. Where the cluster could not be read to its end, Run returns an
+// error and what was found until then.
+//
+// A cluster moves while it is read. The marks of a tag are from one snapshot, and that
+// snapshot shows the layout that they are checked against: the reading transaction
+// compares the layout. If it is another one, the rest of the history is read, and then
+// the page again. Different tags may be from different snapshots; nothing that is
+// checked spans two tags.
+func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, error) {
+	v := &verification{
+		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress, pagers: make(map[string]*store.Pager),
+	}
+	v.checker.add = v.add
+	err := v.run(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("verify: %w", ctx.Err())
+	}
+	v.report.Layouts, v.report.Rooms = int64(len(v.checker.layouts)), int64(len(v.checker.ever))
+	return v.report, err
+}
+
+// verification is one run of Verify.
+type verification struct {
+	cluster  *record.Cluster
+	page     int64
+	progress func(Progress)
+	report   Report
+	checker  checker
+
+	layout store.KV // the key, as the history was last read with it; no ModRevision: it is not there
+	fresh  bool     // whether layout was read
+	newest store.KV // the last key of the history
+
+	current int64  // the version of the layout, as it was last read; 0 where it cannot be read
+	active  string // the ID of the migration that was under way at first, empty for none
+
+	pagers map[string]*store.Pager // by prefix
+}
+
+// add adds a problem, of a bounded length.
+func (v *verification) add(format string, args ...any) {
+	v.problem("%s", record.Cut(fmt.Sprintf(format, args...)))
+}
+
+func (v *verification) problem(format string, args ...any) {
+	if len(v.report.Problems) == MaxProblems {
+		v.report.More++
+		return
+	}
+	v.report.Problems = append(v.report.Problems, fmt.Sprintf(format, args...))
+}
+
+func (v *verification) run(ctx context.Context) error {
+	if err := v.cluster.Attach(ctx); err != nil {
+		damaged, is := errors.AsType[*record.KeyError](err)
+		if !is {
+			return err
+		}
+		v.unreadable(damaged.Key, damaged)
+	}
+	for _, part := range []func(context.Context) error{v.singles, v.tags, v.lists, v.strays} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rooms returns the rooms of which marks are read. A transaction holds an operation
+// for each; etcd takes maxOps.
+func (v *verification) rooms() []allocator.Room {
+	if len(v.checker.ever) > allocator.MaxRooms {
+		return v.checker.ever[:allocator.MaxRooms] // the lists shrank, which was reported
+	}
+	return v.checker.ever
+}
+
+// underLayout reads gets in one snapshot that shows the layout up to which the
+// history was read. It calls gets again, after reading the history on, when the
+// layout has changed.
+func (v *verification) underLayout(ctx context.Context, gets func(rooms []allocator.Room) []store.Op) (store.Answer, error) {
+	for {
+		unmoved := store.Absent(v.cluster.Keys.Layout())
+		if v.layout.ModRevision != 0 {
+			unmoved = store.Unchanged(v.layout)
+		}
+		answer, err := v.cluster.Read(ctx, store.Txn{If: []store.Cond{unmoved}, Then: gets(v.rooms())})
+		if err != nil || answer.Succeeded {
+			return answer, err
+		}
+		if err := v.history(ctx); err != nil {
+			return store.Answer{}, err
+		}
+	}
+}
+
+// tags checks all tags, chunk by chunk. A chunk is the names from lo up to hi,
+// exclusive; hi is empty for no bound.
+func (v *verification) tags(ctx context.Context) error {
+	for lo := ""; ; {
+		tags, hi, err := v.chunk(ctx, lo)
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(tags)) {
+			v.checker.tag(name, *tags[name])
+		}
+		if v.progress != nil {
+			v.progress(Progress{
+				Tags: v.report.Tags, Marks: v.report.Marks, Eras: v.report.Eras, At: hi,
+				Problems: int64(len(v.report.Problems)) + v.report.More,
+			})
+		}
+		if lo = hi; hi == "" {
+			return nil
+		}
+	}
+}
+
+// chunk reads the tags from lo on: so many that no list has more than a page of
+// them.
+func (v *verification) chunk(ctx context.Context, lo string) (tags map[allocator.Tag]*tagState, hi string, err error) {
+	k := v.cluster.Keys
+	rooms := v.rooms()
+	limit := max(1, min(v.page, verifyKeys/int64(len(rooms)+1)))
+	pagers := []*store.Pager{v.pager(k.Tags())}
+	for _, room := range rooms {
+		pagers = append(pagers, v.pager(k.Marks(room)))
+	}
+	if hi, err = store.EndOfAll(ctx, pagers, lo, limit); err != nil {
+		return nil, "", err
+	}
+	answer, err := v.underLayout(ctx, func(rooms []allocator.Room) []store.Op { // a new room perhaps
+		ops := []store.Op{store.Within(k.Tags(), lo, hi)}
+		for _, room := range rooms {
+			ops = append(ops, store.Within(k.Marks(room), lo, hi))
+		}
+		return ops
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	tags = make(map[allocator.Tag]*tagState)
+	for _, kvs := range answer.Got {
+		for _, kv := range kvs {
+			v.take(tags, kv)
+		}
+	}
+	return tags, hi, nil
+}
+
+// pager returns the pager of a list.
+func (v *verification) pager(prefix string) *store.Pager {
+	if v.pagers[prefix] == nil {
+		v.pagers[prefix] = &store.Pager{Read: v.cluster.Gets, Prefix: prefix}
+	}
+	return v.pagers[prefix]
+}
+
+// take adds a mark, or settings, to the state of its tag.
+func (v *verification) take(tags map[allocator.Tag]*tagState, kv store.KV) {
+	key, err := v.cluster.Keys.Parse(kv.Key)
+	if err != nil {
+		v.unreadable(kv.Key, err)
+		return
+	}
+	s, ok := tags[key.Tag]
+	if !ok {
+		s = &tagState{marks: make(map[allocator.Room]markState)}
+		tags[key.Tag] = s
+	}
+	if key.Kind == "tags" {
+		v.report.Tags++
+		t, err := v.cluster.Keys.DecodeTag(kv)
+		if err != nil {
+			v.unreadable(kv.Key, err)
+			return
+		}
+		s.settings = &t
+		return
+	}
+	v.report.Marks++
+	mark, err := record.DecodeMark(kv)
+	if err != nil {
+		v.unreadable(kv.Key, err)
+		return
+	}
+	v.report.Eras += int64(len(mark.Eras))
+	s.marks[key.Room] = markState{Mark: mark, revision: kv.ModRevision}
+}
+
+// page reads up to n keys from key up to end.
+func page(key, end string, n int64) store.Op {
+	return store.Op{Get: &store.Get{Interval: store.Interval{Key: key, End: end}, Limit: n}}
+}

@@ -1,0 +1,68 @@
+package plan
+
+import (
+	"math/bits"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Picture draws a layout as one line of width characters between brackets:
+// each room's stretch in proportion, gaps as dots. A stretch begins with the
+// room's name, where that fits, and goes on with the name's last character. A
+// room and a gap get at least one character each, and the line more than width
+// where that is too narrow. The same room looks the same in every picture; what
+// stands where exactly is the legend's to say.
+//
+//	[aaaaaaaaaabbbbbb....eu-111111]
+func Picture(l allocator.Layout, width int) string {
+	if err := l.Validate(); err != nil {
+		return "[" + err.Error() + "]"
+	}
+	type stretch struct {
+		name  string // "" for a gap
+		upper int64
+	}
+	var all []stretch
+	var at int64
+	for _, room := range l.Rooms() {
+		r := l.Ranges[room]
+		if at < r.Lower {
+			all = append(all, stretch{upper: r.Lower})
+		}
+		all = append(all, stretch{string(room), r.Upper})
+		at = r.Upper
+	}
+	if at < l.Boundary {
+		all = append(all, stretch{upper: l.Boundary})
+	}
+
+	width = max(width, len(all))
+	var bar strings.Builder
+	bar.WriteByte('[')
+	drawn := 0
+	for i, s := range all {
+		end := nearest(s.upper, int64(width), l.Boundary)
+		end = min(max(end, drawn+1), width-(len(all)-1-i)) // one for this, one for each to come
+		n := end - drawn
+		drawn = end
+		switch {
+		case s.name == "":
+			bar.WriteString(strings.Repeat(".", n))
+		case n < len(s.name):
+			bar.WriteString(strings.Repeat(s.name[len(s.name)-1:], n))
+		default:
+			bar.WriteString(s.name + strings.Repeat(s.name[len(s.name)-1:], n-len(s.name)))
+		}
+	}
+	bar.WriteByte(']')
+	return bar.String()
+}
+
+// nearest returns v*width/boundary, rounded, for 0 <= v <= boundary.
+func nearest(v, width, boundary int64) int {
+	hi, lo := bits.Mul64(uint64(v), uint64(width))
+	lo, carry := bits.Add64(lo, uint64(boundary)/2, 0)
+	quotient, _ := bits.Div64(hi+carry, lo, uint64(boundary))
+	return int(quotient)
+}

@@ -1,0 +1,200 @@
+// Package plan finds the moves from one layout to another. It is pure: two layouts in, a
+// list of moves out. The console makes the moves and waits between them. A plan promises:
+//
+//  1. Every move's layout is valid, and a room that is in From and in Target
+//     has a range in each.
+//  2. Every residue that a room gains by a move was held by no other room in the
+//     layout before, unless the move is a switch. The console waits for the instances
+//     of the rooms in Loses before the next move. So no two rooms ever issue the same
+//     residue at once.
+//  3. A drained room is gone after the first move, and an added one appears in the
+//     last. If no room stays, drained and added rooms meet in between, as a layout
+//     without rooms is not valid.
+//  4. A plan without --atomic is refused only if no sequence of moves exists. That is
+//     so under one boundary if each residue is the only one of its room, and no room
+//     can go before another comes.
+//
+// Uniqueness of IDs does not depend on any of this: see package ledger.
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+)
+
+// MoveKind says what a move does to the ranges.
+type MoveKind string
+
+const (
+	// Retract: ranges only shrink or go away.
+	Retract MoveKind = "retract"
+	// Expand: ranges only grow or appear, into residues that were free.
+	Expand MoveKind = "expand"
+	// Shift: residues are gained and lost by one move, the gained ones all
+	// from what was free: a range goes elsewhere, or one grows where another
+	// shrinks.
+	Shift MoveKind = "shift"
+	// Switch: residues pass from room to room at once, or the boundary changes,
+	// so the retract promise is not given: a residue may still be issued by the
+	// room that lost it until that room's instances have all reported.
+	Switch MoveKind = "switch"
+)
+
+// Move is one change of layout.
+type Move struct {
+	Kind MoveKind
+	// Layout after the move. Its Version is the one it will have: From's plus
+	// 1 for the first move, plus 2 for the second.
+	Layout allocator.Layout
+	// Loses are the rooms that lose residues by the move, the drained ones
+	// too, by lower: before the next move (of this plan, or of the plan back
+	// that takes its place) every registered instance of theirs must have
+	// reported Layout.
+	Loses []allocator.Room
+	// Why is one sentence for operators.
+	Why string
+}
+
+// Plan is how to get From From to Target. Its layouts are its own: they share
+// nothing with what New was given.
+type Plan struct {
+	From   allocator.Layout // the layout, by version, that the plan is made for; it fits no other
+	Target allocator.Layout // Version is the last move's
+	Atomic bool             // asked for in one move
+	Moves  []Move           // at least one, but for a plan back from where it began
+}
+
+// New finds moves from one layout to another, as few as it can. With atomic
+// it is always a single move, of whatever kind that is. A changed boundary is a
+// single switch too, as residues of two boundaries cannot be compared. Target's
+// Version is not looked at. Its errors are Invalid (either layout is; they are
+// equal) and Refused (no sequence exists that keeps the promises above).
+func New(from, target allocator.Layout, atomic bool) (Plan, error) {
+	if err := from.Validate(); err != nil {
+		return Plan{}, allocator.Errorf(allocator.Invalid, "from: %w", err)
+	}
+	if from.Version < 1 {
+		return Plan{}, allocator.Errorf(allocator.Invalid, "from: layout version %d; allowed: 1 or more, a layout that is stored", from.Version)
+	}
+	if err := target.Validate(); err != nil {
+		return Plan{}, allocator.Errorf(allocator.Invalid, "target: %w", err)
+	}
+	if from.Equal(target) {
+		return Plan{}, allocator.Errorf(allocator.Invalid,
+			"target: boundary %d, %s is the current layout, version %d; allowed: one that differs",
+			target.Boundary, ListRanges(target), from.Version)
+	}
+	layouts := []allocator.Layout{target}
+	if from.Boundary == target.Boundary && !atomic {
+		if layouts = shortest(from, target); layouts == nil {
+			return Plan{}, refused(from, target)
+		}
+	}
+	p := Plan{From: cloneLayout(from), Atomic: atomic}
+	before := p.From
+	for _, l := range layouts {
+		l = cloneLayout(l)
+		l.Version = before.Version + 1
+		p.Moves = append(p.Moves, newMove(before, l, target))
+		before = l
+	}
+	p.Target = cloneLayout(before)
+	return p, nil
+}
+
+// Back is the plan of an abort: from where a migration stands to where it
+// began, by moves if there are any and by one switch if not. Where nothing was
+// moved yet it has no moves. Its first move must wait for the Loses of the move
+// it follows, like any other: residues that were just given up may be in it.
+func Back(current, original allocator.Layout) (Plan, error) {
+	if current.Validate() == nil && current.Equal(original) {
+		return Plan{From: cloneLayout(current), Target: cloneLayout(current)}, nil
+	}
+	p, err := New(current, original, false)
+	if err != nil && allocator.KindOf(err) == allocator.Refused {
+		return New(current, original, true)
+	}
+	return p, err
+}
+
+// newMove describes the step from one layout to the next on the way to target.
+func newMove(before, after, target allocator.Layout) Move {
+	m := Move{Kind: kindOf(before, after), Layout: after}
+	for _, room := range before.Rooms() {
+		if before.Boundary != after.Boundary || !within(before.Ranges[room], after.Ranges[room]) {
+			m.Loses = append(m.Loses, room)
+		}
+	}
+	m.Why = why(m.Kind, before, after, target)
+	return m
+}
+
+func kindOf(before, after allocator.Layout) MoveKind {
+	if before.Boundary != after.Boundary || !onlyFree(before, after) {
+		return Switch
+	}
+	var gains, loses bool
+	for room, r := range after.Ranges {
+		gains = gains || !within(r, before.Ranges[room])
+	}
+	for room, r := range before.Ranges {
+		loses = loses || !within(r, after.Ranges[room])
+	}
+	switch {
+	case gains && loses:
+		return Shift
+	case gains:
+		return Expand
+	default:
+		return Retract
+	}
+}
+
+// onlyFree reports whether no room has a residue after that another had before.
+// The boundaries must be the same.
+func onlyFree(before, after allocator.Layout) bool {
+	for gainer, r := range after.Ranges {
+		for holder, held := range before.Ranges {
+			if _, meet := r.Intersect(held); meet && gainer != holder {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// within reports whether o contains all of r. r must not be empty.
+func within(r, o allocator.Range) bool { return o.Lower <= r.Lower && r.Upper <= o.Upper }
+
+func cloneLayout(l allocator.Layout) allocator.Layout {
+	l.Ranges = maps.Clone(l.Ranges)
+	return l
+}
+
+// ListRanges lists a layout's rooms: "a [0, 50), b [50, 100)".
+func ListRanges(l allocator.Layout) string {
+	var all []string
+	for _, room := range l.Rooms() {
+		all = append(all, fmt.Sprintf("%s %v", room, l.Ranges[room]))
+	}
+	return strings.Join(all, ", ")
+}
+
+// refused names the rooms that cannot pass each other.
+func refused(from, target allocator.Layout) error {
+	var all []string
+	for _, room := range from.Rooms() {
+		r := from.Ranges[room]
+		if goal, stays := target.Ranges[room]; !stays {
+			all = append(all, fmt.Sprintf("%s %v to none", room, r))
+		} else if r != goal {
+			all = append(all, fmt.Sprintf("%s %v to %v", room, r, goal))
+		}
+	}
+	return allocator.Errorf(allocator.Refused,
+		"target: no moves lead there from layout version %d: %s; every range is a single residue and none of the %d is free, so that no room can go first; "+
+			"use --atomic to switch in one move, without the retract promise", from.Version, strings.Join(all, ", "), from.Boundary)
+}

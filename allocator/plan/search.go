@@ -1,0 +1,254 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+)
+
+// The simple way to a target is to shrink every range to what it has in common
+// with its target, and then to grow. It fails for a displaced room, one whose
+// range and target share nothing: it would be left without a range between the
+// two. A displaced room must jump, to a part of its target that is free, and
+// what blocks it may be other displaced rooms, in chains or in circles.
+//
+// The search below is simple and complete for these reasons:
+//
+//   - Targets of different rooms are disjoint. So a free residue of a room's
+//     target stays free until that room takes it (unless another room parks there,
+//     which is done only when no displaced room has a free residue in its
+//     target), and rooms that go into their targets never collide.
+//   - A room that has a part of its target keeps it, so that the displaced only
+//     become fewer. When none is left, the target itself is a safe move.
+//   - When all displaced rooms are blocked, they are blocked by displaced rooms
+//     alone. One that blocks gives up half of its range, or parks in a gap;
+//     where all are single residues and there is no gap, the widest of the
+//     other rooms lends a residue to park in. After it a displaced room can
+//     jump, and what it leaves is free. So only a layout with no gap and of
+//     single residues alone has no way out, and in it indeed nothing can move.
+
+// shortest returns the layouts to pass, target included, or nil if there is no
+// way. Of the two searches it takes the one with fewer moves, and then the one
+// that squeezes no room as hard as the other does.
+func shortest(from, target allocator.Layout) []allocator.Layout {
+	patient, eager := search(from, target, false), search(from, target, true)
+	if better := cmp.Or(cmp.Compare(len(eager), len(patient)),
+		cmp.Compare(squeeze(from, target, eager), squeeze(from, target, patient))); better < 0 {
+		return eager
+	}
+	return patient
+}
+
+// squeeze returns how many times narrower than before and after a room gets on
+// the way, for the room that suffers most.
+func squeeze(from, target allocator.Layout, layouts []allocator.Layout) float64 {
+	worst := 1.0
+	for _, l := range layouts {
+		for room, r := range l.Ranges {
+			if old, stays := from.Ranges[room]; stays {
+				usual := min(old.Width(), target.Ranges[room].Width())
+				worst = max(worst, float64(usual)/float64(r.Width()))
+			}
+		}
+	}
+	return worst
+}
+
+// search goes step by step. An eager one has rooms give way to every displaced
+// room at once, so that they can all jump together; a patient one, only when
+// nothing else can move, and parks rooms rather than have them give way.
+func search(from, target allocator.Layout, eager bool) []allocator.Layout {
+	var layouts []allocator.Layout
+	for at := from; !onlyFree(at, target); {
+		next := cloneLayout(at)
+		if someStay(at, target) {
+			advance(next, target, eager)
+		} else {
+			hand(next, target)
+		}
+		if next.Equal(at) {
+			return nil
+		}
+		layouts = append(layouts, next)
+		at = next
+	}
+	return append(layouts, target)
+}
+
+// advance changes l, some of whose rooms stay, to the next layout, or not at
+// all where nothing can move.
+func advance(l, target allocator.Layout, eager bool) {
+	at := cloneLayout(l)
+	var blocked []allocator.Room
+	for _, room := range at.Rooms() {
+		goal, stays := target.Ranges[room]
+		if !stays {
+			delete(l.Ranges, room)
+		} else if common, ok := at.Ranges[room].Intersect(goal); ok {
+			l.Ranges[room] = common
+		} else if part := widest(gaps(at, goal)); part.Width() > 0 {
+			l.Ranges[room] = part
+		} else {
+			blocked = append(blocked, room)
+		}
+	}
+	if eager {
+		giveWay(l, target, blocked)
+	}
+	if !l.Equal(at) || park(l, target, blocked) {
+		return
+	}
+	if giveWay(l, target, blocked); l.Equal(at) {
+		lend(l, blocked)
+	}
+}
+
+// someStay reports whether a room of l is one of target.
+func someStay(l, target allocator.Layout) bool {
+	for room := range l.Ranges {
+		if _, stays := target.Ranges[room]; stays {
+			return true
+		}
+	}
+	return false
+}
+
+// hand is advance where no room stays. A layout cannot be without rooms, so the
+// last to go must wait for the first of the new, and that one for a gap.
+func hand(l, target allocator.Layout) {
+	all := gaps(l, allocator.Range{Upper: l.Boundary})
+	if rooms := l.Rooms(); len(all) == 0 {
+		for _, room := range rooms[1:] {
+			delete(l.Ranges, room)
+		}
+		if len(rooms) == 1 {
+			l.Ranges[rooms[0]] = less(l.Ranges[rooms[0]], target)
+		}
+		return
+	}
+	var first allocator.Room
+	var part allocator.Range
+	for _, room := range target.Rooms() {
+		if run := widest(gaps(l, target.Ranges[room])); run.Width() > part.Width() {
+			first, part = room, run
+		}
+	}
+	if part.Width() == 0 { // no gap is in a target
+		first, part = target.Rooms()[0], widest(all)
+		part.Upper = part.Lower + min(part.Width(), target.Ranges[first].Width())
+	}
+	clear(l.Ranges)
+	l.Ranges[first] = part
+}
+
+// giveWay shrinks blocked rooms, the widest first, until every one of them has
+// a free residue in its target, as far as shrinking goes.
+func giveWay(l, target allocator.Layout, blocked []allocator.Room) {
+	byWidth := slices.SortedStableFunc(slices.Values(blocked), func(a, b allocator.Room) int {
+		return cmp.Compare(l.Ranges[b].Width(), l.Ranges[a].Width())
+	})
+	for _, room := range byWidth {
+		waiting := allocator.Layout{Ranges: make(map[allocator.Room]allocator.Range)}
+		for _, other := range blocked {
+			goal := target.Ranges[other]
+			if _, meet := l.Ranges[room].Intersect(goal); meet && full(l, goal) {
+				waiting.Ranges[other] = goal
+			}
+		}
+		l.Ranges[room] = less(l.Ranges[room], waiting)
+	}
+}
+
+// less returns what of r to keep for the rooms of waiting: the widest of the
+// runs outside their ranges and of the halves of what r has of each. It is all
+// of r where that is none of theirs, and where there is nothing to give.
+func less(r allocator.Range, waiting allocator.Layout) allocator.Range {
+	keep := gaps(waiting, r)
+	for _, room := range waiting.Rooms() {
+		if held, meet := r.Intersect(waiting.Ranges[room]); meet {
+			held.Upper -= held.Width() / 2
+			keep = append(keep, held)
+		}
+	}
+	return widest(keep)
+}
+
+// park moves the narrowest blocked room that blocks another into the widest
+// gap, and reports whether there was one. No blocked room may have a gap in its
+// target. A parked room blocks no one, so it is not parked again.
+func park(l, target allocator.Layout, blocked []allocator.Room) bool {
+	gap := widest(gaps(l, allocator.Range{Upper: l.Boundary}))
+	blockers := slices.DeleteFunc(slices.Clone(blocked), func(room allocator.Room) bool {
+		return !slices.ContainsFunc(blocked, func(other allocator.Room) bool {
+			_, meet := l.Ranges[room].Intersect(target.Ranges[other])
+			return meet
+		})
+	})
+	if gap.Width() == 0 || len(blockers) == 0 {
+		return false
+	}
+	room := slices.MinFunc(blockers, func(a, b allocator.Room) int {
+		return cmp.Compare(l.Ranges[a].Width(), l.Ranges[b].Width())
+	})
+	gap.Upper = gap.Lower + min(gap.Width(), l.Ranges[room].Width())
+	l.Ranges[room] = gap
+	return true
+}
+
+// lend takes the last residue from the widest room that is not blocked, if it
+// has more than one.
+func lend(l allocator.Layout, blocked []allocator.Room) {
+	var lender allocator.Room
+	for _, room := range l.Rooms() {
+		if !slices.Contains(blocked, room) && l.Ranges[room].Width() > max(1, l.Ranges[lender].Width()) {
+			lender = room
+		}
+	}
+	if r, ok := l.Ranges[lender]; ok {
+		r.Upper--
+		l.Ranges[lender] = r
+	}
+}
+
+// full reports whether the rooms of l hold all of r.
+func full(l allocator.Layout, r allocator.Range) bool {
+	var width int64
+	for _, held := range l.Ranges {
+		if common, meet := held.Intersect(r); meet {
+			width += common.Width()
+		}
+	}
+	return width == r.Width()
+}
+
+// gaps returns the runs of r that no room of l holds, in order.
+func gaps(l allocator.Layout, r allocator.Range) []allocator.Range {
+	var runs []allocator.Range
+	lower := r.Lower
+	for _, room := range l.Rooms() {
+		held, meet := l.Ranges[room].Intersect(r)
+		if !meet {
+			continue
+		}
+		if lower < held.Lower {
+			runs = append(runs, allocator.Range{Lower: lower, Upper: held.Lower})
+		}
+		lower = held.Upper
+	}
+	if lower < r.Upper {
+		runs = append(runs, allocator.Range{Lower: lower, Upper: r.Upper})
+	}
+	return runs
+}
+
+// widest returns the first of the widest runs, or an empty range.
+func widest(runs []allocator.Range) allocator.Range {
+	var best allocator.Range
+	for _, run := range runs {
+		if run.Width() > best.Width() {
+			best = run
+		}
+	}
+	return best
+}

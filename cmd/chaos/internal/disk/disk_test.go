@@ -1,0 +1,46 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A disk is full when it was filled, hangs while it is frozen, and is gone
+// afterwards.
+func TestDisk(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "disk")
+	d, err := Mount(dir)
+	if err != nil {
+		t.Skipf("this machine cannot mount: %v", err)
+	}
+	write := func() error { return os.WriteFile(filepath.Join(dir, "x"), make([]byte, 10_000), 0o600) }
+	if err := errors.Join(write(), os.Remove(filepath.Join(dir, "x"))); err != nil {
+		t.Error(err)
+	}
+	if err := d.Fill(); err != nil {
+		t.Error(err)
+	}
+	if err := write(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("full: %v", err)
+	}
+	if err := errors.Join(d.Free(), write(), d.Freeze()); err != nil {
+		t.Error(err)
+	}
+	written := make(chan error)
+	go func() { written <- write() }()
+	select {
+	case err := <-written:
+		t.Errorf("frozen: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := errors.Join(d.Thaw(), <-written, d.Close()); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

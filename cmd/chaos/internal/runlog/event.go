@@ -1,0 +1,173 @@
+package runlog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// The values of an Event's What.
+const (
+	// FaultBegan and FaultEnded enclose a fault; both have its number.
+	FaultBegan = "fault began"
+	FaultEnded = "fault ended"
+	// Issuing follows FaultEnded: all instances issue IDs again, after Took. Limit
+	// is what Took was held to.
+	Issuing = "issuing"
+	// CutOff tells, after the end of a cut-off that was shorter than the reserve,
+	// how many calls failed: Failed.
+	CutOff = "cut off"
+	// Migration, Operator: a migration began or ended; an operator did something.
+	Migration = "migration"
+	Operator  = "operator"
+	// Restoring: etcd is down, to come back as it was; Restored: it answers again.
+	// Halted: the epoch was found halted, Took after that, with so many IDs issued
+	// in between; Recovered: march recover ran.
+	Restoring = "restoring"
+	Restored  = "restored"
+	Halted    = "halted"
+	Recovered = "recovered"
+	// Healed: all faults have ended and all rooms lease, Took after the last fault.
+	Healed = "healed"
+	// Ended is the last event; Revision is etcd's then.
+	Ended = "ended"
+	// Process: a process ended by itself, or was started again.
+	Process = "process"
+)
+
+// Event is something that was done to the cluster, or measured.
+type Event struct {
+	Time time.Time `json:"time"`
+	What string    `json:"what"`
+	// Fault is a fault's number, from 1 on; Kind its kind, Target what it hit.
+	Fault  int    `json:"fault,omitempty"`
+	Kind   string `json:"kind,omitempty"`
+	Target string `json:"target,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	// Took and Limit: see the events that have them. In nanoseconds.
+	Took  time.Duration `json:"took,omitempty"`
+	Limit time.Duration `json:"limit,omitempty"`
+	// Failed and IDs count calls and IDs.
+	Failed int64 `json:"failed,omitempty"`
+	IDs    int64 `json:"ids,omitempty"`
+	// Revision and ClusterID are etcd's.
+	Revision  int64  `json:"revision,omitempty"`
+	ClusterID string `json:"cluster_id,omitempty"`
+	// Violation, where it is set, says which promise was broken: the run failed.
+	Violation string `json:"violation,omitempty"`
+}
+
+// Events writes the events of a run. Its methods are safe for concurrent use.
+type Events struct {
+	mu struct {
+		sync.Mutex
+		file *os.File
+		err  error
+	}
+}
+
+const eventsFile, runFile = "events.jsonl", "run.json"
+
+// CreateEvents makes the file of events of the run in dir.
+func CreateEvents(dir string) (*Events, error) {
+	file, err := os.OpenFile(filepath.Join(dir, eventsFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	e := &Events{}
+	e.mu.file = file
+	return e, nil
+}
+
+// Add writes an event, with the present time where it has none. An error is
+// Close's to return.
+func (e *Events) Add(event Event) {
+	if event.Time.IsZero() {
+		event.Time = time.Now()
+	}
+	line, err := json.Marshal(event)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil {
+		_, err = e.mu.file.Write(append(line, '\n'))
+	}
+	e.mu.err = errors.Join(e.mu.err, err)
+}
+
+// Close closes the file.
+func (e *Events) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return errors.Join(e.mu.err, e.mu.file.Close())
+}
+
+// ReadEvents reads the events of the run in dir. A torn last line is left out.
+func ReadEvents(dir string) ([]Event, error) {
+	file, err := os.Open(filepath.Join(dir, eventsFile))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var events []Event
+	for decoder := json.NewDecoder(file); ; {
+		var event Event
+		err := decoder.Decode(&event)
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return events, nil
+		case err != nil:
+			return nil, fmt.Errorf("%s: event %d: %w", eventsFile, len(events)+1, err)
+		}
+		events = append(events, event)
+	}
+}
+
+// Run is what a run was.
+type Run struct {
+	Seed     uint64        `json:"seed"`
+	Time     time.Duration `json:"time"`
+	Started  time.Time     `json:"started"`
+	March    string        `json:"march"` // versions
+	Etcd     string        `json:"etcd"`
+	Go       string        `json:"go"`
+	Cluster  string        `json:"cluster"` // its name in etcd
+	Members  []string      `json:"members"` // of etcd
+	Rooms    []RunRoom     `json:"rooms"`
+	Consoles []string      `json:"consoles"`
+	Tags     []string      `json:"tags"`
+	Hold     time.Duration `json:"hold"`  // for how long a strict tag's IDs may be used without its layout being confirmed
+	Kinds    []string      `json:"kinds"` // of faults that the schedule draws from
+}
+
+// RunRoom is a room of a run.
+type RunRoom struct {
+	Name      string   `json:"name"`
+	Instances []string `json:"instances"`
+}
+
+// Write writes r into the run's directory.
+func (r Run) Write(dir string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, runFile), append(b, '\n'), 0o640)
+}
+
+// ReadRun reads what the run in dir was.
+func ReadRun(dir string) (Run, error) {
+	b, err := os.ReadFile(filepath.Join(dir, runFile))
+	if err != nil {
+		return Run{}, err
+	}
+	var r Run
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Run{}, fmt.Errorf("%s: %w", runFile, err)
+	}
+	return r, nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// crowded is a layout of 64 rooms, and their names.
+func crowded() (*marchv1.Layout, []string) {
+	l := &marchv1.Layout{Version: 7, Boundary: 6400, Rooms: make(map[string]*marchv1.Range)}
+	var names []string
+	for i := range int64(64) {
+		name := fmt.Sprintf("europe-west-%d", i)
+		l.Rooms[name] = &marchv1.Range{Lower: 100 * i, Upper: 100*i + 100}
+		names = append(names, name)
+	}
+	return l, names
+}
+
+// widest returns the columns of the longest line.
+func widest(text string) (most int) {
+	for line := range strings.Lines(text) {
+		most = max(most, len([]rune(strings.TrimSuffix(line, "\n"))))
+	}
+	return most
+}
+
+func shown(show func(*tabwriter.Writer)) string {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	show(w)
+	_ = w.Flush()
+	return b.String()
+}
+
+// With 64 rooms a line of a plan, or of a migration's status, had 1,000 columns.
+func TestSixtyFourRoomsFit(t *testing.T) {
+	l, names := crowded()
+	var waiting []*marchv1.Waiting
+	var instances []string
+	skips := make(map[string]int64)
+	for _, name := range names {
+		waiting = append(waiting, &marchv1.Waiting{Instance: name + "/host-1"})
+		instances = append(instances, name+"/host-1")
+		skips[name] = 1_000_000
+	}
+	now := timestamppb.New(time.Unix(1_767_225_600, 0))
+	why := "rooms " + strings.Join(names, ", ") + " shrink to what old and new have in common"
+	moves := []*marchv1.Move{{Kind: "retract", Why: why, Layout: l, Loses: names, ClientsUntil: now}, {Kind: "expand", Why: why, Layout: l}}
+	plan := shown(func(w *tabwriter.Writer) {
+		movesText(w, &marchv1.Plan{From: l, Target: l, Moves: moves, Instances: instances, Silent: instances,
+			Cost: &marchv1.PlanCost{Worst: []*marchv1.TagCost{{Tag: "order", Rooms: skips}}}})
+	})
+	status := shown(func(w *tabwriter.Writer) {
+		migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", From: l, Moves: moves, Reached: 1, Waiting: waiting, Created: now})
+	})
+	for what, text := range map[string]string{"plan": plan, "status": status} {
+		if got := widest(text); got > 160 {
+			t.Errorf("the %s has a line of %d columns:\n%s", what, got, text)
+		}
+		for _, name := range names { // all are told of: in each layout
+			if n := strings.Count(text, name+" ["); n != 3 {
+				t.Errorf("the %s has the range of %s %d times", what, name, n)
+			}
+		}
+	}
+	var stderr bytes.Buffer
+	(&progress{c: &common{stderr: &stderr}}).update(&marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Moves: moves, Waiting: waiting})
+	if got := widest(stderr.String()); got > 160 || !strings.HasSuffix(stderr.String(), "/host-1 and 61 more\n") {
+		t.Errorf("progress: %q", stderr.String())
+	}
+	if got := cell(rangeParts(l)); got != "europe-west-0 [0, 100), europe-west-1 [100, 200), europe-west-2 [200, 300) and 61 more" {
+		t.Errorf("a cell: %q", got)
+	}
+}
+
+// What is short stays on its line.
+func TestFold(t *testing.T) {
+	for _, test := range []struct {
+		parts []string
+		want  string
+	}{
+		{nil, ""}, {[]string{"a"}, "a"}, {[]string{"aa", "bb"}, "aa, bb"}, {[]string{"aa", "bb", "cc"}, "aa, bb,|cc"},
+		{[]string{"aaaaaaaaaaaa", "b"}, "aaaaaaaaaaaa,|b"},
+	} {
+		if got := strings.Join(fold(test.parts, ",", 8), "|"); got != test.want {
+			t.Errorf("%q: %q, want %q", test.parts, got, test.want)
+		}
+	}
+}

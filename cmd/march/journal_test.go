@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// TestJournalFolderRemoved deletes the folder of a running room's journal, which
+// went unnoticed before. Issuing goes on, the journal is there again soon, and
+// after a kill -9 it has all that was issued.
+func TestJournalFolderRemoved(t *testing.T) {
+	t.Parallel()
+	etcd := ledgertest.StartEtcd(t)
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
+	start := func(args ...string) *process {
+		t.Helper()
+		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...)
+	}
+	start("console", "--grpc", address(0), "--http", "").ready(t)
+	file := filepath.Join(t.TempDir(), "layout.json")
+	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":100}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := march(t, "layout", "init", file, "--console", address(0)); code != exitOK {
+		t.Fatal(stderr)
+	}
+	dir := filepath.Join(t.TempDir(), "journal")
+	remembered := func() (ledger.Memory, error) {
+		files, _ := filepath.Glob(filepath.Join(dir, "*", "a", "one.journal"))
+		if len(files) != 1 {
+			return ledger.Memory{}, fmt.Errorf("%d journals", len(files))
+		}
+		return ledger.ReadJournal(files[0])
+	}
+	var s issued
+	above, all := map[allocator.Tag]int64{"order": 0, "item": 0}, allocator.Range{Upper: 100}
+	for range 3 {
+		p := start("room", "a", "--name", "one", "--grpc", address(1), "--http", "", "--journal", dir, "--create-tags").ready(t)
+		ctx, stop := context.WithCancel(t.Context())
+		var callers sync.WaitGroup
+		callers.Go(func() { above = s.hammer(ctx, t, address(1), 100, all, above) })
+		// issues waits for more IDs than are held.
+		issues := func() {
+			t.Helper()
+			want := s.count.Load() + 20_000
+			if err := poll(patience(t), func() bool { return s.count.Load() >= want }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		issues()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := poll(patience(t), func() bool { _, err := remembered(); return err == nil }); err != nil {
+			t.Fatalf("the journal is gone: %v", err)
+		}
+		issues()
+		if _, err := p.stop(patience(t), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		callers.Wait()
+		m, err := remembered()
+		if err != nil || m.Room != "a" || len(m.Epochs) == 0 {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		marks := make(map[allocator.Tag]int64)
+		for _, mark := range m.Marks {
+			marks[mark.Tag] = mark.Next
+		}
+		for tag, last := range above {
+			if marks[tag] <= last {
+				t.Errorf("the journal has mark %d of tag %s, and %d was issued", marks[tag], tag, last)
+			}
+		}
+		if _, stderr := p.output(); !strings.Contains(stderr, "removed or replaced") {
+			t.Errorf("not logged: %s", stderr)
+		}
+	}
+	s.check(t)
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+func at(seconds int64) *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: 1_767_225_600 + seconds}
+}
+
+// text returns what write writes.
+func text(write func(w *tabwriter.Writer)) string {
+	var b bytes.Buffer
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	write(w)
+	_ = w.Flush()
+	return b.String()
+}
+
+// Each problem is shown with since when, until when, what to do and the command, where
+// there are such; and control characters stay away from the terminal.
+func TestProblemsText(t *testing.T) {
+	var b bytes.Buffer
+	problemsText(&b, []*marchv1.Problem{
+		{What: "one\x1b is wrong", Since: at(0), Until: at(60), Remedy: "Mend it.", Command: "march mend\x1b"},
+		{What: "two is", Since: at(0), Remedy: "Wait."},
+		{What: "three is", Until: at(0), Remedy: "Wait."},
+		{What: "four is", Remedy: "Wait."},
+	})
+	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z, until 2026-01-01T00:01:00Z. Mend it. Next: `march mend\ufffd`\n" +
+		"\ntwo is\n  Since 2026-01-01T00:00:00Z. Wait.\n" +
+		"\nthree is\n  Until 2026-01-01T00:00:00Z. Wait.\n" +
+		"\nfour is\n  Wait.\n"
+	if b.String() != want {
+		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+// `march status` shows the list of problems and nothing of it twice; of a console
+// without such a list it shows what that tells.
+func TestStatusShowsProblems(t *testing.T) {
+	o := &marchv1.GetOverviewResponse{
+		Rooms: []*marchv1.RoomStatus{{Name: "a", Problems: []string{"a/one: no IDs"}}},
+		Halt:  &marchv1.Halt{By: "ann", Why: "a restore", Time: at(0)},
+	}
+	if got := text(func(w *tabwriter.Writer) { statusText(w, o) }); !strings.Contains(got, "leasing is halted in all rooms by ann") || !strings.Contains(got, "a/one: no IDs") {
+		t.Errorf("of an earlier console: %q", got)
+	}
+	o.Problems = []*marchv1.Problem{{What: "leasing is halted in all rooms by ann: a restore", Since: at(0), Remedy: "Recover.", Command: "march recover"}}
+	got := text(func(w *tabwriter.Writer) { statusText(w, o) })
+	if !strings.HasSuffix(got, "\nleasing is halted in all rooms by ann: a restore\n  Since 2026-01-01T00:00:00Z. Recover. Next: `march recover`\n") || strings.Count(got, "halted") != 1 {
+		t.Errorf("got %q", got)
+	}
+}
+
+// What keeps a migration from going on is shown by `march migrate status`, and by
+// apply and watch in their line, with since when and what to do.
+func TestMigrationShowsProblems(t *testing.T) {
+	m := &marchv1.Migration{Id: "M", State: "running", Error: "the layout is version 3", ErrorSince: at(0)}
+	show := func() (status, line string) {
+		var b bytes.Buffer
+		p := &progress{c: &common{stderr: &b}}
+		p.update(m)
+		return text(func(w *tabwriter.Writer) { migrationText(w, m) }), b.String()
+	}
+	status, line := show()
+	if !strings.Contains(status, "\nthe layout is version 3\n  Since 2026-01-01T00:00:00Z. ") || !strings.HasSuffix(line, "  ERROR since 2026-01-01T00:00:00Z: the layout is version 3.\n") {
+		t.Errorf("of an earlier console: %q, %q", status, line)
+	}
+	m.Problems = []*marchv1.Problem{{What: "migration M cannot go on: the layout is version 3", Since: at(0), Remedy: "End it.", Command: "march migrate abort M"}}
+	status, line = show()
+	if !strings.Contains(status, "\nmigration M cannot go on: the layout is version 3\n  Since 2026-01-01T00:00:00Z. End it. Next: `march migrate abort M`\n") ||
+		!strings.HasSuffix(line, "  ERROR since 2026-01-01T00:00:00Z: the layout is version 3. End it. Next: `march migrate abort M`\n") {
+		t.Errorf("%q, %q", status, line)
+	}
+}

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"path"
+
+	"github.com/march-id/march/internal/overlay"
+)
+
+// edits are how each mistake changes the code: in one program all of them are made,
+// and MARCH_MUTANT says which is wrong.
+var edits = []overlay.Edit{
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	return txn
+}
+
+// outdated learns`,
+		To: `	if mutant("no-layout") {
+		txn.If = append(txn.If[:1:1], txn.If[2:]...)
+	}
+	return txn
+}
+
+// outdated learns`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	return txn
+}
+
+// outdated learns`,
+		To: `	if mutant("no-epoch") {
+		txn.If = append(txn.If[:0:0], txn.If[1:]...)
+	}
+	return txn
+}
+
+// outdated learns`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	return txn
+}
+
+// outdated learns`,
+		To: `	if mutant("no-mark") {
+		txn.If = append(txn.If[:4:4], txn.If[5:]...)
+	}
+	return txn
+}
+
+// outdated learns`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	return txn
+}
+
+// outdated learns`,
+		To: `	if mutant("no-registration") {
+		txn.If = append(txn.If[:3:3], txn.If[4:]...)
+	}
+	return txn
+}
+
+// outdated learns`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	return txn
+}
+
+// outdated learns`,
+		To: `	if mutant("no-tag") {
+		txn.If = append(txn.If[:2:2], txn.If[3:]...)
+	}
+	return txn
+}
+
+// outdated learns`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `case s.mark.Stamp != state.stamp():`,
+		To:   `case s.mark.Stamp != state.stamp() && !mutant("no-floor"):`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `s.floor == nil || s.floor.stamp != stamp`,
+		To:   `s.floor == nil || s.floor.stamp != stamp && !mutant("floor-before-layout")`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `s.floor = mark, answer.Revision, "", nil`,
+		To:   `s.floor = mark, answer.Revision, "", mutated("floor-before-layout", nil, s.floor)`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `Txn{If: l.holds(state), Then: ops}`,
+		To:   `Txn{If: mutated("stale-floor", l.holds(state), l.holds(state)[:1]), Then: ops}`,
+	},
+	{
+		File: "allocator/ledger/memory.go",
+		From: `case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq:`,
+		To:   `case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq && !mutant("stale-floor"):`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	for i, room := range state.layout.Ever {
+		if kv, ok`,
+		To: `	for i, room := range state.layout.Ever {
+		if _, serves := state.layout.Layout.Ranges[room]; !serves && mutant("floor-of-present-rooms") {
+			continue
+		}
+		if kv, ok`,
+	},
+	{
+		File: "allocator/ledger/floor.go",
+		From: `if margin == 0 || largestStep == 0 {`,
+		To:   `if margin == 0 || largestStep == 0 || mutant("floor-without-margin") {`,
+	},
+	{
+		File: "allocator/ledger/floor.go",
+		From: `record.AbsentMark(t.start, t.baseTotal)`,
+		To:   `record.AbsentMark(t.start, mutated("absent-has-total", t.baseTotal, s.total))`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	_, err := s.instance.ledger.Refresh(ctx)
+`,
+		To: `	if mutant("retry-forgets-mark") {
+		s.raw, s.mark.Next = string(s.value()), 0
+	}
+	_, err := s.instance.ledger.Refresh(ctx)
+`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	if !answer.Succeeded {
+		return false, s.outdated(`,
+		To: `	if !answer.Succeeded && !(mutant("retry-is-success") && len(answer.Got[1]) > 0 && bytes.Equal(answer.Got[1][0].Value, mark.Encode())) {
+		return false, s.outdated(`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `	if err != nil {
+		return false, s.instance.noted(err)
+	}
+	if !answer.Succeeded`,
+		To: `	if err != nil {
+		if mutant("unknown-is-success") {
+			return true, nil
+		}
+		return false, s.instance.noted(err)
+	}
+	if !answer.Succeeded`,
+	},
+	{
+		File: "allocator/segment.go",
+		From: `l.align(r, base)`,
+		To:   `l.align(r, mutated("from-the-end", base, max(min(base, limit-n), 0)))`,
+	},
+	{
+		File: "allocator/part.go",
+		From: `return s.Version < p.Version && !p.Keeps(s)`,
+		To:   `return s.Version < p.Version && !p.Keeps(s) && !mutant("never-outdated")`,
+	},
+	{
+		File: "allocator/part.go",
+		From: `p.Boundary == s.Boundary &&`,
+		To:   `(p.Boundary == s.Boundary || mutant("kept-over-boundary")) &&`,
+	},
+	{
+		File: "allocator/chain.go",
+		From: `l.seg.Split(taken)`,
+		To:   `l.seg.Split(mutated("put-back-whole", taken, 0))`,
+	},
+	{
+		File: "allocator/chain.go",
+		From: `	c.mu.issued += seg.Count
+	c.shorten(rest)
+`,
+		To: `	c.mu.issued += seg.Count
+	c.shorten(mutated("leased-and-kept", rest, c.mu.tail[0]))
+`,
+	},
+	{
+		File: "allocator/manage.go",
+		From: `return c.mu.part.Version >= part.Version && !c.holdsAny(c.mu.part.Outdates)`,
+		To:   `return c.mu.part.Version >= part.Version && (!c.holdsAny(c.mu.part.Outdates) || mutant("renewed-early"))`,
+	},
+	{
+		File: "allocator/refill.go",
+		From: `case !c.unordered && seg.First <= c.mu.last:`,
+		To:   `case !c.unordered && seg.First <= c.mu.last && !mutant("no-growth-check"):`,
+	},
+	{
+		File: "allocator/gate.go",
+		From: `	first, got = l.takeN(n)
+	if got > 0 {`,
+		To: `	first, got = l.takeN(n)
+	if got > 0 && !mutant("gate-asked-before") {`,
+	},
+	{
+		File: "room/strict.go",
+		From: `if left > 0 {`,
+		To:   `if left > 0 || mutant("gate-open") {`,
+	},
+	{
+		File: "allocator/ledger/confirm.go",
+		From: `	l.confirmations.Store(l.confirmations.Load().with(layout, sent))
+`,
+		To: `	if mutant("confirmed-when-answered") {
+		sent = time.Now()
+	}
+	l.confirmations.Store(l.confirmations.Load().with(layout, sent))
+`,
+	},
+	{
+		File: "room/strict.go",
+		From: `if !chain.Gated() {`,
+		To:   `if !chain.Gated() || mutant("whole-hold-for-clients") {`,
+	},
+	{
+		File: "allocator/ledger/heartbeat.go",
+		From: `return copied, nil`,
+		To:   `return mutated("copy-unseen", copied, missing), nil`,
+	},
+	{
+		File: "console/drive.go",
+		From: `if blocking > 0 {`,
+		To:   `if blocking > 0 && !mutant("moves-unreported") {`,
+	},
+	{
+		File: "allocator/ledger/recover_marks.go",
+		From: `			mark = mark.Raised(to)
+`,
+		To: `			mark = mark.Raised(to)
+			if len(mark.Eras) > 0 && mutant("raise-takes-total") {
+				mark.Total = r.report.Total
+			}
+`,
+	},
+	{
+		File: "allocator/ledger/recover_marks.go",
+		From: `p.Total = r.mu.total + p.Margin`,
+		To:   `p.Total = r.mu.total + mutated("no-margin", p.Margin, 0)`,
+	},
+	{
+		File: "allocator/ledger/barrier.go",
+		From: `case q.Barrier == nil:`,
+		To:   `case q.Barrier == nil || mutant("no-barrier"):`,
+	},
+	{
+		File: "allocator/ledger/barrier.go",
+		From: `	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+`,
+		To: `	if mutant("barrier-unseen") {
+		return halted{record.Halt{Nonce: b.Nonce}, b.ClusterID, 0}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+`,
+	},
+	{
+		File: "allocator/ledger/recover_ask.go",
+		From: `		sequence := r.higherSequence()
+`,
+		To: `		sequence := r.higherSequence()
+		if mutant("unconfirmed-answers") {
+			return nil
+		}
+`,
+	},
+	{
+		File: "allocator/ledger/recover_ask.go",
+		From: `		failed = `,
+		To: `		if mutant("recover-by-store") {
+			return nil
+		}
+		failed = `,
+	},
+	{
+		File: "allocator/ledger/recover_ask.go",
+		From: `len(ids) > 0 {`,
+		To:   `len(ids) > 0 && !mutant("recover-unanswered") {`,
+	},
+	{
+		File: "allocator/ledger/recover_ask.go",
+		From: `s.Left <= r.found.beat.Revision)`,
+		To:   `(s.Left <= r.found.beat.Revision || mutant("left-without-beat")))`,
+	},
+	{
+		File: "allocator/ledger/epoch_clock.go",
+		From: `version > t.version {`,
+		To:   `version > t.version || mutant("missed-epoch") {`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `	l := i.ledger
+	if s.ended == nil {`,
+		To: `	l := i.ledger
+	if mutant("all-answered") {
+		return true, nil
+	}
+	if s.ended == nil {`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `len(raises) > 0 {`,
+		To:   `len(raises) > 0 && !mutant("orphan-raises-nothing") {`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `		for _, r := range raises {
+`,
+		To: `		for _, r := range raises {
+			if mutant("orphan-raises-own") && r.key != l.keys.Mark(i.room, tag) {
+				continue
+			}
+`,
+	},
+	{
+		File: "allocator/ledger/recover.go",
+		From: `return max(step, int64(at.Sub(began)/time.Second))`,
+		To:   `return mutated("recover-versions", max(step, int64(at.Sub(began)/time.Second)), step)`,
+	},
+	{
+		File: "allocator/ledger/recover_marks.go",
+		From: `Epoch: randomHex(), Inc`,
+		To:   `Epoch: mutated("epoch-counts", randomHex(), "00000000000000000000000000000001"), Inc`,
+	},
+	{
+		File: "allocator/ledger/beat.go",
+		From: `if !s.full || s.beatKV`,
+		To:   `if !s.full || mutant("no-beat") || s.beatKV`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `s.name, mark.Next); err`,
+		To:   `s.name, mutated("journal-late", mark.Next, s.mark.Next)); err`,
+	},
+	{
+		File: "allocator/ledger/memory.go",
+		From: `case answer.Revision <= before.seen:`,
+		To:   `case answer.Revision <= before.seen && !mutant("no-revision-check"):`,
+	},
+	{
+		File: "allocator/ledger/ledger.go",
+		From: ` && pinned != answer.ClusterID {`,
+		To:   ` && pinned != answer.ClusterID && !mutant("no-cluster-check") {`,
+	},
+	{
+		File: "allocator/ledger/instances.go",
+		From: `!isHalted && r.Epoch != inForce`,
+		To:   `!isHalted && r.Epoch != inForce && !mutant("old-report")`,
+	},
+	{
+		File: "allocator/ledger/unconfirmed.go",
+		From: `!l.requiresJournal(l.mu.state) {`,
+		To:   `!l.requiresJournal(l.mu.state) || mutant("blank-leases") {`,
+	},
+}
+
+// switches returns the files that have the edited packages make one mistake: the
+// functions that the edits call.
+func switches() []overlay.Edit {
+	written := make(map[string]bool)
+	var all []overlay.Edit
+	for _, e := range edits {
+		dir := path.Dir(e.File)
+		if written[dir] {
+			continue
+		}
+		written[dir] = true
+		all = append(all, overlay.Edit{File: path.Join(dir, "mutant.go"), To: "package " + path.Base(dir) + `
+
+import "os"
+
+var chosen = os.Getenv("MARCH_MUTANT")
+
+// mutant reports whether a mistake is to be made.
+func mutant(name string) bool { return name == chosen }
+
+// mutated returns what is wrong where a mistake is to be made.
+func mutated[T any](name string, right, wrong T) T {
+	if mutant(name) {
+		return wrong
+	}
+	return right
+}
+`})
+	}
+	return all
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// cluster is a whole cluster: etcd, and an instance of each room, which is the march
+// that users run, in processes of their own.
+type cluster struct {
+	dir, march string
+	etcd       *process
+	store      store.Store
+	admin      *ledger.Ledger
+	rooms      map[allocator.Room]*exec.Cmd
+}
+
+// prefix is what all keys of the cluster begin with.
+const prefix = "/march/default/"
+
+// model is the tag that all others are copies of.
+const model = allocator.Tag("model")
+
+// patience is how long to wait for what must happen.
+const patience = 5 * time.Minute
+
+// startCluster starts etcd and makes a cluster with a layout, and the model.
+func startCluster(ctx context.Context, march string, layout allocator.Layout) (_ *cluster, err error) {
+	if _, err := os.Stat(march); err != nil {
+		return nil, fmt.Errorf("%w; build it first (make build), or say where it is (-march)", err)
+	}
+	dir, err := os.MkdirTemp("", "scale") // short: a unix socket's path is limited
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{dir: dir, march: march, rooms: make(map[allocator.Room]*exec.Cmd)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	if c.etcd, err = startEtcd(ctx, dir, "", false); err != nil {
+		return nil, err
+	}
+	if c.store, err = store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.etcd.Address}}); err != nil {
+		return nil, err
+	}
+	if c.admin, err = newLedger(c.store); err != nil {
+		return nil, err
+	}
+	if _, err = c.admin.Init(ctx, layout, "scale"); err != nil {
+		return nil, err
+	}
+	_, err = c.admin.CreateTag(ctx, model, record.DefaultTag(), "scale")
+	return c, err
+}
+
+// newLedger returns a ledger that does not mind a machine that is busy.
+func newLedger(etcd store.Store) (*ledger.Ledger, error) {
+	cfg := ledger.DefaultConfig()
+	cfg.TryTimeout = 30 * time.Second
+	return ledger.New(etcd, cfg)
+}
+
+func (c *cluster) close() error {
+	errs := []error{c.stopRooms()}
+	if c.store != nil {
+		errs = append(errs, c.store.Close())
+	}
+	if c.etcd != nil {
+		errs = append(errs, c.etcd.close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
+}
+
+// startRooms starts an instance of each room, and returns their addresses once all
+// answer. They have no journals: those share the disk with etcd here, and a recover
+// does not read the journal of an instance that lives.
+func (c *cluster) startRooms(ctx context.Context, rooms []allocator.Room) (map[allocator.Room]string, error) {
+	for _, room := range rooms {
+		log, err := os.Create(filepath.Join(c.dir, string(room)+".log"))
+		if err != nil {
+			return nil, err
+		}
+		cmd := exec.CommandContext(ctx, c.march, "room", string(room), "--name", "one", "--etcd", c.etcd.Address,
+			"--grpc", "127.0.0.1:0", "--http", "", "--journal", "off", "--idle-after", "24h")
+		cmd.Stdout, cmd.Stderr = log, log
+		err = cmd.Start()
+		_ = log.Close() // the process has its own
+		if err != nil {
+			return nil, err
+		}
+		c.rooms[room] = cmd
+	}
+	addresses := make(map[allocator.Room]string)
+	err := await(ctx, "all rooms to register", func() (bool, error) {
+		all, _, err := c.admin.Instances(ctx, "")
+		for _, i := range all {
+			addresses[i.Room] = i.Address
+		}
+		return len(addresses) == len(rooms), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for room, address := range addresses {
+		if err := c.awaitRoom(ctx, room, address); err != nil {
+			return nil, err
+		}
+	}
+	return addresses, nil
+}
+
+// awaitRoom waits until an instance answers.
+func (c *cluster) awaitRoom(ctx context.Context, room allocator.Room, address string) error {
+	conn, err := dial(address, "127.0.0.1")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	client := marchv1.NewRoomServiceClient(conn)
+	return await(ctx, fmt.Sprintf("room %s to answer", room), func() (bool, error) {
+		_, err := client.ListChains(ctx, &marchv1.ListChainsRequest{})
+		return err == nil, nil
+	})
+}
+
+// stopRooms stops all instances in good order.
+func (c *cluster) stopRooms() error {
+	var errs []error
+	for room, cmd := range c.rooms {
+		errs = append(errs, cmd.Process.Signal(syscall.SIGTERM), cmd.Wait())
+		delete(c.rooms, room)
+	}
+	return errors.Join(errs...)
+}
+
+// fill makes tags that are copies of the model: of its settings, and of its mark in
+// each room that leased it.
+func (c *cluster) fill(ctx context.Context, tags int) error {
+	const atOnce, ops = 8, 120
+	var like []store.KV
+	err := c.each(ctx, prefix, func(kv store.KV) {
+		if strings.HasSuffix(kv.Key, "/"+string(model)) {
+			like = append(like, kv)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	each := ops / len(like) // tags in a transaction
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for from := 0; from < tags && ctx.Err() == nil; from += each {
+		group.Go(func() error {
+			var txn store.Txn
+			for i := from; i < min(from+each, tags); i++ {
+				for _, kv := range like {
+					key := strings.TrimSuffix(kv.Key, string(model)) + string(tagName(i))
+					txn.Then = append(txn.Then, store.Op{Put: &store.Put{Key: key, Value: kv.Value}})
+				}
+			}
+			_, err := c.store.Txn(ctx, txn)
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// each calls use with all keys that begin with start, in their order.
+func (c *cluster) each(ctx context.Context, start string, use func(store.KV)) error {
+	const page = 10_000
+	end := start[:len(start)-1] + string(start[len(start)-1]+1)
+	for from := start; ; {
+		get := &store.Get{Interval: store.Interval{Key: from, End: end}, Limit: page}
+		answer, err := c.store.Txn(ctx, store.Txn{Then: []store.Op{{Get: get}}})
+		if err != nil {
+			return err
+		}
+		for _, kv := range answer.Got[0] {
+			use(kv)
+			from = kv.Key + "\x00"
+		}
+		if len(answer.Got[0]) < page {
+			return nil
+		}
+	}
+}
+
+// restore takes etcd back to a backup. Rooms live on.
+func (c *cluster) restore(ctx context.Context, backup string) (err error) {
+	if err := c.etcd.close(); err != nil {
+		return err
+	}
+	c.etcd, err = startEtcd(ctx, c.dir, backup, true)
+	return err
+}
+
+// equal returns a layout with equal ranges.
+func equal(rooms ...allocator.Room) (allocator.Layout, error) {
+	slices.Sort(rooms)
+	return allocator.EqualLayout(int64(100*len(rooms)), rooms)
+}
+
+// await polls until done, or returns an error where that takes too long.
+func await(ctx context.Context, what string, done func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		ok, err := done()
+		if ok && err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("waiting for %s: %w", what, ctx.Err()), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+
+	"github.com/march-id/march/allocator/ledger/embedded"
+)
+
+// etcdReady is how long etcd may take to start: it reads all keys.
+const etcdReady = 5 * time.Minute
+
+// startEtcd starts etcd in a process of its own, with its data in dir: the data that is there,
+// or the data of a backup. Where sync is set it syncs its log, as in production; a
+// measurement that only fills etcd does without.
+func startEtcd(ctx context.Context, dir, backup string, sync bool) (*process, error) {
+	return startChild(ctx, "child-etcd", dir, backup, fmt.Sprint(sync))
+}
+
+// childEtcd serves etcd until its standard input ends.
+func childEtcd(args []string) error {
+	if len(args) != 3 {
+		return fmt.Errorf("want DIR BACKUP SYNC, got %q", args)
+	}
+	dir, backup := args[0], args[1]
+	cfg := embedded.Config{
+		Dir:    filepath.Join(dir, "data"),
+		Client: "unix://" + filepath.Join(dir, "c"), Peer: "unix://" + filepath.Join(dir, "p"),
+		NoSync: args[2] != "true", Quota: 8 << 30,
+	}
+	if backup != "" {
+		if err := restoreBackup(backup, cfg); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), etcdReady)
+	defer cancel()
+	server, err := embedded.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	if err := json.NewEncoder(os.Stdout).Encode(reply{Address: cfg.Client}); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// saveBackup does what `etcdctl snapshot save` does.
+func saveBackup(ctx context.Context, endpoint, path string) error {
+	cfg := clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()}
+	_, err := snapshot.NewV3(zap.NewNop()).Save(ctx, cfg, path)
+	return err
+}
+
+// restoreBackup does what `etcdutl snapshot restore` does.
+func restoreBackup(path string, cfg embedded.Config) error {
+	if err := os.RemoveAll(cfg.Dir); err != nil {
+		return err
+	}
+	return snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: path, Name: "dev", OutputDataDir: cfg.Dir, PeerURLs: []string{cfg.Peer},
+		InitialCluster: "dev=" + cfg.Peer, InitialClusterToken: "etcd-cluster",
+	})
+}

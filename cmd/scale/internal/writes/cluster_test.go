@@ -1,0 +1,270 @@
+package writes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// counter counts what is written through a store.
+type counter struct {
+	store.Store
+	counted *counted
+}
+
+// counted is what all stores of a cluster count.
+type counted struct {
+	sync.Mutex
+	began  time.Time
+	series Series
+}
+
+// Txn implements ledger.Store.
+func (c *counter) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	if ledgertest.Writes(txn) {
+		c.counted.Lock()
+		c.counted.series.add(int(time.Since(c.counted.began)/time.Second), txn)
+		c.counted.Unlock()
+	}
+	return c.Store.Txn(ctx, txn)
+}
+
+// silent is a listener to which no caller comes. serving is closed when it is first
+// listened to: then the room's methods may be called.
+type silent struct {
+	closed, serving chan struct{}
+	close, serve    sync.Once
+}
+
+// Accept implements net.Listener.
+func (s *silent) Accept() (net.Conn, error) {
+	s.serve.Do(func() { close(s.serving) })
+	<-s.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (s *silent) Close() error {
+	s.close.Do(func() { close(s.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (s *silent) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+
+// cluster is a cluster that is simulated.
+type cluster struct {
+	t       *testing.T
+	spec    Spec
+	mem     *ledgertest.Fake
+	counted *counted
+	admin   *ledger.Ledger
+	rooms   []allocator.Room
+
+	mu struct { // run writes what issued reads
+		sync.Mutex
+		servers []*room.Server
+	}
+}
+
+func tagName(i int) allocator.Tag { return allocator.Tag(fmt.Sprintf("t%07d", i)) }
+
+func newCluster(t *testing.T, spec Spec) *cluster {
+	c := &cluster{t: t, spec: spec, mem: ledgertest.NewFake(t), counted: &counted{began: time.Now(), series: make(Series)}}
+	for i := range spec.Rooms {
+		c.rooms = append(c.rooms, allocator.Room(fmt.Sprintf("r%02d", i)))
+	}
+	c.admin = c.ledger()
+	if _, err := c.admin.Init(t.Context(), c.layout(0), "scale"); err != nil {
+		t.Fatal(err)
+	}
+	settings := record.DefaultTag()
+	if spec.Reserve > 0 {
+		settings.Chain.Reserve = spec.Reserve
+	}
+	for i := range spec.Tags {
+		if _, err := c.admin.CreateTag(t.Context(), tagName(i), settings, "scale"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// ledger returns a ledger of a process's own.
+func (c *cluster) ledger() *ledger.Ledger {
+	l, err := ledger.New(&counter{c.mem.Open(), c.counted}, ledger.DefaultConfig())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return l
+}
+
+// layout is the one in which the first room has given so many residues to the second.
+func (c *cluster) layout(moved int64) allocator.Layout {
+	const width = 100
+	l, err := allocator.EqualLayout(int64(width*len(c.rooms)), c.rooms)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	l.Ranges[c.rooms[0]] = allocator.Range{Lower: 0, Upper: width - moved}
+	l.Ranges[c.rooms[1]] = allocator.Range{Lower: width - moved, Upper: 2 * width}
+	return l
+}
+
+// starting is the time in which instances start. Then callers begin.
+const starting = time.Minute
+
+// spread returns the k-th of n moments in a time, all equally far apart, in an order in
+// which neighbours are far apart.
+func spread(within time.Duration, k, n int) time.Duration {
+	const prime = 7_368_787
+	return within * time.Duration(k*prime%n) / time.Duration(n)
+}
+
+// run starts all instances and their callers, and stops them when ctx ends.
+func (c *cluster) run(ctx context.Context) error {
+	running, ctx := errgroup.WithContext(ctx)
+	for i := range c.spec.Instances {
+		in, place := i%c.spec.Rooms, i/c.spec.Rooms
+		listener := &silent{closed: make(chan struct{}), serving: make(chan struct{})}
+		cfg := room.DefaultConfig()
+		cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = c.rooms[in], allocator.Instance(fmt.Sprintf("i%04d", i)), c.ledger(), listener
+		cfg.Advertise = fmt.Sprintf("192.0.2.1:%d", i+1)
+		server, err := room.New(cfg)
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		c.mu.servers = append(c.mu.servers, server)
+		c.mu.Unlock()
+		running.Go(func() error {
+			if !sleep(ctx, spread(starting, i, c.spec.Instances)) {
+				return nil
+			}
+			return server.Run(ctx)
+		})
+		here := (c.spec.Instances - in + c.spec.Rooms - 1) / c.spec.Rooms // instances of the room
+		var groups [slots][]caller
+		for tag := place; tag < c.spec.Tags; tag += here {
+			pair := tag*c.spec.Rooms + in
+			begins := starting + spread(c.spec.Spread, pair, c.spec.Pairs())
+			groups[pair%slots] = append(groups[pair%slots], caller{string(tagName(tag)), begins})
+		}
+		for slot, callers := range groups {
+			if len(callers) == 0 {
+				continue
+			}
+			running.Go(func() error {
+				select {
+				case <-listener.serving:
+					return c.call(ctx, server, slot, callers)
+				case <-ctx.Done():
+					return nil
+				}
+			})
+		}
+	}
+	return running.Wait()
+}
+
+// sleep reports whether so much time passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// caller asks for a tag from some time after the beginning on.
+type caller struct {
+	tag    string
+	begins time.Duration
+}
+
+// slots are the moments in which callers call: one in each of these parts of the time
+// between two calls.
+const slots = 4
+
+// call makes the calls of all callers of an instance in a slot until ctx ends.
+func (c *cluster) call(ctx context.Context, server *room.Server, slot int, callers []caller) error {
+	const every = time.Second / callsPerSecond
+	passed := time.Since(c.counted.began)
+	if !sleep(ctx, passed.Truncate(every)+every*time.Duration(slots+slot)/slots-passed) {
+		return nil
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		passed := time.Since(c.counted.began)
+		for _, one := range callers {
+			if passed < one.begins {
+				continue
+			}
+			request := &marchv1.NextBatchRequest{Tag: one.tag, Count: c.spec.Rate / callsPerSecond}
+			if _, err := server.NextBatch(ctx, request); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("tag %s: %w", one.tag, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// issued returns how many IDs all instances issued so far.
+func (c *cluster) issued() (n int64, err error) {
+	c.mu.Lock()
+	servers := slices.Clone(c.mu.servers)
+	c.mu.Unlock()
+	for _, server := range servers {
+		answer, err := server.GetInstance(c.t.Context(), &marchv1.GetInstanceRequest{})
+		if err != nil {
+			return 0, err
+		}
+		n += answer.GetStatus().GetIssued()
+	}
+	return n, nil
+}
+
+// move gives residues of the first room to the second.
+func (c *cluster) move(ctx context.Context) (version int64, err error) {
+	from, err := c.admin.Refresh(ctx)
+	if err != nil {
+		return 0, err
+	}
+	made, err := c.admin.ChangeLayout(ctx, from, c.layout(10), "scale")
+	return made.Layout.Version, err
+}
+
+// served fails where an instance does not report the layout of a version.
+func (c *cluster) served(ctx context.Context, version int64) error {
+	all, _, err := c.admin.Instances(ctx, "")
+	if err == nil && len(all) != c.spec.Instances {
+		err = fmt.Errorf("%d instances are registered, not %d", len(all), c.spec.Instances)
+	}
+	for _, i := range all {
+		if i.Version != version {
+			err = errors.Join(err, fmt.Errorf("instance %s reports version %d, not %d", i.Name, i.Version, version))
+		}
+	}
+	return err
+}

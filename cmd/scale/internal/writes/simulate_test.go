@@ -1,0 +1,123 @@
+package writes
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	specFlag    = flag.String("spec", "", "simulate this Spec, in JSON: what Run does")
+	outcomeFlag = flag.String("outcome", "", "with -spec, the file to write the Outcome to")
+)
+
+// simulate simulates a cluster in a bubble.
+func simulate(t *testing.T, spec Spec) (o Outcome) {
+	if err := spec.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, spec)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.run(ctx) }()
+		defer func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		// A moment after the second, so that a second's callers have had it.
+		time.Sleep(starting + spec.Spread + spec.Settle + time.Second/callsPerSecond/slots/2)
+		before, err := c.issued()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		time.Sleep(spec.Count)
+		after, err := c.issued()
+		if want := int64(spec.Pairs()) * spec.Rate * int64(spec.Count/time.Second); err != nil || after-before != want {
+			t.Errorf("%d IDs were issued while it was counted, want %d: %v", after-before, want, err)
+			return
+		}
+		if spec.Move > 0 {
+			version, err := c.move(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(spec.Move)
+			if err := c.served(ctx, version); err != nil {
+				t.Error(err)
+			}
+		}
+		c.counted.Lock()
+		defer c.counted.Unlock()
+		o = Outcome{Steady: int((starting + spec.Spread + spec.Settle) / time.Second), Series: make(Series)}
+		for kind, counts := range c.counted.series {
+			o.Series[kind] = append([]Count{}, counts...)
+		}
+	})
+	return o
+}
+
+// A small cluster writes what it must, and no more.
+func TestSmall(t *testing.T) {
+	spec := Spec{
+		Rooms: 3, Instances: 6, Tags: 40, Rate: 10, Reserve: 2 * time.Minute,
+		Spread: 137 * time.Second, Settle: 2 * time.Minute, Count: 10 * time.Minute, Move: 10 * time.Minute,
+	}
+	o := simulate(t, spec)
+	const seconds = 600
+	end := o.Steady + seconds
+	steady, moved := o.Series.Sum(o.Steady, end), o.Series.Sum(end, end+60)
+	near := func(what string, is int64, want float64) {
+		if float64(is) < 0.95*want || float64(is) > 1.05*want {
+			t.Errorf("%s: %d, want about %.0f", what, is, want)
+		}
+	}
+	// A step is what the rate needs for the reserve and a seventh of it.
+	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 8 / 7)
+	near("leases", steady["marks"].Writes, leases*seconds)
+	near("heartbeats", steady["alive"].Writes, float64(spec.Instances)*seconds/5)
+	// One is written every 10 s, or when the log has doubled. Instances that probe at the
+	// same moment each try.
+	if n := steady["beat"].Writes; n < seconds/10-2 || n > 2*seconds/10 {
+		t.Errorf("beats: %d, want %d to %d", n, seconds/10, 2*seconds/10)
+	}
+	if len(steady) != 3 {
+		t.Errorf("%v is written while nothing changes, want three kinds", steady)
+	}
+	// Each tag of the room that lost residues is leased once more, and each instance
+	// says which layout it serves.
+	near("leases in the minute after a move", moved["marks"].Writes, leases*60+float64(spec.Tags))
+	if got := moved["rooms"].Writes; got != int64(spec.Instances) {
+		t.Errorf("%d registrations after a move, want %d", got, spec.Instances)
+	}
+	at := o.Series.Busiest(end+30, end+seconds, 60, nil)
+	if got := o.Series.Sum(at, at+60)["marks"].Writes; float64(got) > 1.25*leases*60 {
+		t.Errorf("%d leases in a minute after a move: tags that were renewed together are refilled together", got)
+	}
+}
+
+// TestSpec simulates what it is told to.
+func TestSpec(t *testing.T) {
+	if *specFlag == "" {
+		return // TestSmall simulates a cluster of its own
+	}
+	var spec Spec
+	if err := json.Unmarshal([]byte(*specFlag), &spec); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(simulate(t, spec))
+	if err == nil {
+		err = os.WriteFile(*outcomeFlag, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

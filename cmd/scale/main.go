@@ -1,0 +1,133 @@
+// Command scale measures March at sizes and under loads that no test has time for, in
+// one run. It prints a table of measures, with the figure, the goal, and whether the
+// goal is reached. It exits with 1 if a goal is not reached.
+//
+// Rooms run in processes of their own, so that their memory is theirs. So do attackers,
+// with the lowest priority, as they would run on other machines. The groups recover,
+// trips, moves and pages have a whole cluster: a real etcd, and the march that users run
+// (-march). The group writes simulates a cluster, in a program that it builds: see
+// package writes. Time in the server counts from when the server has read a request to
+// when it writes the answer.
+//
+// A group of rows is a function in a file of its own, listed in groups.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+)
+
+// sizes say how much is measured.
+type sizes struct {
+	tags, busy int // in memory, and of these in use
+	rounds     int
+	seconds    int // of each measurement
+	march      string
+}
+
+// groups are the groups of rows.
+var groups = []struct {
+	name    string
+	measure func(context.Context, sizes, func(row)) error
+}{
+	{"million", million},
+	{"attacks", attacks},
+	{"recover", recovers},
+	{"trips", trips},
+	{"moves", moves},
+	{"writes", etcdWrites},
+	{"pages", pages},
+}
+
+// row is one line of the table.
+type row struct {
+	what     string
+	measured float64
+	goal     float64 // at most
+	unit     string
+	note     string
+}
+
+func (r row) reached() bool { return r.measured <= r.goal }
+
+func (r row) verdict() string {
+	if r.reached() {
+		return "reached"
+	}
+	return "short"
+}
+
+func main() {
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "child-") {
+		if err := child(os.Args[1], os.Args[2:]); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, "scale:", os.Args[1]+":", err)
+			os.Exit(1)
+		}
+		return
+	}
+	var s sizes
+	flag.IntVar(&s.tags, "tags", 1_000_000, "how many tags there are, in memory and in etcd")
+	flag.IntVar(&s.busy, "busy", 10_000, "how many of them million uses")
+	flag.IntVar(&s.rounds, "rounds", 5, "how often each time is measured; the median counts")
+	flag.IntVar(&s.seconds, "seconds", 5, "how long each measurement takes")
+	flag.StringVar(&s.march, "march", "bin/march", "the program that recover, trips, moves and pages run")
+	rows := flag.String("rows", ".", "the groups of rows to measure, a regular expression: "+groupNames())
+	flag.Parse()
+	if err := run(os.Stdout, s, *rows); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "scale:", err)
+		os.Exit(1)
+	}
+}
+
+func groupNames() string {
+	var names []string
+	for _, g := range groups {
+		names = append(names, g.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// run measures and prints. Its error says how many rows fall short, after all were
+// measured.
+func run(out io.Writer, s sizes, rows string) error {
+	chosen, err := regexp.Compile(rows)
+	if err != nil {
+		return fmt.Errorf("rows: %w", err)
+	}
+	if s.tags < 10 || s.tags >= 10_000_000 || s.busy < 1 || s.busy > s.tags || s.rounds < 1 || s.seconds < 1 {
+		return errors.New("tags: 10 to 9999999; busy: 1 to tags; rounds and seconds: 1 or more")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	short := 0
+	_, _ = fmt.Fprintln(table, "WHAT\tMEASURED\tGOAL\t\t")
+	for _, g := range groups {
+		if !chosen.MatchString(g.name) {
+			continue
+		}
+		err := g.measure(ctx, s, func(r row) {
+			if !r.reached() {
+				short++
+			}
+			_, _ = fmt.Fprintf(os.Stderr, "%s: %.4g %s\n", r.what, r.measured, r.unit)
+			_, _ = fmt.Fprintf(table, "%s\t%.4g %s\tat most %.4g\t%s\t%s\n", r.what, r.measured, r.unit, r.goal, r.verdict(), r.note)
+		})
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", g.name, err), table.Flush())
+		}
+	}
+	if err := table.Flush(); err != nil || short == 0 {
+		return err
+	}
+	return fmt.Errorf("goals that were not reached: %d", short)
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/internal/frame"
+)
+
+// timedListener measures for how long calls of one caller are in the server:
+// from when it has read the last frame of a request to when it writes the last
+// frame of the answer. That caller has one call under way on a connection.
+type timedListener struct {
+	net.Listener
+	caller string // its IP address
+
+	mu    sync.Mutex
+	times []time.Duration
+}
+
+// Accept implements net.Listener.
+func (l *timedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || tcp.IP.String() != l.caller {
+		return conn, nil
+	}
+	return &timed{Conn: conn, listener: l, in: frame.FromClient()}, nil
+}
+
+// take returns the times that were measured since it was called last, sorted.
+func (l *timedListener) take() []time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	times := l.times
+	l.times = nil
+	slices.Sort(times)
+	return times
+}
+
+// timed is a connection of the caller whose calls are measured.
+type timed struct {
+	net.Conn
+	listener *timedListener
+	in, out  frame.Parser
+
+	mu    sync.Mutex
+	began time.Time
+}
+
+// Read implements net.Conn.
+func (c *timed) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if ends(&c.in, b[:n]) {
+		c.mu.Lock()
+		c.began = time.Now()
+		c.mu.Unlock()
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *timed) Write(b []byte) (int, error) {
+	if ends(&c.out, b) {
+		c.mu.Lock()
+		took := time.Since(c.began)
+		c.mu.Unlock()
+		c.listener.mu.Lock()
+		c.listener.times = append(c.listener.times, took)
+		c.listener.mu.Unlock()
+	}
+	return c.Conn.Write(b)
+}
+
+// ends reports whether a stream ends in b, which p parses.
+func ends(p *frame.Parser, b []byte) (ends bool) {
+	p.Parse(b, func(h frame.Header) bool {
+		ends = ends || h.Ends()
+		return true
+	})
+	return ends
+}
+
+// percentile returns the p-th part of sorted times, 0 where there are none.
+func percentile(times []time.Duration, p float64) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	return times[min(int(p*float64(len(times))), len(times)-1)]
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/cmd/scale/internal/writes"
+)
+
+// simulatedTags is how many active tags are simulated at most. Of more, every so manieth
+// is, and what is written for tags is multiplied: chains of equal tags write the same.
+const simulatedTags = 250
+
+// perTag are the kinds of keys that are written for a tag.
+var perTag = []string{"marks", "tags"}
+
+// etcdWrites counts what a whole cluster writes in etcd, in simulated time. A tenth of
+// the tags is active, each in one instance of each room. Idle ones have no part in it:
+// they write nothing.
+func etcdWrites(ctx context.Context, s sizes, add func(row)) (err error) {
+	simulation, err := writes.Build(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, simulation.Close()) }()
+	if err := steadyWrites(ctx, simulation, s.tags/10, add); err != nil {
+		return err
+	}
+	return writesSlopes(ctx, simulation, add)
+}
+
+// steadyWrites counts for ten minutes, and in the busiest minute after one range of two
+// rooms was changed.
+func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int, add func(row)) error {
+	factor := (active + simulatedTags - 1) / simulatedTags // rounded up, and so are the tags
+	spec := writes.Spec{
+		Rooms: 12, Instances: 100, Tags: (active + factor - 1) / factor, Rate: 10,
+		// In the time in which a chain takes a step, so that refills are spread over it.
+		// The last step grows 15 s after the first call, and is taken 200 s after it.
+		Spread: 686 * time.Second, Settle: 5 * time.Minute,
+		Count: 10 * time.Minute, Move: 12 * time.Minute, // a step and more
+	}
+	say("%d rooms, %d instances, %d active tags in each room, every %dth of them simulated: writes for tags count %[4]d times",
+		spec.Rooms, spec.Instances, spec.Tags*factor, factor)
+	say("callers begin in %v, it settles for %v, %v are counted; then a move, and %v after it", spec.Spread, spec.Settle, spec.Count, spec.Move)
+	o, err := simulation.Run(ctx, spec)
+	if err != nil {
+		return err
+	}
+	weights := make(map[string]int64)
+	for _, kind := range perTag {
+		weights[kind] = int64(factor)
+	}
+	moved := o.Steady + int(spec.Count/time.Second)
+	at := o.Series.Busiest(moved, moved+int(spec.Move/time.Second), 60, weights)
+	second := o.Series.Busiest(moved, moved+int(spec.Move/time.Second), 1, weights)
+	peak := writes.Total(writes.Weigh(o.Series.Sum(second, second+1), weights))
+
+	what := fmt.Sprintf("etcd writes, %d rooms, %d instances, %d active tags: ", spec.Rooms, spec.Instances, spec.Tags*factor)
+	sums := writes.Weigh(o.Series.Sum(o.Steady, moved), weights)
+	scaled := fmt.Sprintf("marks of every %dth tag, times %[1]d", factor)
+	add(row{
+		what: what + "steady", measured: rate(writes.Total(sums).Writes, spec.Count), goal: 2200, unit: "writes/s",
+		note: fmt.Sprintf("%s; %s", split(sums, spec.Count), scaled),
+	})
+	sums = writes.Weigh(o.Series.Sum(at, at+60), weights)
+	add(row{
+		what: what + "the busiest minute after a move", measured: rate(writes.Total(sums).Writes, time.Minute), goal: 4000, unit: "writes/s",
+		note: fmt.Sprintf("%s; %s; it begins %d s after the move; the busiest second has %d", split(sums, time.Minute), scaled, at-moved, peak.Writes),
+	})
+	return nil
+}
+
+// writesSlopes measures how what is written grows with instances, and with the (tag,
+// room) pairs in use: tenfold each, against a growth that is linear.
+func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(row)) error {
+	spec := writes.Spec{
+		Rooms: 10, Tags: 200, Rate: 10, Reserve: 2 * time.Minute,
+		Spread: time.Minute, Settle: time.Minute, Count: 137 * time.Second, // in which each pair takes one step
+	}
+	run := func(instances, tags int) (all writes.Count, err error) {
+		spec.Instances, spec.Tags = instances, tags
+		say("%d rooms, %d instances, %d pairs of tag and room, a reserve of %v", spec.Rooms, instances, spec.Pairs(), spec.Reserve)
+		o, err := simulation.Run(ctx, spec)
+		sums := o.Series.Sum(o.Steady, o.Steady+int(spec.Count/time.Second))
+		if err == nil {
+			say("writes/s: %s", split(sums, spec.Count))
+		}
+		return writes.Total(sums), err
+	}
+	var grown []writes.Count
+	for _, instances := range []int{10, 100, 1000} {
+		all, err := run(instances, spec.Tags)
+		if err != nil {
+			return err
+		}
+		grown = append(grown, all)
+	}
+	pairs := spec.Pairs()
+	few, err := run(100, spec.Tags/10)
+	if err != nil {
+		return err
+	}
+	for _, of := range []struct {
+		unit string
+		get  func(writes.Count) int64
+	}{
+		{"writes/s", func(c writes.Count) int64 { return c.Writes }},
+		{"bytes/s", func(c writes.Count) int64 { return c.Bytes }},
+	} {
+		slope := func(from, to writes.Count) float64 { return float64(of.get(to)) / float64(of.get(from)) / 10 }
+		per := func(c writes.Count) float64 { return rate(of.get(c), spec.Count) }
+		add(row{
+			what:     fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: the steeper slope to linear", of.unit, pairs),
+			measured: max(slope(grown[0], grown[1]), slope(grown[1], grown[2])), goal: 0.99, unit: "times",
+			note: fmt.Sprintf("%.4g, %.4g, %.4g %s", per(grown[0]), per(grown[1]), per(grown[2]), of.unit),
+		})
+		add(row{
+			what:     fmt.Sprintf("etcd %s, %d, %d pairs, 100 instances: slope to linear", of.unit, pairs/10, pairs),
+			measured: slope(few, grown[1]), goal: 1, unit: "times",
+			note: fmt.Sprintf("%.4g, %.4g %s", per(few), per(grown[1]), of.unit),
+		})
+	}
+	return nil
+}
+
+func rate(n int64, during time.Duration) float64 { return float64(n) / during.Seconds() }
+
+// split says how much is written for which kind of key, the most first.
+func split(sums map[string]writes.Count, during time.Duration) string {
+	kinds := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
+		return int(sums[b].Writes - sums[a].Writes)
+	})
+	var parts []string
+	for _, kind := range kinds {
+		parts = append(parts, fmt.Sprintf("%s %.4g", kind, rate(sums[kind].Writes, during)))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,71 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
+)
+
+// AbortMigration implements ConsoleService: it plans the way back from where
+// the migration stands, and lets it go there. Where there is no way back, it ends
+// the migration where it stands.
+func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
+	by := operator.Actor(ctx)
+	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
+		stored, unusable, err := s.ledger.LastLayout(ctx)
+		if err != nil {
+			return err
+		}
+		problem := textOf(unusable)
+		if _, is := errors.AsType[*ledger.UnusableError](unusable); unusable != nil && !is {
+			return unusable // that says nothing of the layout
+		}
+		return abort(m, by, stored.Layout, problem)
+	})
+	return &marchv1.AbortMigrationResponse{Migration: m}, err
+}
+
+// abort replaces the moves that were not made by those that lead back. Where there
+// are none, as it ends at once, the moves stay: how many of them were made is told of
+// it. layout is the present one; problem says why it cannot be used, empty where it can.
+func abort(m *record.Migration, by string, layout allocator.Layout, problem string) error {
+	stands := m.From
+	if m.Reached > 0 {
+		stands = m.Moves[m.Reached-1].Layout
+	}
+	var back plan.Plan
+	switch {
+	case problem != "":
+	case !layout.Equal(stands):
+		problem = fmt.Sprintf("the layout is version %d, which is not the one that the migration made last", layout.Version)
+	case m.Abort && m.Error == "":
+		return allocator.Errorf(allocator.Refused, "migration %s is being aborted already", m.ID)
+	case m.Abort:
+		problem = m.Error
+	case !stands.Equal(m.From):
+		var err error
+		if back, err = plan.Back(stands, m.From); err != nil {
+			problem = err.Error()
+		}
+	}
+	m.Abort, m.State = true, record.Running
+	m.Fail("")
+	m.Note("aborted by " + by)
+	switch {
+	case problem != "":
+		m.State, m.NoWayBack = record.Aborted, problem
+		m.Note("ended where it stands, as there is no way back: " + problem)
+	case m.Reached == 0:
+		m.State = record.Aborted
+	default:
+		m.Moves = append(m.Moves[:m.Reached:m.Reached], movesOf(back)...)
+	}
+	return nil
+}

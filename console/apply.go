@@ -1,0 +1,204 @@
+package console
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
+)
+
+// PlanMigration implements ConsoleService.
+func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
+	stored, err := s.ledger.Refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	target, err := targetOf(r, stored.Layout)
+	if err != nil {
+		return nil, err
+	}
+	planned, err := plan.New(stored.Layout, target, r.GetAtomic())
+	if err == nil {
+		err = refuseRooms(stored, planned)
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer := planToProto(planned)
+	answer.Force = r.GetForce()
+	instances, bad, err := s.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
+		return nil, err
+	}
+	answer.Unreadable = passedOver(bad)
+	for _, i := range instances {
+		if slices.ContainsFunc(planned.Moves, func(m plan.Move) bool { return slices.Contains(m.Loses, i.Room) }) {
+			answer.Instances = append(answer.Instances, string(i.ID()))
+			if !i.Alive {
+				answer.Silent = append(answer.Silent, string(i.ID()))
+			}
+		}
+	}
+	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
+}
+
+// refuseRooms refuses a plan with which the cluster would have had more rooms in
+// its life than it can have. Its error is Invalid.
+func refuseRooms(stored record.Layout, planned plan.Plan) error {
+	ever := slices.Concat(stored.Ever, planned.Target.Rooms())
+	slices.Sort(ever)
+	if n := len(slices.Compact(ever)); n > allocator.MaxRooms {
+		return allocator.Errorf(allocator.Invalid, "rooms: the cluster would have had %d rooms in its life; allowed: %d, as their marks are kept: give ranges to rooms that had one before",
+			n, allocator.MaxRooms)
+	}
+	return nil
+}
+
+// targetOf returns the layout that a request asks for.
+func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (allocator.Layout, error) {
+	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain()) > 0 || r.GetBoundary() != 0
+	switch {
+	case r.GetTarget() != nil && edited:
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: given together with move, add_room, drain or boundary; allowed: one or the other")
+	case r.GetTarget() != nil:
+		return api.LayoutFromProto(r.GetTarget())
+	case !edited:
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: not given; allowed: a layout, or at least one of move, add_room, drain and boundary")
+	}
+	if n := len(r.GetMove()) + len(r.GetAddRoom()) + len(r.GetDrain()); n > 4*allocator.MaxRooms {
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "%d edits; allowed: up to %d", n, 4*allocator.MaxRooms)
+	}
+	var edits []plan.Edit
+	if r.GetBoundary() != 0 {
+		edits = append(edits, plan.ScaleBoundary(r.GetBoundary()))
+	}
+	for _, room := range r.GetDrain() {
+		name, err := allocator.ParseRoom(room)
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		edits = append(edits, plan.Drain(name))
+	}
+	for _, text := range r.GetMove() {
+		edit, err := plan.ParseMove(text)
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		edits = append(edits, edit)
+	}
+	for _, text := range r.GetAddRoom() {
+		edit, err := plan.ParseAddRoom(text)
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		edits = append(edits, edit)
+	}
+	return plan.Apply(current, edits...)
+}
+
+// checkPlan plans a given plan again, and returns it with the layout that it is for. The
+// moves must come out the same, so that no plan that was changed on the way is followed.
+// Its errors are Invalid, and Conflict where the layout is another one by now.
+func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored record.Layout, planned plan.Plan, err error) {
+	if err := s.madeHere(ctx, given); err != nil {
+		return stored, planned, err
+	}
+	from, err := api.LayoutFromProto(given.GetFrom())
+	if err != nil {
+		return stored, planned, allocator.Errorf(allocator.Invalid, "plan: from: %w", err)
+	}
+	target, err := api.LayoutFromProto(given.GetTarget())
+	if err != nil {
+		return stored, planned, allocator.Errorf(allocator.Invalid, "plan: target: %w", err)
+	}
+	if stored, err = s.ledger.Refresh(ctx); err != nil {
+		return stored, planned, err
+	}
+	if stored.Layout.Version == from.Version && !stored.Layout.Equal(from) {
+		return stored, planned, allocator.Errorf(allocator.Invalid, "plan: from: boundary %d, %s is not layout version %d: plan again", from.Boundary, plan.ListRanges(from), from.Version)
+	}
+	if stored.Layout.Version != from.Version {
+		return stored, planned, allocator.Errorf(allocator.Conflict, "the plan was made for layout version %d, but the layout is version %d: plan again", from.Version, stored.Layout.Version)
+	}
+	planned, err = plan.New(stored.Layout, target, given.GetAtomic())
+	if err == nil {
+		err = refuseRooms(stored, planned)
+	}
+	if err == nil && !sameMoves(planToProto(planned).GetMoves(), given.GetMoves()) {
+		err = allocator.Errorf(allocator.Invalid, "plan: its moves are not those that lead from layout version %d to its target: plan again", from.Version)
+	}
+	return stored, planned, err
+}
+
+// ApplyMigration implements ConsoleService.
+func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
+	var hold time.Duration // and each instance's own
+	if r.GetHold() != nil {
+		var err error
+		if hold, err = operator.Duration("hold", r.GetHold()); err != nil {
+			return nil, err
+		}
+	}
+	if hold < 0 || hold > allocator.LongestReserve {
+		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 0s to %v", hold, allocator.LongestReserve)
+	}
+	stored, planned, err := s.checkPlan(ctx, r.GetPlan())
+	if err != nil {
+		return nil, err
+	}
+	if !r.GetPlan().GetForce() && !r.GetForce() {
+		if err := s.refused(ctx, r.GetCount(), stored, planned); err != nil {
+			return nil, err
+		}
+	}
+	instances, _, err := s.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	moves := movesOf(planned)
+	noteHolds(moves, instances)
+	m, err := s.ledger.StartMigration(ctx, stored, record.Migration{
+		From: planned.From, Target: planned.Target, Moves: moves, Hold: hold,
+	}, operator.Actor(ctx))
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("migration started", "migration", m.ID, "moves", len(m.Moves))
+	answer, err := s.showMigration(ctx, m)
+	return &marchv1.ApplyMigrationResponse{Migration: answer}, err
+}
+
+// madeHere refuses a plan that was made for another cluster. Its errors are Invalid and
+// those of UUID.
+func (s *Server) madeHere(ctx context.Context, p *marchv1.Plan) error {
+	uuid, err := s.ledger.UUID(ctx)
+	if err == nil && p.GetCluster() != uuid {
+		err = allocator.Errorf(allocator.Invalid, "plan: cluster: %q; allowed: %s, which this console is of: plan again here", p.GetCluster(), uuid)
+	}
+	return err
+}
+
+func sameMoves(a, b []*marchv1.Move) bool {
+	return slices.EqualFunc(a, b, func(a, b *marchv1.Move) bool {
+		return a.GetKind() == b.GetKind() && proto.Equal(a.GetLayout(), b.GetLayout())
+	})
+}
+
+func movesOf(p plan.Plan) []record.Move {
+	moves := make([]record.Move, len(p.Moves))
+	for i, m := range p.Moves {
+		moves[i] = record.Move{Kind: string(m.Kind), Why: m.Why, Layout: m.Layout, Loses: m.Loses}
+	}
+	return moves
+}

@@ -1,0 +1,159 @@
+package console
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
+)
+
+var bg = context.Background()
+
+// nowhere is a listener that is never used.
+type nowhere struct{ net.Listener }
+
+// bubble is a cluster whose consoles take the steps that a test wants.
+type bubble struct {
+	*testing.T
+	mem   *ledgertest.Fake
+	admin *ledger.Ledger
+}
+
+func newBubble(t *testing.T) *bubble {
+	b := &bubble{T: t, mem: ledgertest.NewFake(t)}
+	b.admin = b.ledger(b.mem.Open())
+	if _, err := b.admin.Init(bg, b.layout(50), "test"); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// layout gives room a the residues below one, and room b the rest of a hundred.
+func (b *bubble) layout(at int64) allocator.Layout {
+	return allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: at}, "b": {Lower: at, Upper: 100}}}
+}
+
+func (b *bubble) ledger(etcd store.Store) *ledger.Ledger {
+	b.Helper()
+	l, err := ledger.New(etcd, ledger.DefaultConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return l
+}
+
+func (b *bubble) console() *Server {
+	b.Helper()
+	return b.consoleOver(b.mem.Open())
+}
+
+func (b *bubble) consoleOver(etcd store.Store) *Server {
+	b.Helper()
+	cfg := DefaultConfig()
+	cfg.Ledger, cfg.GRPC = b.ledger(etcd), nowhere{}
+	s, err := New(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+func (b *bubble) join(in allocator.Room, name allocator.Instance, hold time.Duration) *ledger.Instance {
+	b.Helper()
+	i, err := b.ledger(b.mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1", Hold: hold})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return i
+}
+
+// beating runs an instance until the test ends.
+func (b *bubble) beating(i *ledger.Instance) {
+	ctx, stop := context.WithCancel(bg)
+	var work sync.WaitGroup
+	work.Go(func() {
+		if err := i.Run(ctx); err != nil {
+			b.Errorf("Run: %v", err)
+		}
+	})
+	b.Cleanup(func() { stop(); work.Wait() })
+}
+
+// registered returns the instances that a console lists, with ! for the silent.
+func (b *bubble) registered(s *Server) string {
+	b.Helper()
+	list, _, err := s.instances(bg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var all []string
+	for _, i := range list {
+		text := string(i.ID())
+		if !i.Alive {
+			text += "!"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, " ")
+}
+
+// looks has a console look for silent instances for a while, as it does when it
+// runs.
+func (b *bubble) looks(d time.Duration, consoles ...*Server) {
+	b.Helper()
+	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(silenceEvery) {
+		for _, s := range consoles {
+			if err := s.forgetSilent(bg); err != nil {
+				b.Fatalf("after %v: %v", d-time.Until(until), err)
+			}
+		}
+	}
+}
+
+// migrate starts a migration that gives residues of room a to b.
+func (b *bubble) migrate(hold time.Duration) record.Migration {
+	b.Helper()
+	from, err := b.admin.Refresh(bg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	planned, err := plan.New(from.Layout, b.layout(25), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	m, err := b.admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target, Moves: movesOf(planned), Hold: hold}, "test")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return m
+}
+
+func (b *bubble) read(id string) record.Migration {
+	b.Helper()
+	m, err := b.admin.Migration(bg, id)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return m
+}
+
+// steps has consoles take their steps for a while.
+func (b *bubble) steps(d time.Duration, consoles ...*Server) {
+	b.Helper()
+	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(time.Second) {
+		for _, s := range consoles {
+			if _, err := s.step(bg); err != nil {
+				b.Fatalf("step: %v", err)
+			}
+		}
+	}
+}

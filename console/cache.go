@@ -1,0 +1,103 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// cache keeps a value that is read again and again while callers ask for it. While no
+// caller asks, it reads nothing. It must be made by newLooked.
+type cache[T any] struct {
+	asked chan struct{} // has an element after a caller asked
+	mu    struct {
+		sync.Mutex
+		last    time.Time     // when a caller asked last
+		seen    T             // its zero value before the first look
+		at      time.Time     // when that was; zero before the first look
+		err     error         // of the last look
+		changed chan struct{} // closed when a look ends
+	}
+}
+
+// lookFor is how long a cache goes on to look after a caller asked last. It is longer
+// than any page takes to ask again.
+const lookFor = 10 * time.Second
+
+func newLooked[T any]() *cache[T] {
+	l := &cache[T]{asked: make(chan struct{}, 1)}
+	l.mu.changed = make(chan struct{})
+	return l
+}
+
+// run looks until ctx ends. look is given what was seen before, and returns how
+// long to wait before the next look too.
+func (l *cache[T]) run(ctx context.Context, look func(ctx context.Context, before T) (now T, pause time.Duration, err error)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.asked:
+		}
+		for l.wanted() && ctx.Err() == nil {
+			now, pause, err := look(ctx, l.before())
+			l.saw(now, err)
+			timer.Reset(pause)
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+			}
+		}
+	}
+}
+
+func (l *cache[T]) wanted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.mu.last) < lookFor
+}
+
+func (l *cache[T]) before() T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.seen
+}
+
+func (l *cache[T]) saw(now T, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.err = err; err == nil {
+		l.mu.seen, l.mu.at = now, time.Now()
+	}
+	close(l.mu.changed)
+	l.mu.changed = make(chan struct{})
+}
+
+// get returns what was seen last and when, and the error of the look after that
+// if there was one. Where it is older than age, get waits for the next look, for
+// within at most. The time is zero when nothing was seen yet.
+func (l *cache[T]) get(ctx context.Context, age, within time.Duration) (seen T, at time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.last = time.Now()
+	select {
+	case l.asked <- struct{}{}:
+	default:
+	}
+	if time.Since(l.mu.at) > age {
+		changed := l.mu.changed
+		l.mu.Unlock()
+		ctx, cancel := context.WithTimeout(ctx, within)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+		cancel()
+		l.mu.Lock()
+	}
+	return l.mu.seen, l.mu.at, l.mu.err
+}

@@ -1,0 +1,87 @@
+package console
+
+import (
+	"context"
+	"time"
+
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/throttle"
+)
+
+const (
+	// sizeEvery is how often a console asks how large etcd is, and compactEvery how
+	// often it compacts etcd's history.
+	sizeEvery    = time.Minute
+	compactEvery = time.Hour
+	// keepHistory is how much history stays: more than a watch is ever behind, and
+	// what an operator may ask etcd for after a mishap.
+	keepHistory = 2 * time.Hour
+	// nearQuota is the part of etcd's quota from which on a console warns.
+	nearQuota = 0.8
+)
+
+// compactions decides up to which revision etcd may be compacted: the latest one of two
+// hours ago, by the console's own monotonic clock. So several consoles, and an etcd that
+// compacts by itself, do each other no harm.
+type compactions struct {
+	seen []seenRevision // the oldest first, compactEvery apart
+}
+
+type seenRevision struct {
+	at       time.Time
+	revision int64
+}
+
+// due notes the latest revision, and returns the one to compact at; 0 for none.
+func (c *compactions) due(now time.Time, revision int64) (at int64) {
+	last := len(c.seen) - 1
+	switch {
+	case last >= 0 && revision < c.seen[last].revision:
+		c.seen = nil // etcd was restored: its revisions are others
+	case last >= 0 && now.Sub(c.seen[last].at) < compactEvery:
+		return 0
+	}
+	c.seen = append(c.seen, seenRevision{now, revision})
+	for len(c.seen) > 0 && now.Sub(c.seen[0].at) >= keepHistory {
+		at, c.seen = c.seen[0].revision, c.seen[1:]
+	}
+	return at
+}
+
+// tend asks how large etcd is, and compacts its history, until ctx ends. Each
+// console does: without that, heartbeats alone fill an etcd with default flags.
+func (s *Server) tend(ctx context.Context) {
+	var c compactions
+	var sizeLog, fullLog throttle.Log
+	ticker := time.NewTicker(sizeEvery)
+	defer ticker.Stop()
+	for {
+		size, err := s.ledger.StoreSize(ctx)
+		if err == nil {
+			s.metrics.size(size)
+			if s.fullness.note(size, time.Now()) {
+				fullLog.Log(time.Now(), s.log.Warn, "etcd is nearly full: it takes no more writes at its quota, and nothing is leased then",
+					"bytes", size.Bytes, "quota", size.Quota, "remedy", "run `etcdctl defrag` on one member after the other, or raise --quota-backend-bytes")
+			}
+			if at := c.due(time.Now(), size.Revision); at > 0 {
+				if err = s.ledger.Compact(ctx, at); err == nil {
+					s.log.Debug("etcd's history was compacted", "revision", at)
+				}
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			sizeLog.Log(time.Now(), s.log.Debug, "looking after etcd's size", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// size notes how large etcd is.
+func (n *metrics) size(s ledger.StoreSize) {
+	n.bytes.Set(float64(s.Bytes))
+	n.quota.Set(float64(s.Quota))
+}

@@ -1,0 +1,45 @@
+package console
+
+import (
+	"testing"
+	"time"
+)
+
+// Without compaction heartbeats fill an etcd with default flags in weeks. A
+// console compacts hourly, and keeps at least two hours of history, whatever it
+// misses meanwhile.
+func TestCompactions(t *testing.T) {
+	var c compactions
+	start := time.Unix(1e9, 0)
+	revision := make(map[int64]time.Duration) // when it was the latest
+	compacted, last := 0, int64(0)
+	for after := time.Duration(0); after < 24*time.Hour; after += sizeEvery {
+		latest := 1 + int64(after/time.Second)
+		revision[latest] = after
+		if after > 10*time.Hour && after < 15*time.Hour {
+			continue // etcd is away
+		}
+		at := c.due(start.Add(after), latest)
+		if at == 0 {
+			continue
+		}
+		compacted++
+		if kept := after - revision[at]; kept < keepHistory || at <= last {
+			t.Errorf("after %v: compacted at %d, which leaves %v; before it was %d", after, at, kept, last)
+		}
+		last = at
+		if len(c.seen) > 3 {
+			t.Errorf("%d revisions are kept", len(c.seen))
+		}
+	}
+	if compacted < 15 {
+		t.Errorf("%d compactions in a day", compacted)
+	}
+	// A restored etcd counts from further back: nothing of before is compacted.
+	now := start.Add(25 * time.Hour)
+	for after := time.Duration(0); after < keepHistory; after += sizeEvery {
+		if at := c.due(now.Add(after), 10+int64(after/time.Second)); at != 0 {
+			t.Errorf("compacted at %d, %v after a restore", at, after)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// reader reads tags: one each second, until there are as many as it is to read.
+type reader struct {
+	began, cancelled atomic.Int64 // how often
+	tags             int64
+	err              error // of the end
+}
+
+func (r *reader) read(ctx context.Context, n *count) (costs, error) {
+	r.began.Add(1)
+	n.tags.Store(r.tags)
+	for range r.tags {
+		select {
+		case <-ctx.Done():
+			r.cancelled.Add(1)
+			return costs{}, ctx.Err()
+		case <-time.After(time.Second):
+			n.read.Add(1)
+		}
+	}
+	return costs{cost: &marchv1.PlanCost{Tags: r.tags}}, r.err
+}
+
+// TestCountGoesOnBetweenCallers: callers that come back find the count further, and
+// then what it found, which is kept for a minute. A caller that does not come back has
+// the tags read anew, and so has one with another plan.
+func TestCountGoesOnBetweenCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c counts
+		r := &reader{tags: 10}
+		id := ""
+		for i := range 5 {
+			n, err := c.get(t.Context(), id, "plan", time.Second/2, r.read)
+			if err != nil || n.over() || id != "" && n.id != id {
+				t.Fatalf("call %d: %v, %v", i, n, err)
+			}
+			id = n.id
+			time.Sleep(time.Second)
+		}
+		n, err := c.get(t.Context(), id, "plan", time.Minute, r.read)
+		if err != nil || n.id != id || !n.over() || n.costs.cost.GetTags() != 10 || n.read.Load() != 10 {
+			t.Fatalf("%+v, %v", n, err)
+		}
+		time.Sleep(countKept - time.Second)
+		if again, err := c.get(t.Context(), id, "plan", 0, r.read); again != n || err != nil {
+			t.Errorf("costs that were counted a moment ago: %+v, %v", again, err)
+		}
+		time.Sleep(2 * time.Second)
+		for _, ask := range []struct{ what, id, plan string }{
+			{"of long ago", id, "plan"}, {"of another plan", id, "other"}, {"for a new caller", "", "plan"},
+		} {
+			before := r.began.Load()
+			if again, err := c.get(t.Context(), ask.id, ask.plan, time.Minute, r.read); again == n || err != nil || r.began.Load() != before+1 {
+				t.Errorf("costs %s: %+v, %v", ask.what, again, err)
+			}
+		}
+		c.stop()
+		c.work.Wait()
+	})
+}
+
+// TestCountOfAnotherConsole: a caller that comes back to another console than before
+// finds one count under way there, not one more each time.
+func TestCountOfAnotherConsole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var consoles [2]counts
+		r := &reader{tags: 10}
+		id := ""
+		for i := range 100 {
+			n, err := consoles[i%2].get(t.Context(), id, "plan", time.Second, r.read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n.over() {
+				break
+			}
+			id = n.id
+		}
+		if r.began.Load() != 2 {
+			t.Errorf("begun %d times", r.began.Load())
+		}
+		for i := range consoles {
+			consoles[i].stop()
+			consoles[i].work.Wait()
+		}
+	})
+}
+
+// TestCountEndsWithoutCallers: a count that no caller waits for ends, and one that a
+// caller waits for does not. The next caller has it begin again.
+func TestCountEndsWithoutCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c counts
+		r := &reader{tags: 1000}
+		gone, leave := context.WithCancel(t.Context())
+		time.AfterFunc(10*countIdle, leave)
+		n, err := c.get(gone, "", "plan", time.Hour, r.read)
+		if !errors.Is(err, context.Canceled) || r.cancelled.Load() != 0 {
+			t.Fatalf("%v, cancelled %d times while a caller waited", err, r.cancelled.Load())
+		}
+		time.Sleep(2 * countIdle)
+		synctest.Wait()
+		if r.cancelled.Load() != 1 {
+			t.Fatalf("cancelled %d times", r.cancelled.Load())
+		}
+		if n, err = c.get(t.Context(), n.id, "plan", 2000*time.Second, r.read); err != nil || !n.over() || r.began.Load() != 2 {
+			t.Errorf("%+v, %v, begun %d times", n, err, r.began.Load())
+		}
+		c.stop()
+		c.work.Wait()
+	})
+}
+
+// TestCountFails: each failure is told once to a caller that comes back, and then the
+// tags are read again.
+func TestCountFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c counts
+		r := &reader{tags: 2, err: allocator.Errorf(allocator.Unavailable, "etcd is away")}
+		n, err := c.get(t.Context(), "", "plan", 0, r.read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := c.get(t.Context(), n.id, "plan", 0, r.read); !errors.Is(err, r.err) {
+			t.Errorf("got %v", err)
+		}
+		_, err = c.get(t.Context(), n.id, "plan", 0, r.read)
+		synctest.Wait()
+		if err != nil || r.began.Load() != 2 {
+			t.Errorf("got %v, begun %d times", err, r.began.Load())
+		}
+		c.stop()
+		c.work.Wait()
+	})
+}
+
+// TestCountsAreBounded: no more plans are counted at once than may be; costs that were
+// counted give way to others. A console that stops counts no more.
+func TestCountsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c counts
+		quick, slow := &reader{tags: 1}, &reader{tags: 1000}
+		n, err := c.get(t.Context(), "", "quick", time.Minute, quick.read)
+		if err != nil || !n.over() {
+			t.Fatal(err)
+		}
+		for i := range maxCounts {
+			if _, err := c.get(t.Context(), "", fmt.Sprint(i), 0, slow.read); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		if len(c.mu.all) != maxCounts || slices.Contains(c.mu.all, n) {
+			t.Errorf("%d counts", len(c.mu.all))
+		}
+		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) || quick.began.Load() != 1 {
+			t.Errorf("one too many: %v", err)
+		}
+		c.stop()
+		c.work.Wait()
+		if slow.cancelled.Load() != maxCounts {
+			t.Errorf("%d counts were cancelled", slow.cancelled.Load())
+		}
+		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) || quick.began.Load() != 1 {
+			t.Errorf("after the end: %v", err)
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
+)
+
+const damagedULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+// damagedKeys are keys of each kind that what a console shows is read from: what the
+// list of problems says of each, where it is not in a list of its own alone.
+var damagedKeys = []struct {
+	key  string
+	puts []string // other keys, to make it count: each followed by its value
+	says []string // of the problem; none where no list of problems has it
+}{
+	{"identity", nil, []string{"; it stops all leasing, in every room, and every change by a console; no process starts", "Put the value of a backup back"}},
+	{"epoch", nil, []string{"; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
+	{"layout", nil, []string{"; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
+	{"layouts/0000000000000000002", nil, []string{"; it stops all leasing, in every room. Since 2", "Put the value of key layout there."}},
+	{"layouts/0000000000000000001", nil, []string{"; it stops all leasing, in every room. Since 2", "Put the value of a backup back."}},
+	{"beat", nil, []string{"; it stops all leasing, in every room, and every change by a console. Since 2", "If etcd was certainly not restored, delete the key"}},
+	{"settings", nil, []string{"; it stops all leasing, in every room. Since 2", `Put {"format":2,"journal":"required","nonce":""} there`}},
+	{"migration", nil, []string{"; it stops migrations: the one that is under way does not go on, and no other starts. Since 2"}},
+	{"migrations/" + damagedULID, []string{"migration", `{"format":2,"name":"` + damagedULID + `"}`},
+		[]string{"; it stops migrations: this one is under way and does not go on, and no other starts. Since 2"}},
+	{"rooms/a/a1", nil, []string{"; it stops leasing by instance a/a1, its heartbeats, and migrations that wait for it. Since 2", "Next: `march instance forget a a1`"}},
+	{"alive/b/gone", nil, []string{"; it stops nothing; instance b/gone writes it again, if it runs. Since 2", "Next: `march instance forget b gone`"}},
+	{"rooms/Bad Room/x", nil, []string{"; it stops nothing; lists name it. Since 2"}},
+	{"migrations/" + damagedULID, nil, nil},
+	{"tags/order", nil, nil},
+	{"marks/a/order", nil, nil},
+	{"audit/" + damagedULID, nil, nil},
+	{"answered", nil, nil},
+}
+
+// A value that cannot be read is one problem that names the key, what it stops and what
+// to do, wherever problems are shown. All else is shown as before, by a console that saw
+// it and by one that was started just now.
+func TestDamageStopsNoPage(t *testing.T) {
+	for _, test := range damagedKeys {
+		t.Run(fmt.Sprint(test.key, len(test.puts)), func(t *testing.T) {
+			t.Parallel()
+			c := startHalves(t)
+			c.create(&marchv1.Tag{Name: "order"})
+			l := c.ledger()
+			record, err := l.Refresh(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next := record.Layout
+			next.Boundary = 200
+			if _, err := l.ChangeLayout(bg, record, next, "test"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
+				t.Fatal(err)
+			}
+			showsAll(t, c, "", nil)
+			store, key := c.etcd.Store(t), "/march/default/"+test.key
+			for i := 0; i < len(test.puts); i += 2 {
+				putRaw(t, store, "/march/default/"+test.puts[i], test.puts[i+1])
+			}
+			putRaw(t, store, key, "garbage")
+			for _, c := range []*consoleOf{c, startOver(t, c.etcd)} {
+				showsAll(t, c, key, test.says)
+			}
+		})
+	}
+}
+
+// showsAll checks that a console shows a cluster, and the problem of a key everywhere,
+// if it has one.
+func showsAll(t *testing.T, c *consoleOf, key string, says []string) {
+	t.Helper()
+	line := ""
+	check := func(what string, list []*marchv1.Problem) {
+		t.Helper()
+		count := 0
+		for _, p := range list {
+			if p.GetKind() == problem.KindUnreadable && p.GetOf() == key {
+				count++
+				line = problem.Line(p)
+			}
+		}
+		want := min(len(says), 1)
+		if count != want {
+			t.Errorf("%s has %d problems of %s, want %d: %v", what, count, key, want, list)
+		}
+		for _, part := range says {
+			if !strings.Contains(line, part) {
+				t.Errorf("%s says %s, without %q", what, line, part)
+			}
+		}
+	}
+	o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
+	if err != nil || o.GetLayout().GetLayout().GetBoundary() == 0 || len(o.GetRooms()) < 2 || !strings.HasPrefix(o.GetRooms()[0].GetName(), "a") {
+		t.Errorf("overview: %v, %v", o, err)
+	}
+	check("overview", o.GetProblems())
+	i, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Status: true})
+	if err != nil || len(i.GetInstances()) != 1 || i.GetInstances()[0].GetName() != "a1" {
+		t.Errorf("instances: %v, %v", i, err)
+	}
+	if !strings.Contains(key, "migration") { // a list of instances has no use for these
+		check("instances", i.GetProblems())
+	}
+	g, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{})
+	if err != nil || g.GetLayout().GetLayout().GetBoundary() == 0 {
+		t.Errorf("layout: %v, %v", g, err)
+	}
+	if strings.Contains(line, "stops all leasing") {
+		check("layout", g.GetProblems())
+	}
+	timed := regexp.MustCompile(` Since \S+Z\.`)
+	code, body := c.get("/readyz?verbose")
+	if body, line := timed.ReplaceAllString(body, ""), timed.ReplaceAllString(line, ""); code != http.StatusOK || line != "" && !strings.Contains(body, "[!]"+line+"\n") {
+		t.Errorf("readyz: %d, without %s\n%s", code, line, body)
+	}
+	for _, path := range []string{"/", "/instances", "/tags", "/migrations", "/audit", "/decode", "/decode?tag=order&id=1"} {
+		code, body := 0, ""
+		await(t, path+" answers", func() bool { code, body = c.get(path); return code != 0 })
+		if shows := strings.Contains(body, key); code != http.StatusOK || line != "" && (path == "/" || path == "/instances" && !strings.Contains(key, "migration")) && !shows {
+			t.Errorf("%s: %d, shows the key: %t\n%s", path, code, shows, body)
+		}
+	}
+	if code, body := c.get("/tags/order"); code != http.StatusOK && !strings.HasSuffix(key, "tags/order") {
+		t.Errorf("/tags/order: %d\n%s", code, body)
+	}
+}

@@ -1,0 +1,161 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// tagForecast is what a plan does to a tag, with the rates at which rooms issue it.
+type tagForecast struct {
+	ledger.TagForecast
+	tag   record.Tag
+	plan  plan.Plan
+	rates map[allocator.Room]float64
+}
+
+// steps returns how many IDs each room of the plan leases at once.
+func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
+	steps := make(map[allocator.Room]int64)
+	for _, m := range f.plan.Moves {
+		for room := range m.Layout.Ranges {
+			steps[room] = f.tag.Settings.Chain.Target(f.rates[room], now)
+		}
+	}
+	return steps
+}
+
+// end returns what the room has left that the plan leaves the fewest IDs,
+// where it takes more than half of what the room had and leaves less than one
+// refill may ask for; else nil.
+func (f tagForecast) end() *marchv1.TagEnd {
+	limit, least := f.tag.Settings.Limit, f.tag.Settings.Chain.MaxStep
+	var end *marchv1.TagEnd
+	for _, room := range f.plan.Target.Rooms() {
+		r := f.Rooms[room]
+		if before, served := f.Before[room]; served && r.Left >= before/2 {
+			continue
+		}
+		if r.Left < least {
+			least, end = r.Left, &marchv1.TagEnd{Tag: string(f.tag.Name), Room: string(room), Left: r.Left, Limit: limit}
+		}
+	}
+	return end
+}
+
+// cost returns the forecast as a message.
+func (f tagForecast) cost() *marchv1.TagCost {
+	c := &marchv1.TagCost{Tag: string(f.tag.Name), Rooms: make(map[string]int64)}
+	before, after := math.Inf(1), math.Inf(1)
+	for _, room := range f.plan.Target.Rooms() {
+		r := f.Rooms[room]
+		if r.Skipped > 0 {
+			c.Rooms[string(room)] = r.Skipped
+			c.Skipped = atMost(c.GetSkipped(), r.Skipped)
+		}
+		p := &marchv1.RoomForecast{Room: string(room), Next: r.Next, Skipped: r.Skipped, LeftBefore: f.Before[room], Left: r.Left}
+		if r.Left > 0 {
+			p.First = &r.First
+		}
+		if r.Refused != nil {
+			p.Refused = r.Refused.Error()
+		}
+		if rate := f.rates[room]; rate > 0 {
+			p.LastsBefore, p.LastsAfter = lasts(float64(f.Before[room])/rate), lasts(float64(r.Left)/rate)
+			after = min(after, float64(r.Left)/rate)
+		}
+		c.Forecasts = append(c.Forecasts, p)
+	}
+	for room, left := range f.Before {
+		if rate := f.rates[room]; rate > 0 {
+			before = min(before, float64(left)/rate)
+		}
+	}
+	c.LastsBefore, c.LastsAfter = lasts(before), lasts(after)
+	return c
+}
+
+// atMost returns a + b, or the largest number where that is more.
+func atMost(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// boundaryPart is which part of what a tag has left a new boundary may be without
+// force: so a thousand moves, of which each may cost a block, do not use it up.
+const boundaryPart = 1000
+
+// refusals are the tags for which a plan is refused without force. A plan is refused
+// for what the ranges alone cost, where each room leases a single ID under each
+// layout: that rooms which lease more use up a small tag is what its limit is for,
+// and a warning (see tagForecast.end).
+type refusals struct {
+	emptied, narrowed int64 // how many tags
+	empty, narrow     string
+	least             int64 // what the tag in narrow has left: the fewest
+}
+
+// add holds a forecast against what a plan may do without force.
+func (r *refusals) add(f tagForecast) {
+	limit := f.tag.Settings.Limit
+	if room, had := f.empties(); had > 0 {
+		if r.emptied++; r.emptied == 1 {
+			r.empty = fmt.Sprintf("tag %s: room %s may have nothing to lease after this plan: it has %d IDs up to the limit %d now, and one ID leased in each other room can take it past all of them",
+				f.tag.Name, room, had, limit)
+		}
+	}
+	boundary, left := f.plan.Target.Boundary, limit-f.Floor
+	if boundary <= f.plan.From.Boundary || left <= 0 || boundary <= left/boundaryPart {
+		return
+	}
+	if r.narrowed++; r.narrowed == 1 || left < r.least {
+		r.least = left
+		r.narrow = fmt.Sprintf("boundary: %d; allowed: up to %d, a thousandth of the %d IDs that tag %s has up to its limit %d: each move can then make a room skip up to a block of %d IDs",
+			boundary, left/boundaryPart, left, f.tag.Name, limit, boundary)
+	}
+}
+
+// empties returns the first room to which the plan may leave nothing of the tag, and
+// how many IDs it has without the plan; a new room has what any other has.
+func (f tagForecast) empties() (room allocator.Room, had int64) {
+	for _, room := range f.plan.Target.Rooms() {
+		had, served := f.Before[room]
+		if !served {
+			for _, n := range f.Before {
+				had = max(had, n)
+			}
+		}
+		if f.Rooms[room].Left == 0 && had > 0 {
+			return room, had
+		}
+	}
+	return "", 0
+}
+
+// err returns the refusal, nil where nothing is refused. Its Kind is Refused.
+func (r *refusals) err() error {
+	switch {
+	case r.emptied > 0:
+		return allocator.Errorf(allocator.Refused, "%s (%s in all): choose a smaller boundary, or raise the limit with `march tag update`, or agree with --force",
+			r.empty, tags(r.emptied))
+	case r.narrowed > 0:
+		return allocator.Errorf(allocator.Refused, "%s (too much for %s in all): choose a smaller boundary, or agree with --force",
+			r.narrow, tags(r.narrowed))
+	}
+	return nil
+}
+
+func tags(n int64) string {
+	if n == 1 {
+		return "1 tag"
+	}
+	return fmt.Sprintf("%d tags", n)
+}

@@ -1,0 +1,96 @@
+package console_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// TestPlanSaysWhatABoundaryCosts: a new boundary of 10^14 lets the lower room jump by
+// all of it, one above a thousandth of what a tag has left needs force, and so does
+// one after which a room may have nothing to lease. The forecast said 0 and some IDs.
+func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
+	memory := ledgertest.NewFake(t)
+	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
+	n := w.node()
+	if _, err := w.admin.CreateTag(bg, "wide", record.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	const large = 100_000_000_000_000
+	plan := func(r *marchv1.PlanMigrationRequest) (*marchv1.Plan, *marchv1.CountPlanCostResponse) {
+		t.Helper()
+		answer, err := n.PlanMigration(bg, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.GetPlan(), w.cost(n, answer.GetPlan())
+	}
+	// refused checks that a plan is refused without force, and why.
+	refused := func(what string, r *marchv1.PlanMigrationRequest, says ...string) {
+		t.Helper()
+		p, cost := plan(r)
+		for _, part := range says {
+			if !strings.Contains(cost.GetRefused(), part) {
+				t.Errorf("%s: %q, without %q", what, cost.GetRefused(), part)
+			}
+		}
+		_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: p})
+		want{codes.FailedPrecondition, "refused", says}.check(t, what, err)
+	}
+	_, cost := plan(&marchv1.PlanMigrationRequest{Boundary: large})
+	tag := cost.GetCost().GetWorst()[0]
+	a, b := tag.GetForecasts()[0], tag.GetForecasts()[1]
+	if a.GetRoom() != "a" || a.GetFirst() != large || a.GetSkipped() != large/2-1 || b.GetFirst() != large/2 || a.GetLeft() >= math.MaxInt64/2 {
+		t.Errorf("forecast: %v", tag)
+	}
+	if cost.GetRefused() != "" || cost.GetRead() != 1 || cost.GetTags() != 1 || cost.GetAsOf() == nil {
+		t.Errorf("cost: %v", cost)
+	}
+	refused("nothing left",
+		&marchv1.PlanMigrationRequest{Target: layout(math.MaxInt64, map[string][2]int64{"a": {0, 1 << 62}, "b": {1 << 62, math.MaxInt64}})},
+		"tag wide: room a", "limit 9223372036854775807", "--force")
+	refused("above a thousandth", &marchv1.PlanMigrationRequest{Boundary: large * 100},
+		"boundary: 10000000000000000; allowed: up to 9223372036854775", "tag wide", "up to a block", "--force")
+
+	// A tag that is smaller than what rooms lease at once is a warning.
+	small := record.DefaultTag()
+	small.Limit = 2000
+	if _, err := w.admin.CreateTag(bg, "small", small, "test"); err != nil {
+		t.Fatal(err)
+	}
+	if ends := w.cost(n, w.plan(n, quarter())).GetCost().GetEnds(); len(ends) != 1 || ends[0].GetTag() != "small" || ends[0].GetLeft() != 0 {
+		t.Errorf("ends: %v", ends)
+	}
+	if err := w.admin.DeleteTag(bg, "small", "test"); err != nil {
+		t.Fatal(err)
+	}
+
+	// What is forced is applied; what is not is refused again, with the marks as they are.
+	p, cost := plan(&marchv1.PlanMigrationRequest{Boundary: large * 100, Force: true})
+	if !p.GetForce() || cost.GetRefused() == "" {
+		t.Fatal(p, cost)
+	}
+	unforced := proto.CloneOf(p)
+	unforced.Force = false
+	_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced})
+	want{codes.FailedPrecondition, "refused", []string{"boundary: 10000000000000000"}}.check(t, "apply", err)
+	m, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced, Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ends(n, m.GetMigration().GetId(), "done")
+	// A boundary that stays, or falls, is not asked for again.
+	for _, r := range []*marchv1.PlanMigrationRequest{{Boundary: large}, {Drain: []string{"b"}}} {
+		if _, cost := plan(r); cost.GetRefused() != "" {
+			t.Error(cost.GetRefused())
+		}
+	}
+}

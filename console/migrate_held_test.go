@@ -1,0 +1,145 @@
+package console_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// metered is a store that counts leases.
+type metered struct {
+	store.Store
+	leases atomic.Int64
+}
+
+func (m *metered) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	answer, err := m.Store.Txn(ctx, txn)
+	for _, op := range txn.Then {
+		if err == nil && answer.Succeeded && op.Put != nil && strings.Contains(op.Put.Key, "/marks/") {
+			m.leases.Add(1)
+		}
+	}
+	return answer, err
+}
+
+// TestMovesCostWhatIsLost moves 20 times with many active tags in three rooms. Two
+// of them lose nothing, as one never changes and one only grows: these lease
+// nothing and write nothing for any tag. Every move had every room drop and lease
+// again all it held.
+func TestMovesCostWhatIsLost(t *testing.T) {
+	for name, test := range map[string]struct {
+		tags, most int // most where it measures
+		open       func(t *testing.T) func(testing.TB) store.Store
+	}{
+		"memory": {500, 5000, func(t *testing.T) func(testing.TB) store.Store {
+			memory := ledgertest.NewFake(t)
+			return func(testing.TB) store.Store { return memory.Open() }
+		}},
+		"etcd": {200, 10_000, func(t *testing.T) func(testing.TB) store.Store { return ledgertest.StartEtcd(t).Store }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tags := test.tags
+			if *migrations > 0 {
+				tags = test.most
+			}
+			movesCostWhatIsLost(t, test.open(t), tags)
+		})
+	}
+}
+
+func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags int) {
+	const moves, loses = 20, 50 // every fiftieth tag is active in the room that loses
+	var opened []*metered
+	w := newWorld(t, func(tb testing.TB) store.Store {
+		opened = append(opened, &metered{Store: open(tb)})
+		return opened[len(opened)-1]
+	}, "default", layout(1000, map[string][2]int64{"same": {0, 300}, "grows": {300, 400}, "loses": {700, 1000}}))
+	w.tags(tags)
+	leases := make(map[allocator.Room]*metered)
+	for room, every := range map[allocator.Room]int{"same": 1, "grows": 1, "loses": loses} {
+		ids := w.server(room, "one")
+		leases[room] = opened[len(opened)-1]
+		var work sync.WaitGroup
+		for part := range 16 {
+			work.Go(func() {
+				for k := part * every; k < tags; k += 16 * every { // what is left is below the target: a second lease follows
+					if _, err := ids.Lease(bg, &marchv1.LeaseRequest{Tag: string(tagOf(k)), Count: 1}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		work.Wait()
+		await(t, "all chains are full", func() bool { return leases[room].leases.Load() == int64(2*tags/every) })
+	}
+	size := func() (keys, bytes, layouts int) {
+		answer, err := opened[0].Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/", End: "/march/default0"}}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range answer.Got[0] {
+			switch rest := strings.TrimPrefix(kv.Key, "/march/default/"); {
+			case strings.HasPrefix(rest, "layouts/"), strings.HasPrefix(rest, "audit/"):
+				layouts++
+			case !strings.Contains(rest, "/loses"): // a room's own marks, and its eras
+				keys, bytes = keys+1, bytes+len(kv.Key)+len(kv.Value)
+			}
+		}
+		return keys, bytes, layouts
+	}
+	before := make(map[allocator.Room]int64)
+	for room, etcd := range leases {
+		before[room] = etcd.leases.Load()
+	}
+	keys, bytes, layouts := size()
+	start := time.Now()
+	for move := int64(1); move <= moves; move++ {
+		from, err := w.admin.Refresh(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
+			"same": {Lower: 0, Upper: 300}, "grows": {Lower: 300, Upper: 400 + 10*((move)/2)}, "loses": {Lower: 700 + 10*((move+1)/2), Upper: 1000},
+		}}
+		made, err := w.admin.ChangeLayout(bg, from, to, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		await(t, "all report", func() bool {
+			list, _, err := w.admin.Instances(bg, "")
+			done := err == nil && len(list) == 3
+			for _, i := range list {
+				done = done && i.Version == made.Layout.Version
+			}
+			return done
+		})
+	}
+	took := time.Since(start)
+	lost := leases["loses"].leases.Load() - before["loses"]
+	for _, room := range []allocator.Room{"same", "grows"} {
+		if n := leases[room].leases.Load() - before[room]; n != 0 {
+			t.Errorf("%d leases by room %s, which lost nothing", n, room)
+		}
+	}
+	nowKeys, nowBytes, nowLayouts := size()
+	t.Logf("%d active tags in two rooms that lost nothing, %d in one that lost: %d moves in %v; leases: 0 wanted, %d by the room that lost",
+		tags, tags/loses, moves, took.Round(time.Millisecond), lost)
+	t.Logf("without that room: %d keys and %d bytes, then %d and %d; %d keys of layouts and audit, then %d", keys, bytes, nowKeys, nowBytes, layouts, nowLayouts)
+	if lost < int64(moves/2*tags/loses) {
+		t.Errorf("%d leases by the room that lost: the test shows nothing", lost)
+	}
+	// Versions have more digits: of the layout, and of what three instances report.
+	if nowKeys != keys || nowBytes-bytes > 200 {
+		t.Errorf("%d keys and %d bytes, then %d and %d", keys, bytes, nowKeys, nowBytes)
+	}
+	ledgertest.CheckCluster(w, w.open(w), w.name, nil)
+}

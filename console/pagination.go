@@ -1,0 +1,33 @@
+package console
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// maxPage bounds the items of a page, in bytes: clients take answers of 4 MiB,
+// and a thousand layouts of many rooms are more.
+const maxPage = 1 << 20
+
+// passedOver returns keys that cannot be read as a message has them.
+func passedOver(bad []record.KeyError) []*marchv1.Unreadable {
+	var list []*marchv1.Unreadable
+	for _, b := range bad {
+		list = append(list, &marchv1.Unreadable{Key: b.Key, Why: b.Err.Error()})
+	}
+	return list
+}
+
+// fitting returns how many of items, from the first, are a page: all, or as
+// many as fit into maxPage, and one at least.
+func fitting[M proto.Message](items []M) int {
+	size := 0
+	for n, item := range items {
+		if size += proto.Size(item); size > maxPage && n > 0 {
+			return n
+		}
+	}
+	return len(items)
+}

@@ -1,0 +1,241 @@
+package console
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
+)
+
+// All problems of a cluster are one list, which is made here. Each problem says since when
+// it is there, until when, what the operator can do, and by which command. Package problem
+// has the words; instances use the same words for their own problems. Every page and
+// command that shows problems shows this list.
+
+const (
+	// problemsOfKind is how many problems of instances, and of keys, are listed; the
+	// last of them says how many more there are.
+	problemsOfKind = 20
+	// problemsOfInstance is how many an instance may tell of itself.
+	problemsOfInstance = 10
+)
+
+// findings is what a console knows of a cluster that may be wrong.
+type findings struct {
+	halt        *marchv1.Halt // nil while leasing is not halted
+	unusable    error         // why what etcd has for all rooms cannot be used; nil where it can
+	etcd        etcdSize
+	migration   *marchv1.Migration // under way, nil for none
+	rooms       []allocator.Room   // that have a range
+	instances   []instance
+	sample      sample
+	forgetAfter time.Duration // a silent instance is forgotten after this
+	unreadable  []record.KeyError
+	damage      func(key string) record.Damage
+}
+
+// problems lists what is wrong, the worst first.
+func (f findings) problems() []*marchv1.Problem {
+	told, etcd := f.instanceProblems(), f.etcd.problems()
+	if slices.ContainsFunc(told, func(p *marchv1.Problem) bool { return p.GetKind() == problem.KindEtcdFull }) {
+		etcd = nil // not nearly any longer
+	}
+	all := problem.Unique(slices.Concat(
+		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.migration.GetProblems(), f.unreadableKeys(),
+	))
+	stopping := len(f.unusableState()) // keys that keep all rooms from leasing come first
+	var cluster, instances, keys []*marchv1.Problem
+	for _, p := range all {
+		switch p.GetKind() {
+		case problem.KindUnreadable:
+			if stopping > 0 && p.GetOf() == f.unusableState()[0].GetOf() {
+				cluster = append(cluster, p)
+			} else {
+				keys = append(keys, p)
+			}
+		case problem.KindHalted, problem.KindUnusable, problem.KindEtcdFull, problem.KindEtcdNearlyFull, problem.KindNoInstance, problem.KindNoRange,
+			problem.KindMigration, problem.KindMigrationWaits, problem.KindMore:
+			cluster = append(cluster, p)
+		default:
+			instances = append(instances, p)
+		}
+	}
+	return slices.Concat(cluster, problem.Some(instances, problemsOfKind, "instances"), problem.Some(keys, problemsOfKind, "keys"))
+}
+
+// clusterProblems lists what keeps all rooms from leasing.
+func (f findings) clusterProblems() []*marchv1.Problem {
+	return problem.Unique(slices.Concat(f.halted(), f.unusableState()))
+}
+
+func (f findings) halted() []*marchv1.Problem {
+	if f.halt == nil {
+		return nil
+	}
+	list := []*marchv1.Problem{problem.Halted(f.halt.GetBy(), f.halt.GetWhy(), asTime(f.halt.GetTime()))}
+	for _, i := range f.halt.GetBarred() {
+		is := problem.Instance{Room: allocator.Room(i.GetRoom()), Name: allocator.Instance(i.GetName())}
+		list = append(list, is.Barred(i.GetBarred().GetBy(), i.GetBarred().GetSince()))
+	}
+	return list
+}
+
+func (f findings) unusableState() []*marchv1.Problem {
+	if f.unusable == nil {
+		return nil
+	}
+	if key, is := errors.AsType[*record.KeyError](f.unusable); is {
+		return []*marchv1.Problem{problem.Unreadable(*key, f.damage(key.Key))}
+	}
+	return []*marchv1.Problem{problem.Unusable(f.unusable.Error())}
+}
+
+// etcdSize is how large etcd is, and since when it is nearly full; zero where it is not.
+type etcdSize struct {
+	ledger.StoreSize
+	nearly time.Time
+}
+
+func (e etcdSize) problems() []*marchv1.Problem {
+	if e.nearly.IsZero() {
+		return nil
+	}
+	return []*marchv1.Problem{problem.EtcdNearlyFull(e.Bytes, e.Quota, e.nearly)}
+}
+
+// fullness keeps an etcdSize.
+type fullness struct {
+	mu struct {
+		sync.Mutex
+		etcdSize
+	}
+}
+
+func (f *fullness) get() etcdSize {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.mu.etcdSize
+}
+
+// note takes up how large etcd is, and reports whether it is nearly full.
+func (f *fullness) note(size ledger.StoreSize, now time.Time) (nearly bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.StoreSize = size
+	nearly = size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota)
+	switch {
+	case !nearly:
+		f.mu.nearly = time.Time{}
+	case f.mu.nearly.IsZero():
+		f.mu.nearly = now
+	}
+	return nearly
+}
+
+// idleRooms lists rooms with a range that no instance serves.
+func (f findings) idleRooms() []*marchv1.Problem {
+	var list []*marchv1.Problem
+	for _, room := range f.rooms {
+		of := inRoom(f.instances, room)
+		if slices.ContainsFunc(of, func(i instance) bool { return i.Alive }) {
+			continue
+		}
+		var since time.Time // the last of them fell silent
+		for _, i := range of {
+			if i.SilentSince.After(since) {
+				since = i.SilentSince
+			}
+		}
+		list = append(list, problem.NoInstance(room, since))
+	}
+	return list
+}
+
+func (f findings) instanceProblems() []*marchv1.Problem {
+	var list []*marchv1.Problem
+	for _, i := range f.instances {
+		list = append(list, f.instanceProblemsOf(i)...)
+	}
+	return list
+}
+
+// instanceProblemsOf returns what is wrong with an instance. Of an instance that cannot
+// be read the key is listed.
+func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
+	me := problem.Instance{Room: i.Room, Name: i.Name}
+	var list []*marchv1.Problem
+	switch told, asked := f.sample.instances[i.ID()]; {
+	case i.Unreadable != nil:
+		return nil
+	case !i.Alive:
+		forgotten := i.SilentSince.Add(f.forgetAfter)
+		if f.halt != nil { // none is forgotten
+			forgotten = time.Time{}
+		}
+		return []*marchv1.Problem{me.Silent(i.SilentSince, forgotten)}
+	case told.status != nil:
+		list = ownProblems(me, told.status)
+	case asked:
+		list = append(list, me.NoAnswer(i.Address, told.mute))
+	}
+	if i.Unconfirmed {
+		list = problem.Unique(append(list, me.Unconfirmed(i.Started)))
+	}
+	return list
+}
+
+// ownProblems returns what an instance tells of itself that is wrong.
+func ownProblems(me problem.Instance, s *marchv1.InstanceStatus) []*marchv1.Problem {
+	own := s.GetProblems()
+	switch {
+	case len(own) > 0:
+		return own[:min(len(own), problemsOfInstance)]
+	case s.GetNotReady() != "": // it starts or stops, or is of a version that lists no problems
+		return []*marchv1.Problem{me.NotReady(s.GetNotReady(), asTime(s.GetEtcdAwaySince()))}
+	case s.GetEtcdAwaySince() != nil:
+		return []*marchv1.Problem{me.EtcdAway(nil, asTime(s.GetEtcdAwaySince()))}
+	}
+	return nil
+}
+
+// asTime returns a time, the zero one where it is absent.
+func asTime(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+func (f findings) unreadableKeys() []*marchv1.Problem {
+	var list []*marchv1.Problem
+	for _, key := range f.unreadable {
+		list = append(list, problem.Unreadable(key, f.damage(key.Key)))
+	}
+	slices.SortStableFunc(list, func(a, b *marchv1.Problem) int { return cmp.Compare(a.GetOf(), b.GetOf()) })
+	return list
+}
+
+// migrationProblems lists what keeps a migration from going on, besides what it waits
+// for in the ordinary way.
+func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
+	var list []*marchv1.Problem
+	if m.GetError() != "" {
+		list = append(list, problem.MigrationFails(m.GetId(), m.GetError(), m.GetErrorSince()))
+	}
+	var silent []*marchv1.Problem
+	for _, w := range m.GetWaiting() {
+		if w.GetSilentSince() != nil {
+			silent = append(silent, problem.MigrationWaits(m.GetId(), w))
+		}
+	}
+	return append(list, problem.Some(silent, problemsOfKind, "instances that the migration waits for")...)
+}

@@ -1,0 +1,177 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
+)
+
+// when is the time of tests, and after so many minutes later.
+var when = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func after(minutes int) time.Time { return when.Add(time.Duration(minutes) * time.Minute) }
+
+func stamp(minutes int) *timestamppb.Timestamp { return timestamppb.New(after(minutes)) }
+
+func alive(room allocator.Room, name allocator.Instance) instance {
+	return instance{Instance: record.Instance{Room: room, Name: name, Address: string(name) + ":1"}, Alive: true}
+}
+
+func silent(room allocator.Room, name allocator.Instance, since int) instance {
+	i := alive(room, name)
+	i.Alive, i.SilentSince = false, after(since)
+	return i
+}
+
+// tells is a sample in which instances tell of themselves.
+func tells(statuses map[record.InstanceID]*marchv1.InstanceStatus) sample {
+	s := sample{at: when, instances: make(map[record.InstanceID]told)}
+	for id, status := range statuses {
+		s.instances[id] = told{status: status}
+		if status == nil {
+			s.instances[id] = told{mute: after(6)}
+		}
+	}
+	return s
+}
+
+// mend is what keys stop in tests.
+func mend(key string) record.Damage {
+	return record.Damage{Stops: key, Remedy: "mend it", Command: "mend " + key}
+}
+
+// lines writes problems, each as "what | since | until | command", in minutes after when.
+func lines(list []*marchv1.Problem) string {
+	var b strings.Builder
+	minutes := func(t *timestamppb.Timestamp) string {
+		if t == nil {
+			return "-"
+		}
+		return fmt.Sprint(int(t.AsTime().Sub(when).Minutes()))
+	}
+	for _, p := range list {
+		fmt.Fprintf(&b, "%s | %s | %s | %s\n", p.GetWhat(), minutes(p.GetSince()), minutes(p.GetUntil()), p.GetCommand())
+	}
+	return b.String()
+}
+
+// Each thing that is wrong is listed with since when, until when and the command; and
+// each has a remedy.
+func TestProblems(t *testing.T) {
+	full := problem.Instance{Room: "a", Name: "full"}
+	unreadable := alive("a", "newer")
+	unreadable.Unreadable = errors.New("format 99")
+	unconfirmed := alive("a", "bare")
+	unconfirmed.Unconfirmed, unconfirmed.Started = true, when
+	waiting := &marchv1.Migration{
+		Id: "M", Error: "the layout is version 3", ErrorSince: stamp(7),
+		Waiting: []*marchv1.Waiting{{Instance: "a/one"}, {Instance: "a/two", SilentSince: stamp(1), Until: stamp(11)}},
+	}
+	waiting.Problems = migrationProblems(waiting)
+	for _, test := range []struct {
+		name string
+		f    findings
+		want string
+	}{
+		{"nothing", findings{rooms: []allocator.Room{"a"}, instances: []instance{alive("a", "one")}}, ""},
+		{"a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "a restore", Time: stamp(1), Barred: []*marchv1.BarredInstance{
+			{Room: "a", Name: "one", Barred: &marchv1.Barred{By: "bob", Since: stamp(2)}},
+		}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover\n" +
+			"instance a/one is barred by the recover of bob | 2 | - | march recover\n"},
+		{"an unusable layout", findings{unusable: errors.New("the layout in etcd cannot be used")}, "the layout in etcd cannot be used | - | - | march verify\n"},
+		{"etcd", findings{etcd: etcdSize{ledger.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}},
+			"etcd is nearly full: it has 1900 MiB, and takes no writes above 2048 MiB | 3 | - | etcdctl defrag\n"},
+		{"a room without instances", findings{rooms: []allocator.Room{"a"}}, "room a has a range, and no instance of it is alive | - | - | march room a\n"},
+		{"a silent room", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2), silent("a", "two", 5), alive("b", "one")}},
+			"room a has a range, and no instance of it is alive | 5 | - | march room a\n" +
+				"instance a/one is silent | 2 | 62 | march instance forget a one\n" +
+				"instance a/two is silent | 5 | 65 | march instance forget a two\n"},
+		{"silence under a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "w"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2)}},
+			"leasing is halted in all rooms by ann: w | - | - | march recover\ninstance a/one is silent | 2 | - | march instance forget a one\n"},
+		{"instances", findings{instances: []instance{alive("a", "mute"), alive("a", "off"), alive("a", "away"), alive("a", "full"), unconfirmed, unreadable, alive("a", "well"), alive("a", "new")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
+			"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
+			"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs", after(5)), problem.EtcdFull(after(4))}},
+			"a/bare": {NotReady: "no journal", Problems: []*marchv1.Problem{{Kind: problem.KindUnconfirmed, Of: "a/bare", What: "instance a/bare says so itself", Remedy: "X."}}},
+		}), etcd: etcdSize{ledger.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}}, "etcd is full, and takes no writes: nothing is leased | 4 | - | etcdctl alarm disarm\n" +
+			"instance a/mute does not answer at mute:1 | 6 | - | \n" +
+			"instance a/off is not ready: no IDs | - | - | \n" +
+			"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint health --cluster\n" +
+			"instance a/full is not ready: it holds no IDs | 5 | - | \n" +
+			"instance a/bare says so itself | 0 | - | \n"},
+		{"an unconfirmed instance that does not answer", findings{instances: []instance{unconfirmed}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/bare": nil})},
+			"instance a/bare does not answer at bare:1 | 6 | - | \n" +
+				"instance a/bare started without its journal, which is required, and leases nothing | 0 | - | march instance confirm a bare\n"},
+		{"a halt that instances tell too", findings{halt: &marchv1.Halt{By: "ann", Why: "w", Time: stamp(1)}, instances: []instance{alive("a", "one")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
+			"a/one": {NotReady: "x", Problems: []*marchv1.Problem{problem.Halted("ann", "w", after(1)), full.Barred("bob", stamp(2))}},
+		})}, "leasing is halted in all rooms by ann: w | 1 | - | march recover\ninstance a/full is barred by the recover of bob | 2 | - | march recover\n"},
+		{"instances before a sample", findings{instances: []instance{alive("a", "one")}}, ""},
+		{"a migration", findings{migration: waiting}, "migration M cannot go on: the layout is version 3 | 7 | - | march migrate abort M\n" +
+			"migration M waits for instance a/two, which is silent | 1 | 11 | march migrate continue M --without a/two\n"},
+		{"keys", findings{unreadable: []record.KeyError{{Key: "/k/b", Err: errors.New("bad")}, {Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
+			"key /k/a: bad; it stops /k/a | - | - | mend /k/a\nkey /k/b: bad; it stops /k/b | - | - | mend /k/b\n"},
+		{"a key that stops all", findings{unusable: &record.KeyError{Key: "/k/b", Err: errors.New("bad")}, rooms: []allocator.Room{"a"}, unreadable: []record.KeyError{{Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
+			"key /k/b: bad; it stops /k/b | - | - | mend /k/b\nroom a has a range, and no instance of it is alive | - | - | march room a\nkey /k/a: bad; it stops /k/a | - | - | mend /k/a\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.f.damage, test.f.sample.at = mend, after(6)
+			list := test.f.problems()
+			if got := lines(list); got != test.want {
+				t.Errorf("got\n%swant\n%s", got, test.want)
+			}
+			for _, p := range list {
+				if !strings.HasSuffix(p.GetRemedy(), ".") || strings.HasSuffix(p.GetWhat(), ".") {
+					t.Errorf("%v", p)
+				}
+			}
+		})
+	}
+}
+
+// A list stays readable whatever there is.
+func TestProblemsAreBounded(t *testing.T) {
+	f := findings{damage: mend}
+	for i := range 1000 {
+		f.instances = append(f.instances, silent("a", allocator.Instance(fmt.Sprintf("i%03d", i)), 1))
+		f.unreadable = append(f.unreadable, record.KeyError{Key: fmt.Sprint("/k/", i), Err: errors.New("bad")})
+	}
+	list := f.problems()
+	if n := len(list); n != 2*(problemsOfKind+1) || list[problemsOfKind].GetWhat() != "980 more problems with instances" || list[n-1].GetWhat() != "980 more problems with keys" {
+		t.Errorf("%d problems\n%s", n, lines(list))
+	}
+}
+
+// etcd counts as nearly full since it was first seen to be, until it is not any longer.
+func TestFullness(t *testing.T) {
+	var f fullness
+	for minute, test := range []struct {
+		bytes, quota int64
+		since        int // -1 for not nearly full
+	}{{79, 100, -1}, {81, 100, 1}, {90, 100, 1}, {50, 100, -1}, {90, 0, -1}, {99, 100, 5}} {
+		nearly := f.note(ledger.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute))
+		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) || !nearly && !e.nearly.IsZero() {
+			t.Errorf("minute %d: %t, %+v", minute, nearly, e)
+		}
+	}
+}
+
+// An instance whose registration cannot be read serves no layout that is known: the room
+// shows that of its others.
+func TestRoomOfUnreadable(t *testing.T) {
+	one, unreadable := alive("a", "one"), alive("a", "newer")
+	one.Version, unreadable.Unreadable = 7, errors.New("format 99")
+	for _, list := range [][]instance{{one, unreadable}, {unreadable, one}} {
+		if s := (findings{instances: list}).roomStatus("a", nil); s.GetVersion() != 7 || s.GetInstances() != 2 {
+			t.Errorf("%v", s)
+		}
+	}
+}

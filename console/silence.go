@@ -1,0 +1,190 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// Each console counts by itself for how long instances have been silent, on its
+// monotonic clock and in memory. So no clock that is wrong has instances
+// forgotten, or a migration go on too early; and a console that was started just
+// now waits longer than one that has counted for long.
+
+const (
+	// silenceEvery is how often a console looks for heartbeats.
+	silenceEvery = 10 * time.Second
+	// silenceGap is how long a console may not have looked, at most, so that it
+	// goes on counting: while etcd does not answer, no instance can be heard of.
+	silenceGap = 3 * silenceEvery
+	// silentBeats is how many intervals of heartbeats pass before an instance is
+	// silent.
+	silentBeats = 3
+)
+
+// instance is a registered instance as this console sees it.
+type instance struct {
+	record.Instance
+	// Alive: its heartbeat changed lately, or this console has not looked for long
+	// enough to say that it did not.
+	Alive bool
+	// SilentSince is since when this console has seen no other heartbeat; zero while
+	// it is alive. It has a monotonic reading.
+	SilentSince time.Time
+	// WaitedSince is since when a migration waits for it as silent; zero for none.
+	WaitedSince time.Time
+}
+
+// heartbeats is what a console remembers of heartbeats, and of the migration
+// under way.
+type heartbeats struct {
+	silentAfter func(instances int) time.Duration
+
+	mu struct {
+		sync.Mutex
+		seen   map[record.InstanceID]sighting
+		looked time.Time // the last time
+		// limit is how long a heartbeat may stay the same. It falls only after until,
+		// as instances learn later than this console that there are fewer of them.
+		limit time.Duration
+		until time.Time
+
+		migration string // the one under way,
+		reached   int    // so many of its moves made,
+		since     time.Time
+	}
+}
+
+// sighting is a heartbeat, and since when it has been the last.
+type sighting struct {
+	beat  string
+	since time.Time
+}
+
+// silentAfter returns for how long a heartbeat stays the same before its instance
+// is silent.
+func silentAfter(instances int) time.Duration {
+	return silentBeats * ledger.HeartbeatInterval(instances)
+}
+
+// note takes up what a look showed that was sent at a time, and answered by now,
+// and returns the instances as this console sees them.
+func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []instance {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now.Sub(h.mu.looked) > silenceGap {
+		h.mu.seen, h.mu.limit = nil, 0
+	}
+	h.mu.looked = now
+	if limit := h.silentAfter(len(records)); limit >= h.mu.limit || now.After(h.mu.until) {
+		h.mu.limit, h.mu.until = limit, now.Add(2*limit+time.Minute)
+	}
+	seen := make(map[record.InstanceID]sighting, len(records))
+	list := make([]instance, len(records))
+	for k, r := range records {
+		is, ok := h.mu.seen[r.ID()]
+		if !ok || is.beat != r.Beat {
+			is = sighting{r.Beat, now}
+		}
+		seen[r.ID()] = is
+		list[k] = instance{Instance: r, Alive: sent.Sub(is.since) < h.mu.limit}
+		if !list[k].Alive {
+			list[k].SilentSince = is.since
+		}
+	}
+	h.mu.seen = seen
+	return list
+}
+
+// forget has the count begin anew.
+func (h *heartbeats) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.seen = nil
+}
+
+// standsSince returns since when this console has known that a migration has made
+// as many moves as it has, which it read before now.
+func (h *heartbeats) standsSince(m record.Migration, now time.Time) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.migration != m.ID || h.mu.reached != m.Reached {
+		h.mu.migration, h.mu.reached, h.mu.since = m.ID, m.Reached, now
+	}
+	return h.mu.since
+}
+
+// instances returns the registered instances as this console sees them, and the keys
+// among them that cannot be read.
+func (s *Server) instances(ctx context.Context) ([]instance, []record.KeyError, error) {
+	sent := time.Now()
+	records, bad, err := s.ledger.Instances(ctx, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.heartbeats.note(records, sent, time.Now()), bad, nil
+}
+
+// instancesFor is instances, with since when a migration waits for those that are
+// silent: for as long as its present move was made, and they were silent.
+func (s *Server) instancesFor(ctx context.Context, m record.Migration) ([]instance, error) {
+	list, _, err := s.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.waitFor(m, list)
+	return list, nil
+}
+
+func (s *Server) waitFor(m record.Migration, list []instance) {
+	if m.State.Ended() {
+		return
+	}
+	stands := s.heartbeats.standsSince(m, time.Now())
+	for k := range list {
+		if i := &list[k]; !i.Alive {
+			i.WaitedSince = i.SilentSince
+			if stands.After(i.WaitedSince) {
+				i.WaitedSince = stands
+			}
+		}
+	}
+}
+
+// forgetSilent forgets the instances that this console has counted as silent for
+// longer than ForgetAfter, without a break.
+func (s *Server) forgetSilent(ctx context.Context) error {
+	list, _, err := s.instances(ctx)
+	if err != nil {
+		return err
+	}
+	for _, i := range list {
+		if i.Alive || i.Unreadable != nil || time.Since(i.SilentSince) <= s.cfg.ForgetAfter {
+			continue
+		}
+		if err := s.ledger.ForgetSilent(ctx, i.Instance, "console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
+			// Where nothing can be written, no heartbeat can be either.
+			s.heartbeats.forget()
+			return err
+		}
+	}
+	return nil
+}
+
+// inRoom returns the instances of a room, all where it is empty.
+func inRoom(list []instance, room allocator.Room) []instance {
+	if room == "" {
+		return list
+	}
+	var of []instance
+	for _, i := range list {
+		if i.Room == room {
+			of = append(of, i)
+		}
+	}
+	return of
+}

@@ -1,0 +1,370 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
+)
+
+// A console with a clock a day ahead forgot every instance as soon as that was silent
+// for 15 s, and other consoles went on with what one had noted. Now each console counts
+// by itself, whatever the clocks of instances and of other consoles say.
+func TestForgetSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.join("a", "gone", time.Minute)
+		b.beating(b.join("a", "lives", time.Minute))
+		for _, ago := range []time.Duration{-48 * time.Hour, 48 * time.Hour} { // by their clocks
+			name := fmt.Sprintf("at%d", ago/time.Hour)
+			b.join("b", allocator.Instance(name), time.Minute)
+			key := "/march/default/alive/b/" + name
+			v, _ := b.mem.Value(key)
+			from := time.Now().UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano)
+			to := time.Now().Add(ago).UTC().Format(time.RFC3339Nano)
+			b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(strings.ReplaceAll(string(v), from, to))}})
+		}
+		first := b.console()
+		if got := b.registered(first); got != "a/gone a/lives b/at-48 b/at48" {
+			t.Errorf("at first: %s", got)
+		}
+		b.looks(20*time.Second, first)
+		if got := b.registered(first); got != "a/gone! a/lives b/at-48! b/at48!" {
+			t.Errorf("after 20 s: %s", got)
+		}
+		b.looks(24*time.Hour-time.Minute, first)
+		second := b.console()
+		b.looks(30*time.Second, first, second)
+		if got := b.registered(first); got != "a/gone! a/lives b/at-48! b/at48!" {
+			t.Errorf("before a day has passed: %s", got)
+		}
+		b.looks(time.Minute, second) // the first one looks no more
+		if got := b.registered(second); got != "a/gone! a/lives b/at-48! b/at48!" {
+			t.Errorf("what the first console counted the second one took: %s", got)
+		}
+		b.looks(24*time.Hour, second)
+		if got := b.registered(second); got != "a/lives" {
+			t.Errorf("after a day: %s", got)
+		}
+		entries, _, err := b.admin.Audits(bg, "", 3)
+		if err != nil || len(entries) != 3 || entries[2].Action != "forget instance" || !strings.Contains(entries[2].Actor, "silent for 24h") {
+			t.Errorf("audit: %+v, %v", entries, err)
+		}
+		if keys := b.mem.Keys("/march/default/silent"); len(keys) > 0 {
+			t.Errorf("written: %v", keys)
+		}
+	})
+}
+
+// While a console does not look, or etcd does not answer, or nothing can be
+// written, no instance can be heard of: the count begins anew after it.
+func TestSilenceIsCountedWithoutABreak(t *testing.T) {
+	for name, pause := range map[string]func(b *bubble, s *Server, conn *ledgertest.Conn){
+		"it did not look": func(*bubble, *Server, *ledgertest.Conn) { time.Sleep(time.Minute) },
+		"etcd did not answer": func(b *bubble, s *Server, conn *ledgertest.Conn) {
+			conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+			for range 6 {
+				if err := s.forgetSilent(bg); err == nil {
+					b.Error("without an etcd")
+				}
+				time.Sleep(silenceEvery)
+			}
+			conn.Fate(nil)
+		},
+		"nothing could be written": func(b *bubble, s *Server, conn *ledgertest.Conn) {
+			conn.Fate(func(txn store.Txn) ledgertest.Fate {
+				if ledgertest.Writes(txn) {
+					return ledgertest.Fate{Name: ledgertest.NotDone}
+				}
+				return ledgertest.Fate{}
+			})
+			var err error
+			for range 60 {
+				err = errors.Join(err, s.forgetSilent(bg))
+				time.Sleep(silenceEvery)
+			}
+			if err == nil {
+				b.Error("it did not try to forget it")
+			}
+			conn.Fate(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBubble(t)
+				b.join("a", "silent", time.Minute)
+				conn := b.mem.Open()
+				s := b.consoleOver(conn)
+				b.looks(24*time.Hour-5*time.Minute, s)
+				pause(b, s, conn)
+				b.looks(24*time.Hour-10*time.Minute, s)
+				if got := b.registered(s); got != "a/silent!" {
+					t.Errorf("after the break and nearly a day: %s", got)
+				}
+				b.looks(20*time.Minute, s)
+				if got := b.registered(s); got != "" {
+					t.Errorf("a day after the break: %s", got)
+				}
+			})
+		})
+	}
+}
+
+// Where there are many instances they send heartbeats more seldom, and a console
+// waits for them longer; also for a while after there are fewer.
+func TestSilenceAmongMany(t *testing.T) {
+	h := &heartbeats{silentAfter: silentAfter}
+	many := make([]record.Instance, 1000)
+	for i := range many {
+		many[i] = record.Instance{Room: "a", Name: allocator.Instance(fmt.Sprint("i", i))}
+	}
+	start := time.Now()
+	silent := func(list []record.Instance, after time.Duration) bool {
+		for d := h.mu.looked.Sub(start) + silenceEvery; !h.mu.looked.IsZero() && d < after; d += silenceEvery {
+			h.note(list, start.Add(d), start.Add(d))
+		}
+		at := start.Add(after)
+		return !h.note(list, at, at)[0].Alive
+	}
+	for _, step := range []struct {
+		instances int
+		after     time.Duration
+		silent    bool
+	}{{1000, 0, false}, {1000, 149 * time.Second, false}, {1000, 150 * time.Second, true}} {
+		if got := silent(many[:step.instances], step.after); got != step.silent {
+			t.Errorf("%d instances, after %v: silent %v", step.instances, step.after, got)
+		}
+	}
+	h = &heartbeats{silentAfter: silentAfter}
+	if silent(many, 0) || silent(many[:1], 100*time.Second) || !silent(many[:1], 150*time.Second) {
+		t.Error("one that was one of many, and sends its next heartbeat after 50 s")
+	}
+	for _, r := range many[:1] {
+		r.Beat = "new"
+		at := start.Add(time.Hour)
+		h.note([]record.Instance{r}, at, at)
+		for d := range 2 {
+			at = at.Add(time.Duration(d) * silenceEvery)
+			h.note([]record.Instance{r}, at, at)
+		}
+		at = at.Add(silenceEvery / 2)
+		if h.note([]record.Instance{r}, at, at)[0].Alive {
+			t.Error("later it is one of few: it is silent after 15 s")
+		}
+	}
+}
+
+// No console is elected to make moves. Two that try at once make each move once,
+// and neither takes the other's for an error.
+func TestTwoConsolesMakeEachMoveOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		m := b.migrate(0)
+		consoles := []*Server{b.console(), b.console(), b.console()}
+		for range 5 {
+			var work sync.WaitGroup
+			for _, s := range consoles {
+				work.Go(func() {
+					if _, err := s.step(bg); err != nil {
+						t.Errorf("step: %v", err)
+					}
+				})
+			}
+			work.Wait()
+		}
+		m = b.read(m.ID)
+		if m.State != record.Done || m.Reached != 2 || m.Error != "" || len(m.Log) != 4 {
+			t.Errorf("migration %+v", m)
+		}
+		stored, err := b.admin.Refresh(bg)
+		if err != nil || stored.Layout.Version != 3 {
+			t.Errorf("layout %v, %v", stored, err)
+		}
+		entries, _, err := b.admin.Audits(bg, "", 10)
+		if err != nil || len(entries) != 5 { // init, start, two moves, the end
+			t.Errorf("audit: %+v, %v", entries, err)
+		}
+	})
+}
+
+// The hold of a silent instance was counted from times in etcd, by which a console
+// whose clock was ahead made the next move too early. A console that was started
+// just now waits no less than one that saw it all.
+func TestHoldIsCountedByEachConsole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.join("a", "silent", time.Minute)
+		first := b.console()
+		b.steps(30*time.Second, first)
+		m := b.migrate(2 * time.Minute)
+		b.steps(119*time.Second, first)
+		second := b.console()
+		if m = b.read(m.ID); m.Reached != 1 {
+			t.Fatalf("after less than the hold: %d moves", m.Reached)
+		}
+		b.steps(119*time.Second, second)
+		if m = b.read(m.ID); m.Reached != 1 {
+			t.Fatalf("after less than the hold, as the second console counts: %d moves", m.Reached)
+		}
+		b.steps(5*time.Second, second)
+		if m = b.read(m.ID); m.Reached != 2 {
+			t.Errorf("after the hold: %d moves", m.Reached)
+		}
+		b.steps(2*time.Minute, second)
+		if m = b.read(m.ID); m.State != record.Done {
+			t.Errorf("after the hold once more: %s", m.State)
+		}
+	})
+}
+
+// An operator's word to go on without an instance held for all later moves, and
+// for all later processes of its name.
+func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.join("a", "one", time.Hour)
+		s := b.console()
+		m := b.migrate(0)
+		b.steps(5*time.Second, s)
+		list, _, err := s.instances(bg)
+		if err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		m = b.read(m.ID)
+		said := record.Waiver{Instance: "a/one", Incarnation: list[0].Incarnation, Reached: m.Reached}
+		for what, w := range map[string]record.Waiver{
+			"another process": {Instance: said.Instance, Incarnation: "another", Reached: said.Reached},
+			"another move":    {Instance: said.Instance, Incarnation: said.Incarnation, Reached: said.Reached - 1},
+			"another name":    {Instance: "a/two", Incarnation: said.Incarnation, Reached: said.Reached},
+		} {
+			m, err = b.admin.UpdateMigration(bg, b.read(m.ID), "", "", func(m *record.Migration) error {
+				m.Without = []record.Waiver{w}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.steps(5*time.Second, s)
+			if m = b.read(m.ID); m.Reached != 1 {
+				t.Fatalf("%s: it went on", what)
+			}
+		}
+		b.join("a", "one", time.Hour) // a restart, which reports no layout for the one before
+		if _, err = b.admin.UpdateMigration(bg, m, "", "", func(m *record.Migration) error {
+			m.Without = []record.Waiver{said}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		b.steps(5*time.Second, s)
+		if m = b.read(m.ID); m.Reached != 1 {
+			t.Error("it went on without the process that was restarted")
+		}
+	})
+}
+
+// A migration whose layout was changed by an operator met an error at each step
+// that only the consoles' logs told of, and could not be ended. Now it says what
+// keeps it, and an abort ends it where it stands.
+func TestMigrationThatCannotGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.join("a", "one", time.Hour)
+		s := b.console()
+		m := b.migrate(0)
+		b.steps(2*time.Second, s)
+		from, err := b.admin.Refresh(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed, err := b.admin.ChangeLayout(bg, from, b.layout(60), "an operator")
+		if err != nil {
+			t.Fatal(err)
+		}
+		since := time.Now()
+		if err := b.admin.Forget(bg, "a", "one", "test"); err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			if _, err := s.step(bg); err == nil || allocator.KindOf(err) != allocator.Conflict {
+				t.Fatalf("step: %v", err)
+			}
+			time.Sleep(time.Second)
+		}
+		m = b.read(m.ID)
+		if !strings.Contains(m.Error, "layout is version 3") || m.ErrorSince.Before(since.Truncate(time.Millisecond)) || m.ErrorSince.After(since.Add(time.Second)) || len(m.Log) != 3 {
+			t.Errorf("migration %+v", m)
+		}
+		shown, err := s.showMigration(bg, m)
+		if err != nil || shown.GetError() != m.Error || !shown.GetErrorSince().AsTime().Equal(m.ErrorSince) {
+			t.Errorf("shown: %v, %v", shown, err)
+		}
+		m, err = b.admin.UpdateMigration(bg, m, "abort", "test", func(m *record.Migration) error {
+			return abort(m, "test", changed.Layout, "")
+		})
+		if err != nil || m.State != record.Aborted || m.Error != "" || !strings.Contains(m.Log[len(m.Log)-1].Text, "ended where it stands") {
+			t.Errorf("aborted: %+v, %v", m, err)
+		}
+		shown, err = s.showMigration(bg, b.read(m.ID))
+		if err != nil || !strings.Contains(shown.GetNoWayBack(), "layout is version 3") {
+			t.Errorf("shown after the abort: %v, %v", shown, err)
+		}
+		if m := b.migrate(0); m.State != record.Running {
+			t.Error("no other migration can begin")
+		}
+	})
+}
+
+// An error that is over is told no longer.
+func TestMigrationGoesOnAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		b.join("a", "one", time.Hour)
+		s := b.console()
+		m := b.migrate(0)
+		key := "/march/default/layout"
+		good, _ := b.mem.Value(key)
+		b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("{")}})
+		if _, err := s.step(bg); err == nil {
+			t.Error("it went on under a layout that cannot be read")
+		}
+		if m = b.read(m.ID); !strings.Contains(m.Error, key) {
+			t.Errorf("migration %+v", m)
+		}
+		b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: good}})
+		b.steps(2*time.Second, s)
+		if m = b.read(m.ID); m.Error != "" || m.Reached != 1 {
+			t.Errorf("migration %+v", m)
+		}
+	})
+}
+
+// A plan with a 65th room was made and applied, and then could not be followed.
+func TestPlanRefusesMoreRoomsThanALifeHas(t *testing.T) {
+	stored := record.Layout{}
+	for i := range allocator.MaxRooms {
+		stored.Ever = append(stored.Ever, allocator.Room(fmt.Sprintf("r%02d", i)))
+	}
+	target := func(rooms ...allocator.Room) plan.Plan {
+		l := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{}}
+		for i, room := range rooms {
+			l.Ranges[room] = allocator.Range{Lower: int64(i), Upper: int64(i) + 1}
+		}
+		return plan.Plan{Target: l}
+	}
+	if err := refuseRooms(stored, target("r00", "r63")); err != nil {
+		t.Error(err)
+	}
+	if err := refuseRooms(stored, target("r00", "new")); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "65 rooms in its life; allowed: 64") {
+		t.Errorf("a 65th room: %v", err)
+	}
+}

@@ -1,0 +1,122 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
+)
+
+// view has everything that a console reads of a cluster to show it. A key that cannot be
+// read is named, and the others are shown all the same.
+type view struct {
+	record    record.Layout    // the last good one; zero for none
+	unusable  error            // as Ledger.LastLayout returns it
+	uuid      string           // empty where the identity cannot be read
+	settings  *marchv1.Cluster // nil where they cannot be read
+	instances []instance
+	migration *record.Migration // under way; nil for none
+	active    string            // the ID of the migration under way, also of one that cannot be read
+	bad       []record.KeyError
+}
+
+// view reads what there is of the cluster. Its errors are not of values that cannot be
+// read.
+func (s *Server) view(ctx context.Context) (v view, err error) {
+	if v.record, v.unusable, err = s.ledger.LastLayout(ctx); err != nil {
+		return v, err
+	}
+	pass := func(err error) error {
+		if key, damaged := errors.AsType[*record.KeyError](err); damaged {
+			v.bad = append(v.bad, *key)
+			return nil
+		}
+		return err
+	}
+	_ = pass(v.unusable) // it may be of no key
+	if v.uuid, err = s.uuid(ctx); err != nil {
+		return v, err
+	}
+	settings, err := s.ledger.Settings(ctx)
+	if err == nil {
+		v.settings = clusterToProto(settings)
+	} else if err := pass(err); err != nil {
+		return v, err
+	}
+	var bad []record.KeyError
+	if v.instances, bad, err = s.instances(ctx); err != nil {
+		return v, err
+	}
+	v.bad = append(v.bad, bad...)
+	m, active, err := s.ledger.ActiveMigration(ctx)
+	if key, damaged := errors.AsType[*record.KeyError](err); damaged {
+		v.active = path.Base(key.Key)
+	}
+	if err := pass(err); err != nil {
+		return v, err
+	}
+	if active {
+		s.waitFor(m, v.instances)
+		v.migration = &m
+	}
+	slices.SortStableFunc(v.bad, func(a, b record.KeyError) int { return cmp.Compare(a.Key, b.Key) })
+	v.bad = slices.CompactFunc(v.bad, func(a, b record.KeyError) bool { return a.Key == b.Key })
+	return v, nil
+}
+
+// findings returns what may be wrong in what was read.
+func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
+	f := findings{
+		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), rooms: v.record.Layout.Rooms(), instances: v.instances,
+		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad, damage: s.damage(v.active),
+	}
+	if v.migration != nil {
+		f.migration = migrationToProto(*v.migration, v.instances)
+	}
+	return f
+}
+
+// damage returns what keys that cannot be read stop, where a migration is under way.
+func (s *Server) damage(migration string) func(key string) record.Damage {
+	return func(key string) record.Damage { return s.ledger.Damage(key, migration) }
+}
+
+// problemsEvery is how often a console looks for problems, so that it knows since when
+// they are.
+const problemsEvery = 10 * time.Second
+
+// watchProblems takes note of since when problems are, until ctx ends. It asks no
+// instance: they say it themselves.
+func (s *Server) watchProblems(ctx context.Context) {
+	ticker := time.NewTicker(problemsEvery)
+	defer ticker.Stop()
+	for {
+		if v, err := s.view(ctx); err == nil { // else there is nothing to note
+			s.met.Note(s.findings(v, nil, sample{}).problems(), time.Now())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// problemLines is what /readyz shows of the cluster: the same list.
+func (s *Server) problemLines(ctx context.Context) []string {
+	answer, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+	if allocator.KindOf(err) == allocator.Unavailable {
+		return nil // the check of etcd says why
+	}
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return problem.AsLines(answer.GetProblems())
+}

@@ -1,0 +1,278 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+type migrationsView struct {
+	Unreadable []*marchv1.Unreadable
+	Active     *migrationView     // nil without one
+	Problems   []*marchv1.Problem // that keep all rooms from leasing
+	History    []historyRow
+	Older      string // address of the next page
+	Newer      bool
+	Planner    *planner
+}
+
+type historyRow struct {
+	*marchv1.Migration
+	From, Target *bar
+	Live         bool
+}
+
+// planner is the form of a plan, and the plan.
+type planner struct {
+	Version  int64
+	Boundary string
+	Rows     []row
+	Bar      *bar // of what was typed
+	Now      *bar
+	Atomic   bool
+	Force    bool
+	Broken   bool      // a field is wrong, or the layout
+	Touched  bool      // something was asked for
+	Changed  bool      // and it differs from the current layout
+	Problems []problem // of the boundary (Field is boundary), or of all
+	Plan     *marchv1.Plan
+	Moves    []step
+	Costs    *costs
+	JSON     string // the plan, as it is applied
+	Do       string // apply: to be confirmed
+	Hold     string
+	Refused  *problem // the apply
+}
+
+// row is a room in the planner's form.
+type row struct {
+	Room, Lower, Upper string
+	Colour             int
+	New                bool // not in the current layout
+	Drain              bool
+	Was                string
+	Problems           []string
+}
+
+// historyPage is how many migrations a page has.
+const historyPage = 10
+
+func (h *Handler) migrations(c *call) (string, any, error) {
+	q := c.URL.Query()
+	token := q.Get("before")
+	list, err := h.console.ListMigrations(c.Context(), &marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
+	if err != nil {
+		return "", nil, err
+	}
+	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	if err != nil {
+		return "", nil, err
+	}
+	v := &migrationsView{Newer: token != "", Problems: l.GetProblems(), Unreadable: list.GetUnreadable()}
+	if next := list.GetNextPageToken(); next != "" {
+		v.Older = with(url.Values{}, "before", next)
+	}
+	for _, m := range list.GetMigrations() {
+		colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
+		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour)}
+		if r.Live = m.GetState() == "running" || m.GetState() == "paused"; r.Live {
+			if v.Active, err = h.view(c, m, colour); err != nil {
+				return "", nil, err
+			}
+		}
+		v.History = append(v.History, r)
+	}
+	if l.GetLayout() == nil {
+		return "Migrations", v, nil // no layout can be read, so there is nothing to plan from
+	}
+	if c.live { // a plan is not in the live part
+		return "Migrations", v, nil
+	}
+	if v.Planner, err = h.plan(c, l); err != nil {
+		return "", nil, err
+	}
+	return "Migrations", v, nil
+}
+
+// plan reads the planner's form and plans. Only what is no fault of the form is
+// an error.
+func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) {
+	_ = c.ParseForm() // what of it can be read is shown
+	form, now := c.Form, l.GetLayout().GetLayout()
+	p := &planner{
+		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
+		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"), Refused: c.problemOf("apply", "hold"),
+	}
+	if form.Has("scale") {
+		if err := h.scale(c, now, p); err != nil {
+			return nil, err
+		}
+	}
+	target := p.read(form, now)
+	names := append(slices.Clone(l.GetEver()), roomsOf(target)...)
+	colour := colours(names...)
+	for i := range p.Rows {
+		p.Rows[i].Colour = colour[p.Rows[i].Room]
+	}
+	p.Now, p.Bar = newBar(now, colour), newBar(target, colour)
+	p.Bar.movable()
+	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
+	if !p.Touched || p.Broken {
+		return p, nil
+	}
+	checked, err := h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
+	if err != nil {
+		return nil, err
+	}
+	if len(checked.GetDetails()) > 0 {
+		p.blame(checked.GetDetails())
+		p.Broken = true
+		return p, nil
+	}
+	p.Changed = len(changes(now, target, nil)) > 0
+	if !p.Changed {
+		return p, nil
+	}
+	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
+	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // a fault of the plan, or a value that cannot be read
+		p.Problems, p.Broken = append(p.Problems, problem{Text: err.Error()}), true
+		return p, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.Plan = answer.GetPlan()
+	p.Moves = steps(now, p.Plan.GetMoves(), colour)
+	text, err := protojson.Marshal(p.Plan)
+	if err != nil {
+		return nil, err
+	}
+	p.JSON = string(text)
+	if form.Get("do") == "apply" || c.failed == "apply" {
+		p.Do = "apply"
+	}
+	h.countCosts(c, p, target, colour)
+	return p, nil
+}
+
+// read takes the target from the form, or from the current layout if there is no form. A
+// value that cannot be read becomes its row's problem.
+func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
+	target := &marchv1.Layout{Boundary: now.GetBoundary(), Rooms: make(map[string]*marchv1.Range)}
+	if p.Touched {
+		var err error
+		if p.Boundary = form.Get("boundary"); p.Boundary != "" {
+			target.Boundary, err = parseInt(p.Boundary)
+		}
+		if err != nil || p.Boundary == "" {
+			p.Problems = append(p.Problems, problem{"boundary", "boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
+			target.Boundary = now.GetBoundary()
+		}
+	}
+	add := func(name, lower, upper string) {
+		was, had := now.GetRooms()[name]
+		r := row{Room: name, Lower: lower, Upper: upper, New: !had, Was: interval(was), Drain: had && slices.Contains(form["drain"], name)}
+		if name == "" && lower == "" && upper == "" {
+			return
+		}
+		lo, err1 := parseInt(lower)
+		hi, err2 := parseInt(upper)
+		_, twice := target.GetRooms()[name]
+		switch {
+		case r.Drain:
+		case name == "":
+			r.Problems = append(r.Problems, "room: empty; allowed: a name for the new room")
+		case twice:
+			r.Problems = append(r.Problems, "room "+name+": named twice; allowed: once, as a room has one range")
+		case err1 != nil:
+			r.Problems = append(r.Problems, "lower: "+strconv.Quote(lower)+"; allowed: a whole number, 0 or more")
+		case err2 != nil:
+			r.Problems = append(r.Problems, "upper: "+strconv.Quote(upper)+"; allowed: a whole number, up to the boundary")
+		default:
+			target.Rooms[name] = &marchv1.Range{Lower: lo, Upper: hi}
+		}
+		p.Rows = append(p.Rows, r)
+	}
+	if !p.Touched {
+		for _, name := range roomsOf(now) {
+			r := now.GetRooms()[name]
+			add(name, strconv.FormatInt(r.GetLower(), 10), strconv.FormatInt(r.GetUpper(), 10))
+		}
+		return target
+	}
+	for i, name := range form["room"][:min(len(form["room"]), 4*allocator.MaxRooms)] {
+		if i < len(form["lower"]) && i < len(form["upper"]) {
+			add(name, form["lower"][i], form["upper"][i])
+		}
+	}
+	return target
+}
+
+// blame puts what a layout breaks next to what it is about.
+func (p *planner) blame(problems []*marchv1.LayoutProblem) {
+	for _, b := range problems {
+		found := false
+		for i := range p.Rows {
+			if slices.Contains(b.GetRooms(), p.Rows[i].Room) && !p.Rows[i].Drain {
+				p.Rows[i].Problems = append(p.Rows[i].Problems, b.GetText())
+				found = true
+			}
+		}
+		if !found {
+			p.Problems = append(p.Problems, problem{"boundary", b.GetText()})
+		}
+	}
+}
+
+// scale fills the form in with the ranges that a new boundary leads to.
+func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
+	boundary, err := parseInt(c.Form.Get("boundary"))
+	if err != nil || boundary == now.GetBoundary() || boundary == 0 {
+		return nil // read tells what is wrong with it
+	}
+	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true}) // it only asks for the ranges
+	if allocator.KindOf(err) == allocator.Invalid || allocator.KindOf(err) == allocator.Refused {
+		p.Problems = append(p.Problems, problem{"boundary", err.Error()})
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	target := answer.GetPlan().GetTarget()
+	c.Form["room"], c.Form["lower"], c.Form["upper"] = nil, nil, nil
+	for _, name := range roomsOf(target) {
+		r := target.GetRooms()[name]
+		c.Form.Add("room", name)
+		c.Form.Add("lower", strconv.FormatInt(r.GetLower(), 10))
+		c.Form.Add("upper", strconv.FormatInt(r.GetUpper(), 10))
+	}
+	return nil
+}
+
+// applyMigration is a form: it holds the plan that was shown, and the console
+// refuses one that is no longer what it would plan.
+func (h *Handler) applyMigration(c *call) (string, error) {
+	plan := &marchv1.Plan{}
+	if err := protojson.Unmarshal([]byte(c.FormValue("plan")), plan); err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "plan: not one that this page made: %w", err)
+	}
+	hold, err := period(c, "hold")
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), applyWithin)
+	defer cancel()
+	answer, err := h.console.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold), Count: c.FormValue("costs")})
+	if err != nil {
+		return "", err
+	}
+	return "/migrations/" + escape(answer.GetMigration().GetId()) + "?done=started", nil
+}

@@ -1,0 +1,267 @@
+package web_test
+
+import (
+	_ "embed"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// drag moves an edge in the planner to a share of the boundary with the mouse.
+func (p *tab) drag(handle string, share float64) {
+	p.Helper()
+	x, y := p.place(css(handle + " .knob"))
+	bar := eval[[]float64](p, fmt.Sprintf(`(() => { const r = %s.parentElement.getBoundingClientRect(); return [r.x, r.width] })()`, css(handle)))
+	p.do(chromedp.DragAndDropXY(x, y, bar[0]+share*bar[1], y, 8))
+}
+
+func value(name, room string) string {
+	return fmt.Sprintf(`document.querySelector('#planform input[name=%s][data-room=%q]').value`, name, room)
+}
+
+// The whole path under load: drag, see the plan, apply, watch, done.
+func (b *browser) migration(t *testing.T) {
+	w := newWorld(t, 1000, "a", "b")
+	at, _ := w.console("")
+	w.tag("order")
+	for _, room := range []allocator.Room{"a", "b"} {
+		for _, name := range []allocator.Instance{"host-1", "host-2"} {
+			ids, _ := w.server(room, name)
+			w.load(ids, "order", 100)
+		}
+	}
+	p := b.open(t, at)
+	p.visit("/migrations")
+	p.drag(`.handle[data-below=a][data-above=b]`, 0.25)
+	p.until("the fields follow the edge", value("upper", "a")+` === "250" && `+value("lower", "b")+` === "250"`)
+	p.says("The plan: 2 moves")
+	p.says("Room a shrinks to what old and new have in common")
+	p.says("2 instances must report: a/host-1, a/host-2")
+	p.until("the address has the plan", `location.search.includes("upper=250")`)
+	p.click(css("#apply"))
+	p.says("Apply this plan?")
+	p.says("2 moves from layout 1 (boundary 1,000) to layout 3 (boundary 1,000). 2 instances must report.")
+	p.click(button("Apply: 2 moves"))
+	p.until("the migration's page", `location.pathname.startsWith("/migrations/0")`)
+	p.says("Done: all moves were made and reported.")
+	p.says("Moves made 2 of 2")
+	record, err := w.admin.Refresh(t.Context())
+	if want := (allocator.Range{Lower: 250, Upper: 1000}); err != nil || record.Layout.Ranges["b"] != want || record.Layout.Version != 3 {
+		t.Errorf("layout %+v, %v, want version 3 with b %v", record.Layout, err, want)
+	}
+	entries, _, err := w.admin.Audits(t.Context(), "", 100)
+	started := ""
+	for _, e := range entries {
+		if e.Action == "start migration" {
+			started = e.Actor
+		}
+	}
+	if err != nil || started != "web from 127.0.0.1" {
+		t.Errorf("who started it is %q, %v", started, err)
+	}
+	p.visit("/")
+	p.says("layout 3")
+	p.until("rates are drawn", `document.querySelector(".spark polyline")?.getAttribute("points").split(" ").length >= 2`)
+}
+
+// A plan that breaks constraints is told next to its fields, and comes right at
+// once; rooms are added and drained, a boundary scaled.
+func (b *browser) planner(t *testing.T) {
+	w := newWorld(t, 900, "a", "b", "c")
+	at, _ := w.console("")
+	p := b.open(t, at)
+	p.visit("/migrations")
+	p.fill(`input[name=upper][data-room=a]`, "450")
+	p.says("rooms a [0, 450) and b [300, 600) overlap in [300, 450)")
+	p.until("both rows are marked", `document.querySelector("#row-0.bad") && document.querySelector("#row-1.bad") && !document.querySelector("#row-2.bad")`)
+	p.until("there is nothing to apply", `!document.querySelector("#apply")`)
+	p.fill(`input[name=lower][data-room=b]`, "x")
+	p.says(`lower: "x"; allowed: a whole number, 0 or more`)
+	p.fill(`input[name=lower][data-room=b]`, "450")
+	p.says("The plan: 2 moves")
+	p.until("it can be applied", css("#apply"))
+
+	// An answer that comes late does not take back what was typed meanwhile.
+	eval[bool](p, `(() => {
+		const fetch = window.fetch;
+		window.fetch = async (...args) => {
+			const answer = await fetch(...args);
+			await new Promise((go) => window.letGo = go);
+			window.fetch = fetch;
+			return answer;
+		};
+		return true })()`)
+	p.fill(`input[name=lower][data-room=b]`, "400")
+	p.until("the answer is there, and held", "window.letGo")
+	eval[bool](p, `(() => {
+		const field = document.querySelector("#planform input[name=lower][data-room=b]");
+		document.activeElement.blur();
+		field.value = "420";
+		field.dispatchEvent(new Event("input", {bubbles: true}));
+		window.letGo();
+		return true })()`)
+	p.says("rooms a [0, 450) and b [420, 600) overlap in [420, 450)")
+	p.until("what was typed stays", value("lower", "b")+` === "420"`)
+	p.fill(`input[name=lower][data-room=b]`, "450")
+	p.says("The plan: 2 moves")
+	p.click(css(`input[name=drain][value=c]`))
+	p.until("c is drained in the plan", `/room c goes/i.test(document.querySelector(".result")?.innerText)`)
+	p.fill(`.newrow input[name=room]`, "new-room")
+	p.until("the new room asks for its range", `document.querySelector('input[name=room][value="new-room"]')`)
+	p.fill(`input[name=lower][data-room=new-room]`, "600")
+	p.fill(`input[name=upper][data-room=new-room]`, "900")
+	p.until("the plan has the new room", `/room new-room appears/i.test(document.querySelector(".result")?.innerText)`)
+
+	p.visit("/migrations")
+	p.fill("#boundary", "1800")
+	p.click(button("Scale"))
+	p.until("ranges are scaled", value("upper", "c")+` === "1800" && `+value("upper", "a")+` === "600"`)
+	p.says("The boundary changes from 900 to 1800")
+	p.says("1. Switch")
+	p.fill("#boundary", "1000")
+	p.click(button("Scale"))
+	p.says("does not scale")
+	p.do(chromedp.Reload())
+	p.says("does not scale") // what it shows is in its address
+
+	// A plan of a layout that is no longer current is not followed.
+	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"}, "upper": {"200", "600", "900"}, "do": {"apply"}}
+	p.visit("/migrations?" + q.Encode())
+	record, err := w.admin.Refresh(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := record.Layout
+	other.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 100}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 600, Upper: 900}}
+	if _, err := w.admin.ChangeLayout(t.Context(), record, other, "bob"); err != nil {
+		t.Fatal(err)
+	}
+	p.click(button("Apply: 2 moves"))
+	p.says("the plan was made for layout version 1, but the layout is version 2: plan again")
+}
+
+// Pause, resume, going on without an instance, abort.
+func (b *browser) steering(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	w.server("a", "host-1")
+	// One that is registered and never reports.
+	silent, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0", Hold: 10 * time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = silent
+	p := b.open(t, at)
+	p.visit("/instances")
+	p.says("silent for at least")
+	p.visit("/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100&do=apply")
+	p.says("silent now: a/host-2")
+	p.click(button("Apply: 2 moves"))
+	p.says("Waiting until a/host-2 reports.")
+	p.until("host-1 has reported", `/a\/host-1 reported/.test(document.querySelector("#move-1").innerText.replace(/\s+/g, " "))`)
+	p.says("1 of 2 instances reported it")
+	p.click(css("#pause"))
+	p.says("Paused before the next move.")
+	p.click(css("#resume"))
+	p.says("Waiting until a/host-2 reports.")
+	p.click(button("Go on without a/host-2"))
+	p.says("it may go on to issue residues that its room gave up")
+	p.click(button("Go on without"))
+	p.says("Done: all moves were made and reported.")
+	p.says("Gone on without a/host-2.")
+
+	p.visit("/migrations?boundary=100&room=a&lower=0&upper=10&room=b&lower=10&upper=100&do=apply")
+	p.click(button("Apply: 2 moves"))
+	p.says("Waiting until a/host-2 reports.")
+	p.click(css("#abort"))
+	p.says("Abort this migration?")
+	p.click(button("Abort and go back"))
+	p.says("Aborted: the layout is as it was.")
+	record, err := w.admin.Refresh(t.Context())
+	if want := (allocator.Range{Lower: 0, Upper: 25}); err != nil || record.Layout.Ranges["a"] != want {
+		t.Errorf("after the abort a has %v, %v, want %v", record.Layout.Ranges["a"], err, want)
+	}
+	p.visit("/migrations")
+	p.until("the history has both", `document.querySelectorAll(".history tbody tr").length === 2`)
+
+	p.visit("/instances?room=a")
+	p.says("silent for at least")
+	p.click(css("#i-a-host-2 .act a"))
+	p.says("Forget a/host-2?")
+	p.click(button("Forget it"))
+	p.says("The instance was forgotten.")
+	p.until("it is gone", `!document.querySelector("#i-a-host-2") && document.querySelector("#i-a-host-1")`)
+}
+
+// fillPlanner sees that a plan that is being typed is not lost by a reload.
+func (p *tab) fillPlanner(b *browser, at string) {
+	p.Helper()
+	q := b.open(p.TB, at)
+	q.visit("/migrations")
+	q.fill(`input[name=upper][data-room=a]`, "40")
+	q.says("The plan: 1 move")
+	q.do(chromedp.Reload())
+	q.says("The plan: 1 move")
+	q.until("the field is as it was", value("upper", "a")+` === "40"`)
+}
+
+// Keys alone: to the planner, move an edge, apply, pause.
+func (b *browser) keyboard(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	p := b.open(t, at)
+	p.visit("/")
+	// tabTo presses the tab key until what has the focus is wanted.
+	tabTo := func(what, condition string) {
+		t.Helper()
+		for range 60 {
+			p.keys(kb.Tab)
+			if eval[bool](p, `((e) => !!(`+condition+`))(document.activeElement)`) {
+				if !eval[bool](p, `document.activeElement.matches(":focus-visible")`) {
+					t.Errorf("%s has the focus, but it is not seen", what)
+				}
+				return
+			}
+		}
+		t.Fatalf("tab never comes to %s\n%s", what, p.text())
+	}
+	p.keys(kb.Tab)
+	if got := eval[string](p, `document.activeElement.textContent`); got != "Skip to content" {
+		t.Errorf("the first stop is %q", got)
+	}
+	tabTo("Migrations", `e.textContent === "Migrations"`)
+	p.keys(kb.Enter)
+	p.says("Plan a migration")
+	tabTo("the edge between a and b", `e.matches(".handle[data-below=a][data-above=b]")`)
+	for range 5 {
+		p.keys(kb.ArrowLeft)
+	}
+	p.until("the edge moved by five", value("upper", "a")+` === "45"`)
+	p.says("The plan: 2 moves")
+	p.until("the edge keeps the focus", `document.activeElement.matches(".handle[data-below=a]")`)
+	tabTo("Apply", `e.id === "apply"`)
+	p.keys(kb.Enter)
+	p.says("Apply this plan?")
+	p.until("the button has the focus", `document.activeElement.innerText.startsWith("Apply: 2 moves")`)
+	p.keys(kb.Enter)
+	p.says("Waiting until a/gone reports.")
+	tabTo("Pause", `e.id === "pause"`)
+	p.keys(kb.Enter)
+	p.says("Paused before the next move.")
+	tabTo("Abort", `e.id === "abort"`)
+	p.keys(kb.Enter)
+	p.says("Abort this migration?")
+	p.until("the button has the focus", `document.activeElement.innerText === "Abort and go back"`)
+	p.keys(kb.Enter)
+	p.says("Aborted: the layout is as it was.")
+}

@@ -1,0 +1,115 @@
+package web
+
+import (
+	"hash/fnv"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+const (
+	// costsSoon is how long a page waits for the costs of its plan: a page must come
+	// at once. costsLater is how long one waits that asks for them again.
+	costsSoon  = 100 * time.Millisecond
+	costsLater = time.Second
+	// applyWithin is how long a form waits until a plan is applied, so that there is
+	// time to say why it was not.
+	applyWithin = 5 * time.Second
+)
+
+// costs is what a plan costs, or how far that is counted.
+type costs struct {
+	*marchv1.CountPlanCostResponse
+	ID    string // of the element; the same for the same plan
+	Again string // the address that shows more of it; empty where it is counted
+	Wrong string // why it is not being counted; empty where it is
+	Rows  []cost
+}
+
+type cost struct {
+	*marchv1.TagCost
+	Rooms []roomCost
+}
+
+type roomCost struct {
+	Room    string
+	Colour  int
+	Skipped int64
+}
+
+// countCosts asks what the planner's plan costs. The console goes on counting while the
+// page asks again.
+func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour map[string]int) {
+	wait, count := costsSoon, c.Form.Get("costs")
+	if count != "" {
+		wait = costsLater
+	}
+	answer, err := h.console.CountPlanCost(c.Context(), &marchv1.CountPlanCostRequest{Plan: p.Plan, Wait: durationpb.New(wait), Count: count})
+	if err != nil {
+		answer = &marchv1.CountPlanCostResponse{}
+	}
+	v := &costs{CountPlanCostResponse: answer}
+	p.Costs = v
+	form := url.Values{}
+	for _, name := range []string{"boundary", "room", "lower", "upper", "drain", "atomic", "force"} {
+		if values := c.Form[name]; len(values) > 0 {
+			form[name] = values
+		}
+	}
+	if p.Do != "" {
+		form.Set("do", p.Do)
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(form.Encode()))
+	v.ID = "costs-" + strconv.FormatUint(sum.Sum64(), 16)
+	if err != nil {
+		v.Wrong = err.Error()
+	}
+	if answer.GetCost() != nil {
+		v.Rows = costRows(answer.GetCost(), target, colour)
+		return
+	}
+	form.Set("costs", answer.GetCount())
+	v.Again = "/migrations?" + form.Encode()
+}
+
+// costRows are the tags that skip the most.
+func costRows(all *marchv1.PlanCost, target *marchv1.Layout, colour map[string]int) (rows []cost) {
+	for _, t := range all.GetWorst() {
+		if t.GetSkipped() == 0 {
+			continue
+		}
+		row := cost{TagCost: t}
+		for _, room := range roomsOf(target) {
+			if n := t.GetRooms()[room]; n > 0 {
+				row.Rooms = append(row.Rooms, roomCost{room, colour[room], n})
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// MayApply reports whether the plan may be applied, as far as is known.
+func (p *planner) MayApply() bool {
+	return p.Force || p.Costs.GetCost() != nil && p.Costs.GetRefused() == ""
+}
+
+// Switches reports whether a move of the plan is a switch.
+func (p *planner) Switches() bool {
+	return slices.ContainsFunc(p.Plan.GetMoves(), func(m *marchv1.Move) bool { return m.GetKind() == "switch" })
+}
+
+// refresh returns the address that a browser without scripts asks for the costs that
+// are being counted; empty where none are.
+func (v *migrationsView) refresh() string {
+	if v.Planner == nil || v.Planner.Costs == nil {
+		return ""
+	}
+	return v.Planner.Costs.Again
+}

@@ -1,0 +1,194 @@
+package web_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/observe"
+)
+
+// counting is a console with a million tags: of the costs of its plan it says what the
+// test has it say.
+type counting struct {
+	marchv1.UnimplementedConsoleServiceServer
+
+	mu      sync.Mutex
+	answers []func() (*marchv1.CountPlanCostResponse, error) // of each call; the last one stays
+	asked   []string                                         // the count that each call asked for
+	applied *marchv1.ApplyMigrationRequest
+}
+
+var (
+	twoRooms = &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}
+	moved    = &marchv1.Layout{Version: 2, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 100}}}
+)
+
+func (c *counting) GetLayout(context.Context, *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
+	return &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Layout: twoRooms}, Ever: []string{"a", "b"}}, nil
+}
+
+func (c *counting) ListMigrations(context.Context, *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
+	return &marchv1.ListMigrationsResponse{}, nil
+}
+
+func (c *counting) ValidateLayout(context.Context, *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
+	return &marchv1.ValidateLayoutResponse{}, nil
+}
+
+func (c *counting) PlanMigration(_ context.Context, r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
+	return &marchv1.PlanMigrationResponse{Plan: &marchv1.Plan{
+		From: twoRooms, Target: moved, Moves: []*marchv1.Move{{Kind: "switch", Why: "rooms change", Layout: moved}}, Force: r.GetForce(),
+	}}, nil
+}
+
+func (c *counting) CountPlanCost(_ context.Context, r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, r.GetCount())
+	answer := c.answers[0]
+	if len(c.answers) > 1 {
+		c.answers = c.answers[1:]
+	}
+	return answer()
+}
+
+func (c *counting) ApplyMigration(_ context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applied = r
+	return nil, allocator.Errorf(allocator.Unavailable, "the plan is not applied yet: 5 of 7 tags were read")
+}
+
+func (c *counting) says(answers ...func() (*marchv1.CountPlanCostResponse, error)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers, c.asked = answers, nil
+}
+
+func counts(read int64) func() (*marchv1.CountPlanCostResponse, error) {
+	return func() (*marchv1.CountPlanCostResponse, error) {
+		return &marchv1.CountPlanCostResponse{Read: read, Tags: 1_000_000, Count: "count-1"}, nil
+	}
+}
+
+func counted(refused string) func() (*marchv1.CountPlanCostResponse, error) {
+	return func() (*marchv1.CountPlanCostResponse, error) {
+		return &marchv1.CountPlanCostResponse{
+			Read: 1_000_000, Tags: 1_000_000, Count: "count-1", Refused: refused, Cost: &marchv1.PlanCost{Tags: 1_000_000, Skipped: 8749},
+		}, nil
+	}
+}
+
+// serve serves the pages of the console.
+func (c *counting) serve(t *testing.T) (at string) {
+	t.Helper()
+	stopping := make(chan struct{})
+	var metrics *observe.Metrics
+	h, err := web.New(web.Config{Console: c, Stopping: stopping, Pages: metrics.Limit(web.MaxPages, 10), CallerPages: metrics.Limit(web.MaxCallerPages, 10)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	h.Routes(mux)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(stopping) })
+	return server.URL
+}
+
+const movedForm = "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100"
+
+// TestPlanIsShownBeforeItsCosts: a page has the plan while its costs are being counted,
+// and leads to them, with scripts or without.
+func TestPlanIsShownBeforeItsCosts(t *testing.T) {
+	c := &counting{}
+	at := c.serve(t)
+	shows := func(address string, says, without []string) string {
+		t.Helper()
+		answer, text := get(t, at+address)
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", address, answer.Status)
+		}
+		for _, part := range says {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s is without %q:\n%s", address, part, text)
+			}
+		}
+		for _, part := range without {
+			if strings.Contains(text, part) {
+				t.Errorf("%s has %q:\n%s", address, part, text)
+			}
+		}
+		return text
+	}
+	apply, refresh := "Apply: 1 move", `<noscript><meta http-equiv="refresh"`
+	c.says(counts(230_000))
+	shows(movedForm, []string{
+		"The plan: 1 move", "being counted: 230,000 of 1,000,000 tags read", "Show the costs", `hx-trigger="load`, `costs=count-1`, refresh, "Apply…",
+	}, []string{"in all, at most"})
+	shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of", "do=apply", refresh}, []string{apply})
+	shows(movedForm+"&do=apply&force=1", []string{"being counted: 230,000 of", apply}, nil)
+	if want := []string{"", "count-1", ""}; strings.Join(c.asked, ",") != strings.Join(want, ",") {
+		t.Errorf("asked for the counts %q, want %q", c.asked, want)
+	}
+
+	c.says(counted(""))
+	for _, address := range []string{movedForm, movedForm + "&costs=count-1"} {
+		shows(address, []string{"1,000,000 tags skip 8,749 IDs in all, at most", `name="costs" value="count-1"`}, []string{"being counted", "hx-trigger=\"load", refresh})
+	}
+	shows(movedForm+"&do=apply&costs=count-1", []string{apply + ", 8,749 IDs skipped at most"}, []string{refresh})
+	c.says(counted("tag order: room a may have nothing to lease"))
+	shows(movedForm+"&do=apply", []string{"tag order: room a may have nothing to lease"}, []string{apply})
+	shows(movedForm+"&do=apply&force=1", []string{"Forced: tag order: room a may have nothing to lease", apply}, nil)
+	c.says(func() (*marchv1.CountPlanCostResponse, error) {
+		return nil, allocator.Errorf(allocator.Unavailable, "etcd is away")
+	})
+	shows(movedForm, []string{"The plan: 1 move", "What it costs is not known: etcd is away", "Try again"}, []string{"in all, at most"})
+}
+
+// TestApplyFromThePage: a form names the count that its page showed; an apply that has
+// to wait for another one says so.
+func TestApplyFromThePage(t *testing.T) {
+	c := &counting{}
+	at := c.serve(t)
+	c.says(counts(5))
+	form, err := url.ParseQuery(strings.TrimPrefix(movedForm, "/migrations?") + "&costs=count-1&hold=0s&plan={}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/migrations", strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, text := fetch(t, r)
+	if c.applied.GetCount() != "count-1" {
+		t.Errorf("applied %v", c.applied)
+	}
+	if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "the plan is not applied yet: 5 of 7 tags were read") {
+		t.Errorf("%s\n%s", answer.Status, text)
+	}
+}
+
+// Costs that are being counted come by themselves, without a reload.
+func (b *browser) costs(t *testing.T) {
+	c := &counting{}
+	c.says(counts(1000), counts(500_000), counts(999_999), counted(""))
+	p := b.open(t, c.serve(t))
+	p.visit(movedForm + "&do=apply")
+	p.says("1,000,000 tags skip 8,749 IDs in all, at most.")
+	p.until("it can be applied", button("Apply: 1 move"))
+	c.says(counts(1000), counts(500_000), counted(""))
+	p.visit(movedForm)
+	eval[bool](p, `(() => { document.querySelector("#row-0 input[name=upper]").dataset.stays = "yes"; return true })()`)
+	p.says("1,000,000 tags skip 8,749 IDs in all, at most.")
+	p.until("the form is untouched", `document.querySelector("#row-0 input[name=upper]").dataset.stays === "yes"`)
+}

@@ -1,0 +1,131 @@
+// Package observe exports a server's metrics to Prometheus and its traces over OTLP.
+//
+// Every metric's name begins with march_. Every label's values come from a closed
+// set: the methods and codes of the API, the Kinds of errors, the routes, and as many
+// tags as an operator allows (package room). Nothing is registered outside the Metrics
+// that a server is given, so a process may run several servers.
+//
+// A server that is given no Metrics and no tracer installs nothing, so they cost
+// nothing while they are off.
+package observe
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// Metrics is the registry of one server's metrics.
+type Metrics struct {
+	registry *prometheus.Registry
+	labelled prometheus.Registerer // puts the server's own labels on everything
+
+	etcdSeconds  prometheus.Histogram
+	etcdFailures *prometheus.CounterVec
+	limits       *prometheus.GaugeVec
+	refused      *prometheus.CounterVec
+}
+
+// buckets are for everything that is measured in seconds: a call that is answered from
+// memory takes microseconds, a call that has to ask etcd milliseconds, and a call that
+// waits for an absent etcd seconds.
+var buckets = []float64{
+	50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10,
+}
+
+// seconds returns the options of a histogram of times. It has the buckets above, and
+// native ones for servers that scrape native histograms.
+func seconds(name, help string) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}
+}
+
+// New returns the metrics of one server, with what is the same for all: the
+// program's build, its process and Go's runtime. Every metric has labels.
+func New(build string, labels prometheus.Labels) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.labelled = prometheus.WrapRegistererWith(labels, m.registry)
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "march_build_info", Help: "1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": build, "go_version": runtime.Version()},
+	})
+	info.Set(1)
+	m.etcdSeconds = prometheus.NewHistogram(seconds("march_etcd_transaction_seconds", "How long etcd took to answer a transaction, or to fail."))
+	m.etcdFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "march_etcd_failures_total", Help: "Transactions that failed, by the kind of error.",
+	}, []string{"kind"})
+	m.etcdFailures.WithLabelValues(allocator.Unavailable.Error())
+	m.limits, m.refused = newLimits()
+	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused)
+	standard := prometheus.WrapRegistererWithPrefix("march_", m.labelled) // their own names would begin with go_ and process_
+	standard.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Register adds collectors. It panics where two have metrics of one name: a
+// mistake in the program.
+func (m *Metrics) Register(list ...prometheus.Collector) { m.labelled.MustRegister(list...) }
+
+// Gatherer returns what can be read.
+func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
+
+// Transaction takes note of a transaction with etcd; it is what a
+// ledger.Config wants.
+func (m *Metrics) Transaction(took time.Duration, err error) {
+	m.etcdSeconds.Observe(took.Seconds())
+	if err != nil {
+		m.etcdFailures.WithLabelValues(allocator.KindOf(err).Error()).Inc()
+	}
+}
+
+// Ledger adds the state of a ledger.
+func (m *Metrics) Ledger(l *ledger.Ledger) { m.Register(ledgerState{l}) }
+
+// ledgerState is a ledger's state as Prometheus reads it.
+type ledgerState struct{ *ledger.Ledger }
+
+var (
+	descLast        = prometheus.NewDesc("march_etcd_last_contact_timestamp_seconds", "When etcd last answered, 0 before it did.", nil, nil)
+	descAway        = prometheus.NewDesc("march_etcd_away_seconds", "For how long etcd has not answered, 0 while it does.", nil, nil)
+	descRegressions = prometheus.NewDesc("march_regressions_total", "How often etcd was seen to go back in time, or leasing to be halted.", nil, nil)
+	descStopped     = prometheus.NewDesc("march_leasing_stopped", "1 while nothing may be leased: halted, or the layout in etcd is invalid.", nil, nil)
+	descVersion     = prometheus.NewDesc("march_layout_version", "The current layout's version, as this process knows it.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (s ledgerState) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{descLast, descAway, descRegressions, descStopped, descVersion} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (s ledgerState) Collect(out chan<- prometheus.Metric) {
+	contact := s.Contact()
+	var last, away, stopped float64
+	if !contact.Last.IsZero() {
+		last = float64(contact.Last.UnixMilli()) / 1000
+	}
+	if !contact.Away.IsZero() {
+		away = time.Since(contact.Away).Seconds()
+	}
+	if err := s.Leasable(); err != nil && allocator.KindOf(err) != allocator.Unavailable { // else it was not read yet
+		stopped = 1
+	}
+	record, _ := s.Layout()
+	gauge := func(desc *prometheus.Desc, value float64) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
+	}
+	gauge(descLast, last)
+	gauge(descAway, away)
+	gauge(descStopped, stopped)
+	gauge(descVersion, float64(record.Layout.Version))
+	out <- prometheus.MustNewConstMetric(descRegressions, prometheus.CounterValue, float64(s.Regressions()))
+}

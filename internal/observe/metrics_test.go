@@ -1,0 +1,106 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/internal/observe"
+)
+
+// Latencies are told apart from 50 us on, in classic and in native buckets.
+func TestHistograms(t *testing.T) {
+	m := observe.New("test", nil)
+	m.Transaction(60_000, nil) // ns
+	m.Transaction(60_000, errors.New("unclassified"))
+	families, err := m.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h *dto.Histogram
+	for _, f := range families {
+		if f.GetName() == "march_etcd_transaction_seconds" {
+			h = f.GetMetric()[0].GetHistogram()
+		}
+	}
+	if h.GetSampleCount() != 2 || len(h.GetPositiveSpan()) == 0 {
+		t.Fatalf("got %v, want two samples, natively too", h)
+	}
+	if b := h.GetBucket(); b[0].GetUpperBound() != 50e-6 || b[0].GetCumulativeCount() != 0 || b[1].GetCumulativeCount() != 2 {
+		t.Errorf("buckets %v", b)
+	}
+	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(`
+# HELP march_etcd_failures_total Transactions that failed, by the kind of error.
+# TYPE march_etcd_failures_total counter
+march_etcd_failures_total{kind="internal"} 1
+march_etcd_failures_total{kind="unavailable"} 0
+`), "march_etcd_failures_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Labels are from closed sets, whatever callers and handlers do.
+func TestRequests(t *testing.T) {
+	m := observe.New("test", prometheus.Labels{"room": "a"})
+	r := observe.NewRequests(m)
+	r.Serves(map[string]grpc.ServiceInfo{"s": {Methods: []grpc.MethodInfo{{Name: "Unary"}, {Name: "Stream", IsServerStream: true}}}})
+	for _, err := range []error{nil, nil, status.Error(codes.NotFound, "x"), status.Error(99, "x"), errors.New("x")} {
+		_, got := r.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/Unary"}, func(context.Context, any) (any, error) { return nil, err })
+		if !errors.Is(got, err) {
+			t.Errorf("%v came back as %v", err, got)
+		}
+		got = r.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: "/s/Stream"}, func(any, grpc.ServerStream) error { return err })
+		if !errors.Is(got, err) {
+			t.Errorf("%v came back as %v", err, got)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/{tag}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("tag") == "none" {
+			http.Error(w, "none", http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write([]byte("ok"))
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Errorf("flush: %v", err)
+		}
+	})
+	handler := r.HTTP(mux)
+	for _, target := range []string{"/v1/a", "/v1/b", "/v1/none", "/elsewhere", "/also/elsewhere"} {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, target, nil))
+	}
+	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(`
+# HELP march_requests_total Calls over gRPC that ended, by method and code. A stream is one.
+# TYPE march_requests_total counter
+march_requests_total{code="NotFound",method="s/Stream",room="a"} 1
+march_requests_total{code="NotFound",method="s/Unary",room="a"} 1
+march_requests_total{code="OK",method="s/Stream",room="a"} 2
+march_requests_total{code="OK",method="s/Unary",room="a"} 2
+march_requests_total{code="Unknown",method="s/Stream",room="a"} 2
+march_requests_total{code="Unknown",method="s/Unary",room="a"} 2
+# HELP march_http_requests_total Requests over HTTP that were answered, by route and status class.
+# TYPE march_http_requests_total counter
+march_http_requests_total{class="2xx",room="a",route="GET /v1/{tag}"} 2
+march_http_requests_total{class="4xx",room="a",route="GET /v1/{tag}"} 1
+march_http_requests_total{class="4xx",room="a",route="none"} 2
+`), "march_requests_total", "march_http_requests_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two servers of one process do not meet: nothing is global.
+func TestTwice(t *testing.T) {
+	for range 2 {
+		observe.NewRequests(observe.New("test", prometheus.Labels{"room": "a"}))
+	}
+}

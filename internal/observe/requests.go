@@ -1,0 +1,177 @@
+package observe
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Requests counts and times the calls that a server answers. It is written by
+// hand where a middleware would do, because every Next passes: two looks at the
+// clock, a map, a counter and a histogram.
+type Requests struct {
+	count   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	methods map[string]method // by full name; not changed once calls arrive
+
+	httpCount   *prometheus.CounterVec
+	httpSeconds *prometheus.HistogramVec
+	answers     sync.Map // of answered, by route; there are as many as patterns
+}
+
+// answered is what requests for a route count in. It is kept: to look it up by
+// its labels for each request costs more than to count.
+type answered struct {
+	seconds prometheus.Observer
+	classes [classes]atomic.Pointer[prometheus.Counter] // nil until there was one
+}
+
+// method is what a unary call of a method counts in.
+type method struct {
+	ok      prometheus.Counter
+	seconds prometheus.Observer
+}
+
+// NewRequests returns the metrics of a server's calls. Serves must be called
+// before any arrives.
+func NewRequests(m *Metrics) *Requests {
+	r := &Requests{
+		count: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "march_requests_total", Help: "Calls over gRPC that ended, by method and code. A stream is one.",
+		}, []string{"method", "code"}),
+		seconds: prometheus.NewHistogramVec(
+			seconds("march_request_seconds", "How long calls over gRPC took in the server, by method; not those that stream."),
+			[]string{"method"}),
+		httpCount: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "march_http_requests_total", Help: "Requests over HTTP that were answered, by route and status class.",
+		}, []string{"route", "class"}),
+		httpSeconds: prometheus.NewHistogramVec(
+			seconds("march_http_request_seconds", "How long requests over HTTP took in the server, by route."), []string{"route"}),
+	}
+	m.Register(r.count, r.seconds, r.httpCount, r.httpSeconds)
+	return r
+}
+
+// Serves tells which methods there are. All are shown from the start, at 0: a
+// rate needs a first value.
+func (r *Requests) Serves(services map[string]grpc.ServiceInfo) {
+	r.methods = make(map[string]method)
+	for service, info := range services {
+		for _, m := range info.Methods {
+			name := service + "/" + m.Name
+			counts := method{ok: r.count.WithLabelValues(name, codes.OK.String())}
+			if !m.IsClientStream && !m.IsServerStream {
+				counts.seconds = r.seconds.WithLabelValues(name)
+			}
+			r.methods["/"+name] = counts
+		}
+	}
+}
+
+// Unary is an interceptor. It must be around the one that makes errors
+// statuses.
+func (r *Requests) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	start := time.Now()
+	resp, err := handler(ctx, req)
+	counts := r.methods[info.FullMethod]
+	counts.seconds.Observe(time.Since(start).Seconds())
+	if err == nil {
+		counts.ok.Inc()
+	} else {
+		r.failed(info.FullMethod, err)
+	}
+	return resp, err
+}
+
+// Stream is an interceptor, as Unary is.
+func (r *Requests) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(srv, stream)
+	if err == nil {
+		r.methods[info.FullMethod].ok.Inc()
+	} else {
+		r.failed(info.FullMethod, err)
+	}
+	return err
+}
+
+func (r *Requests) failed(fullMethod string, err error) {
+	code := status.Code(err)
+	if code > codes.Unauthenticated { // a handler's own invention: labels are from a closed set
+		code = codes.Unknown
+	}
+	r.count.WithLabelValues(fullMethod[1:], code.String()).Inc()
+}
+
+// HTTP counts and times what next answers, by the pattern that a mux in it found.
+func (r *Requests) HTTP(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		start := time.Now()
+		answer := &answer{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(answer, request)
+		r.answered(request.Pattern, answer.status, time.Since(start))
+	})
+}
+
+func (r *Requests) answered(pattern string, status int, took time.Duration) {
+	route := cmp.Or(pattern, "none")
+	found, ok := r.answers.Load(route)
+	if !ok {
+		found, _ = r.answers.LoadOrStore(route, &answered{seconds: r.httpSeconds.WithLabelValues(route)})
+	}
+	counts, _ := found.(*answered)
+	counts.seconds.Observe(took.Seconds())
+	class, name := classOf(status)
+	counter := counts.classes[class].Load()
+	if counter == nil {
+		made := r.httpCount.WithLabelValues(route, name) // every call that makes it gets the same one
+		counter = &made
+		counts.classes[class].Store(counter)
+	}
+	(*counter).Inc()
+}
+
+// classes is how many classes of statuses there are: 1xx to 5xx, and other.
+const classes = 6
+
+// classOf returns the class of a status, and its name: 2xx, say.
+func classOf(status int) (int, string) {
+	if status < 100 || status > 599 {
+		return 0, "other"
+	}
+	return status / 100, string(rune('0'+status/100)) + "xx"
+}
+
+// answer remembers the status of an answer.
+type answer struct {
+	http.ResponseWriter
+	status int
+	begun  bool
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answer) WriteHeader(status int) {
+	if !a.begun && status >= 200 { // others may come before it
+		a.status, a.begun = status, true
+	}
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(b []byte) (int, error) {
+	a.begun = true
+	return a.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach what else the writer can do.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// Flush implements http.Flusher, for handlers that ask for it by that name.
+func (a *answer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }

@@ -1,0 +1,142 @@
+package observe
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+)
+
+// TracesConfig says which traces are made, and where they go.
+type TracesConfig struct {
+	// URL is that of an OTLP receiver, over gRPC: http://HOST:PORT, or
+	// https://HOST:PORT for TLS.
+	URL string
+	// Ratio is the share of traces that are kept, 0 to 1, of those that begin
+	// here. One that a caller began is kept if the caller keeps it.
+	Ratio float64
+	// Service and Instance name this process.
+	Service, Instance string
+	// Build is the program's version.
+	Build string
+}
+
+// NewTraces returns what makes spans and sends them on, in the background, until
+// its Shutdown, which sends what is left. Nothing waits for the receiver: where
+// it is slow or away, spans are dropped.
+func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider, error) {
+	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.URL), otlptracegrpc.WithTimeout(5*time.Second))
+	if err != nil {
+		return nil, err
+	}
+	return sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(exporter),
+		sdktrace.WithSampler(sdktrace.ParentBased(callers{sdktrace.TraceIDRatioBased(cfg.Ratio)})),
+		sdktrace.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", cfg.Service), attribute.String("service.instance.id", cfg.Instance),
+			attribute.String("service.version", cfg.Build),
+		)),
+	), nil
+}
+
+// callers keeps no trace that would begin with a call to etcd: such a call is a
+// heartbeat or a look for changes, which no caller waits for.
+type callers struct{ sdktrace.Sampler }
+
+// ShouldSample implements sdktrace.Sampler.
+func (c callers) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	if p.Kind == trace.SpanKindClient {
+		return sdktrace.SamplingResult{Decision: sdktrace.Drop}
+	}
+	return c.Sampler.ShouldSample(p)
+}
+
+// Calls returns what makes spans of the calls that a gRPC server answers, but
+// for those that unwanted names: they cost more than to issue an ID.
+func Calls(tracer trace.TracerProvider, unwanted func(fullMethod string) bool) stats.Handler {
+	return otelgrpc.NewServerHandler(
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
+		otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !unwanted(info.FullMethodName) }),
+	)
+}
+
+// HTTP returns handler with a span for each request, but for those that unwanted
+// names; and those, too, are part of the trace that the caller named.
+func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path string) bool) http.Handler {
+	spans := otelhttp.NewHandler(handler, "HTTP",
+		otelhttp.WithTracerProvider(tracer),
+		otelhttp.WithMeterProvider(metricnoop.NewMeterProvider()),
+		otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string {
+			if r.Pattern == "" {
+				return "HTTP " + r.Method // it is not routed yet
+			}
+			return r.Pattern
+		}),
+	)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !unwanted(r.URL.Path) {
+			spans.ServeHTTP(w, r)
+			return
+		}
+		if ctx := (propagation.TraceContext{}).Extract(r.Context(), propagation.HeaderCarrier(r.Header)); ctx != r.Context() {
+			r = r.WithContext(ctx)
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// CallsOut returns what makes spans of the calls of a gRPC client, and tells
+// its server the trace; nothing where tracer is nil.
+func CallsOut(tracer trace.TracerProvider) []grpc.DialOption {
+	if tracer == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
+		otelgrpc.WithPropagators(propagation.TraceContext{}),
+	))}
+}
+
+// Incoming returns ctx as part of the trace that the caller of a gRPC method
+// named, where there was no span yet: for calls that have none of their own.
+func Incoming(ctx context.Context) context.Context {
+	if trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx
+	}
+	incoming, ok := metadata.FromIncomingContext(ctx)
+	if !ok {
+		return ctx
+	}
+	carrier := propagation.MapCarrier{}
+	for _, key := range (propagation.TraceContext{}).Fields() {
+		if values := incoming.Get(key); len(values) > 0 {
+			carrier[key] = values[0]
+		}
+	}
+	return propagation.TraceContext{}.Extract(ctx, carrier)
+}
+
+// TraceID returns the trace that ctx is of as a pair for the log, nothing where
+// it is of none.
+func TraceID(ctx context.Context) []any {
+	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
+		return []any{"trace_id", id.String()}
+	}
+	return nil
+}

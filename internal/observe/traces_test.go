@@ -1,0 +1,39 @@
+package observe_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/march-id/march/internal/observe"
+)
+
+// A request is a span named as its route is, in the trace that its caller named;
+// one that is to have no span is in that trace all the same.
+func TestHTTP(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	const named = "0af7651916cd43dd8448eb211c80319c"
+	mux := http.NewServeMux()
+	for _, pattern := range []string{"GET /tags/{tag}", "POST /next"} {
+		mux.HandleFunc(pattern, func(_ http.ResponseWriter, r *http.Request) {
+			if got := trace.SpanContextFromContext(r.Context()).TraceID().String(); got != named {
+				t.Errorf("%s: in trace %s", pattern, got)
+			}
+		})
+	}
+	h := observe.HTTP(tracer, mux, func(path string) bool { return path == "/next" })
+	for _, request := range [][2]string{{"GET", "/tags/order"}, {"POST", "/next"}} {
+		r := httptest.NewRequestWithContext(t.Context(), request[0], request[1], nil)
+		r.Header.Set("traceparent", "00-"+named+"-b7ad6b7169203331-01")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	ended := spans.Ended()
+	if len(ended) != 1 || ended[0].Name() != "GET /tags/{tag}" || ended[0].SpanContext().TraceID().String() != named {
+		t.Errorf("got %v", ended)
+	}
+}

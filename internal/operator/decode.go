@@ -1,0 +1,77 @@
+package operator
+
+import (
+	"context"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// unknown returns the error of a tag that there is not, nor ever was: the marks of a
+// deleted one stay. Its errors are NotFound and Unavailable.
+func unknown(ctx context.Context, l *ledger.Ledger, tag allocator.Tag) error {
+	_, err := l.Tag(ctx, tag)
+	if allocator.KindOf(err) != allocator.NotFound {
+		return nil
+	}
+	marks, marksErr := l.Marks(ctx, tag)
+	if marksErr != nil {
+		return marksErr
+	}
+	if len(marks) > 0 {
+		return nil
+	}
+	return err
+}
+
+// Decode is the call of that name.
+func Decode(ctx context.Context, l *ledger.Ledger, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+	tag, err := allocator.ParseTag(r.GetTag())
+	if err != nil {
+		return nil, err
+	}
+	id := r.GetId()
+	if id < 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
+	}
+	origin, err := l.Origin(ctx, tag, id)
+	if allocator.KindOf(err) == allocator.NotFound { // it was never leased
+		err = unknown(ctx, l, tag)
+	}
+	if err != nil {
+		return nil, err
+	}
+	record, _ := l.Layout()
+	now := record.Layout
+	answer := &marchv1.DecodeResponse{Version: now.Version, Block: now.Block(id), Residue: now.Residue(id)}
+	if room, ok := now.RoomOf(id); ok {
+		answer.Room = string(room)
+	}
+	for _, room := range origin.Rooms {
+		answer.Rooms = append(answer.Rooms, string(room))
+	}
+	answer.MaybeLost = origin.Lost
+	for _, bad := range origin.Unreadable {
+		answer.Unreadable = append(answer.Unreadable, &marchv1.Unreadable{Key: bad.Key, Why: bad.Err.Error()})
+	}
+	if origin.Room == "" { // never leased, or not known
+		return answer, nil
+	}
+	under := origin.Layout
+	answer.Origin = &marchv1.Origin{
+		Room: string(origin.Room), Layout: api.LayoutToProto(under.Layout),
+		Block: under.Layout.Block(id), Residue: under.Layout.Residue(id), Since: timestamppb.New(under.Time),
+	}
+	if under.Layout.Version < now.Version {
+		next, err := l.LayoutAfter(ctx, under.Layout.Version)
+		if err != nil {
+			return nil, err
+		}
+		answer.Origin.Until = timestamppb.New(next.Time)
+	}
+	return answer, nil
+}

@@ -1,0 +1,200 @@
+// Package operator has the operators' calls that both rooms and consoles serve, so that
+// both check and answer alike. These calls change a tag that exists, or find out which
+// room issued an ID. The package also has the code that such calls share: it names the
+// caller for the audit, turns a tag into a message, and words a layout's faults.
+package operator
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+const maxActor = 128
+
+// Actor returns the caller's name for the audit: the name that the client gives, and the
+// address that the call comes from.
+func Actor(ctx context.Context) string {
+	said := "unknown"
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		if v := md.Get(api.ActorHeader); len(v) > 0 && v[0] != "" {
+			said = v[0][:min(len(v[0]), maxActor)]
+		}
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
+			return said + " from " + host
+		}
+	}
+	return said
+}
+
+// UpdateTag is the call of that name.
+func UpdateTag(ctx context.Context, l *ledger.Ledger, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
+	name, err := allocator.ParseTag(r.GetTag().GetName())
+	if err != nil {
+		return nil, err
+	}
+	var marks map[allocator.Room]record.Mark
+	if r.GetTag().Limit != nil && !r.GetConfirm() {
+		if marks, err = l.Marks(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	tag, err := l.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
+		before := settings.Limit
+		if !time.Now().Before(settings.Chain.PrescaleUntil) { // it is over: no bound of max_step any longer
+			settings.Chain.Prescale, settings.Chain.PrescaleUntil = 0, time.Time{}
+		}
+		if err := Apply(r.GetTag(), settings); err != nil || settings.Limit >= before {
+			return err
+		}
+		if err := settings.Validate(); err != nil {
+			return err
+		}
+		return stops(marks, settings.Limit)
+	}, Actor(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.UpdateTagResponse{Tag: TagToProto(tag)}, nil
+}
+
+// stops returns an error that names the rooms which a limit stops, as they have
+// leased IDs from there on already; nil where it stops none. Its Kind is Refused.
+func stops(marks map[allocator.Room]record.Mark, limit int64) error {
+	var rooms []string
+	for _, room := range slices.Sorted(maps.Keys(marks)) {
+		if next := marks[room].Next; next > limit {
+			rooms = append(rooms, fmt.Sprintf("%s (its next ID is %d or higher)", room, next))
+		}
+	}
+	if rooms == nil {
+		return nil
+	}
+	return allocator.Errorf(allocator.Refused,
+		"limit: %d lies below what rooms have leased already, so they stop issuing at once: %s; confirm it if that is meant",
+		limit, strings.Join(rooms, ", "))
+}
+
+// SkipTag is the call of that name.
+func SkipTag(ctx context.Context, l *ledger.Ledger, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
+	name, err := allocator.ParseTag(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if r.GetTo() < 1 {
+		return nil, allocator.Errorf(allocator.Invalid, "to: %d; allowed: 1 to %d", r.GetTo(), int64(allocator.MaxID-1))
+	}
+	if len(r.GetRooms()) > allocator.MaxRooms {
+		return nil, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: up to %d", len(r.GetRooms()), allocator.MaxRooms)
+	}
+	rooms := make([]allocator.Room, len(r.GetRooms()))
+	for i, room := range r.GetRooms() {
+		if rooms[i], err = allocator.ParseRoom(room); err != nil {
+			return nil, err
+		}
+	}
+	tag, err := l.SkipTag(ctx, name, rooms, r.GetTo(), r.GetForce(), Actor(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.SkipTagResponse{Tag: TagToProto(tag)}, nil
+}
+
+// PrescaleTag is the call of that name.
+func PrescaleTag(ctx context.Context, l *ledger.Ledger, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+	name, err := allocator.ParseTag(r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	var until time.Time
+	if r.GetStep() != 0 {
+		d, err := Duration("duration", r.GetDuration())
+		if err != nil {
+			return nil, err
+		}
+		if d < time.Second || d > allocator.LongestReserve {
+			return nil, allocator.Errorf(allocator.Invalid, "duration: %v; allowed: 1s to %v", d, allocator.LongestReserve)
+		}
+		until = time.Now().Add(d).UTC().Truncate(time.Millisecond)
+	}
+	tag, err := l.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
+		settings.Chain.Prescale, settings.Chain.PrescaleUntil = r.GetStep(), until
+		return nil
+	}, Actor(ctx))
+	if err != nil {
+		return nil, err
+	}
+	return &marchv1.PrescaleTagResponse{Tag: TagToProto(tag)}, nil
+}
+
+// TagToProto returns a tag as a message.
+func TagToProto(t record.Tag) *marchv1.Tag {
+	s := t.Settings
+	p := &marchv1.Tag{
+		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.Chain.MinStep, MaxStep: &s.Chain.MaxStep,
+		Reserve: durationpb.New(s.Chain.Reserve), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
+		Created: timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
+	}
+	if time.Now().Before(s.Chain.PrescaleUntil) {
+		p.Prescale, p.PrescaleUntil = s.Chain.Prescale, timestamppb.New(s.Chain.PrescaleUntil)
+	}
+	for room, to := range s.Skips {
+		p.Skips[string(room)] = to
+	}
+	return p
+}
+
+// Apply sets in s what p carries. Its error is Invalid; the numbers' bounds are
+// TagSettings' own to check.
+func Apply(p *marchv1.Tag, s *record.TagSettings) error {
+	for _, f := range []struct{ from, to *int64 }{
+		{p.Start, &s.Start}, {p.Limit, &s.Limit}, {p.MinStep, &s.Chain.MinStep}, {p.MaxStep, &s.Chain.MaxStep},
+		{p.MaxJump, &s.MaxJump}, {p.MaxSkew, &s.MaxSkew},
+	} {
+		if f.from != nil {
+			*f.to = *f.from
+		}
+	}
+	if p.StrictRetract != nil {
+		s.StrictRetract = p.GetStrictRetract()
+	}
+	if p.Reserve != nil {
+		d, err := Duration("reserve", p.Reserve)
+		if err != nil {
+			return err
+		}
+		s.Chain.Reserve = d
+	}
+	return nil
+}
+
+// Duration returns p, which must be given and fit a time.Duration: bounds are
+// checked where it is used. Its error is Invalid.
+func Duration(field string, p *durationpb.Duration) (time.Duration, error) {
+	const most = math.MaxInt64 / int64(time.Second)
+	if p == nil {
+		return 0, allocator.Errorf(allocator.Invalid, "%s: none given; allowed: 1s to %v", field, allocator.LongestReserve)
+	}
+	if p.CheckValid() != nil || p.GetSeconds() >= most || p.GetSeconds() <= -most {
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %d seconds and %d nanoseconds; allowed: 1s to %v", field, p.GetSeconds(), p.GetNanos(), allocator.LongestReserve)
+	}
+	return p.AsDuration(), nil
+}

@@ -1,0 +1,113 @@
+package problem
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/journal"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Instance words what is wrong with one instance.
+type Instance struct {
+	Room allocator.Room
+	Name allocator.Instance
+}
+
+func (i Instance) id() string { return string(i.Room) + "/" + string(i.Name) }
+
+// args names the instance to a command.
+func (i Instance) args() string { return string(i.Room) + " " + string(i.Name) }
+
+// of returns a problem of the instance. The format is of the text after its name.
+func (i Instance) of(kind string, since time.Time, format string, args ...any) *marchv1.Problem {
+	return &marchv1.Problem{
+		Kind: kind, Of: i.id(), What: "instance " + i.id() + " " + fmt.Sprintf(format, args...), Since: Stamp(since),
+	}
+}
+
+// Barred says that a recover has barred the instance from leasing.
+func (i Instance) Barred(by string, since *timestamppb.Timestamp) *marchv1.Problem {
+	p := i.of(KindBarred, time.Time{}, "is barred by the recover of %s", by)
+	p.Since, p.Remedy, p.Command = since, "It leases again when that recover has ended. If it was broken off, run it again.", "march recover"
+	return p
+}
+
+// Unconfirmed says that the instance started without its journal, which is required.
+func (i Instance) Unconfirmed(started time.Time) *marchv1.Problem {
+	p := i.of(KindUnconfirmed, started, "started without its journal, which is required, and leases nothing")
+	p.Remedy = "Confirm it, if etcd has all that its predecessor leased; or else recover."
+	p.Command = "march instance confirm " + i.args()
+	return p
+}
+
+// Silent says that no heartbeat of the instance comes; it is forgotten at a time, zero
+// where it is not.
+func (i Instance) Silent(since, forgotten time.Time) *marchv1.Problem {
+	p := i.of(KindSilent, since, "is silent")
+	p.Until, p.Remedy, p.Command = Stamp(forgotten), "Start it again. If it is gone for good, forget it.", "march instance forget "+i.args()
+	return p
+}
+
+// NoAnswer says that the instance sends heartbeats, and does not answer a console.
+func (i Instance) NoAnswer(address string, since time.Time) *marchv1.Problem {
+	p := i.of(KindNoAnswer, since, "does not answer at %s", address)
+	p.Remedy = "It sends heartbeats, so it runs: check the network from this console to it, and its certificate."
+	return p
+}
+
+// EtcdAway says that the instance does not reach etcd, and why if err is not nil.
+func (i Instance) EtcdAway(err error, since time.Time) *marchv1.Problem {
+	p := i.of(KindEtcdAway, since, "does not reach etcd, and leases nothing")
+	if err != nil {
+		p.What += ": " + err.Error()
+	}
+	p.Remedy, p.Command = "Check the network from it to etcd, and etcd itself.", "etcdctl endpoint health --cluster"
+	return p
+}
+
+// NotReady says that the instance is not ready, and why.
+func (i Instance) NotReady(why string, since time.Time) *marchv1.Problem {
+	p := i.of(KindNotReady, since, "is not ready: %s", why)
+	p.Remedy = "Send its callers to other instances of the room until it can lease."
+	return p
+}
+
+// NoLease says that the instance leases nothing because of err, whatever the tag.
+// damage is what a key that cannot be read stops.
+func (i Instance) NoLease(err error, since time.Time, damage func(key string) record.Damage) *marchv1.Problem {
+	p := i.of(KindNoLease, since, "leases nothing: %v", err)
+	p.Remedy = "See its log."
+	if key, is := errors.AsType[*record.KeyError](err); is {
+		p = Unreadable(*key, damage(key.Key))
+		p.Since = Stamp(since)
+		return p
+	}
+	if errors.Is(err, store.ErrNoSpace) {
+		return EtcdFull(since)
+	}
+	if unusable, is := errors.AsType[*ledger.UnusableError](err); is {
+		p = Unusable(unusable.Error())
+		p.Since = Stamp(since)
+	} else if bare, is := errors.AsType[*ledger.UnconfirmedError](err); is {
+		p = Instance{bare.Room, bare.Name}.Unconfirmed(since)
+	} else if unwritable, is := errors.AsType[*journal.UnwritableError](err); is {
+		p = i.of(KindJournal, unwritable.Since, "leases nothing: its journal %s cannot be written: %v", unwritable.Path, unwritable.Err)
+		p.Remedy = sentence(unwritable.Remedy())
+	} else if other, is := errors.AsType[*record.OtherClusterError](err); is {
+		p = i.of(KindForeignEtcd, since, "leases nothing: %s", other.Answered())
+		p.Remedy, p.Command = "Check its --etcd. If etcd was restored, recover.", "march recover"
+	} else if kind := allocator.KindOf(err); kind == allocator.Unauthenticated || kind == allocator.Denied {
+		p.Remedy = "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd."
+	} else if kind == allocator.WentBack {
+		p.Remedy, p.Command = "If etcd was restored, recover.", "march recover"
+	}
+	return p
+}

@@ -1,0 +1,72 @@
+package problem
+
+import (
+	"sync"
+	"time"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Log remembers when it first met each problem that does not say itself since when it
+// is. The zero value is ready to use. Methods are safe for concurrent use.
+type Log struct {
+	mu struct {
+		sync.Mutex
+		first map[id]time.Time
+	}
+}
+
+// Note completes a list of all problems, and forgets those that it does not have.
+func (l *Log) Note(all []*marchv1.Problem, now time.Time) []*marchv1.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.mu.first
+	l.mu.first = make(map[id]time.Time)
+	for _, p := range all {
+		if first, ok := was[idOf(p)]; ok {
+			l.mu.first[idOf(p)] = first
+		}
+	}
+	l.fill(all, now)
+	return all
+}
+
+// Fill completes a list of some problems.
+func (l *Log) Fill(some []*marchv1.Problem, now time.Time) []*marchv1.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fill(some, now)
+	return some
+}
+
+// fill gives problems a time. The lock is held.
+func (l *Log) fill(list []*marchv1.Problem, now time.Time) {
+	if l.mu.first == nil {
+		l.mu.first = make(map[id]time.Time)
+	}
+	for _, p := range list {
+		at := now
+		switch {
+		case p.GetKind() == KindMore || p.GetSince() != nil && !met(p):
+			continue
+		case p.GetSince() != nil:
+			at = p.GetSince().AsTime()
+		}
+		first, ok := l.mu.first[idOf(p)]
+		if !ok || at.Before(first) {
+			first = at
+			l.mu.first[idOf(p)] = at
+		}
+		p.Since = Stamp(first)
+	}
+}
+
+// met reports whether a problem's time is when a process first met it: then the earliest
+// of several is the one to show.
+func met(p *marchv1.Problem) bool {
+	switch p.GetKind() {
+	case KindUnreadable, KindUnusable, KindNoRange:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,45 @@
+package rest_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/rest"
+)
+
+type one struct {
+	marchv1.UnimplementedIDServiceServer
+}
+
+func (one) Next(context.Context, *marchv1.NextRequest) (*marchv1.NextResponse, error) {
+	return &marchv1.NextResponse{Id: 1}, nil
+}
+
+type discard struct{ h http.Header }
+
+func (d *discard) Header() http.Header       { return d.h }
+func (*discard) Write(b []byte) (int, error) { return len(b), nil }
+func (*discard) WriteHeader(int)             {}
+
+// BenchmarkNext is what the hot route costs beyond net/http's own.
+func BenchmarkNext(b *testing.B) {
+	routes, err := rest.Room(one{}, marchv1.UnimplementedRoomServiceServer{}, rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	routes(mux)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "/v1/tags/order/next", http.NoBody)
+	w := &discard{http.Header{}}
+	b.ReportAllocs()
+	for b.Loop() {
+		clear(w.h)
+		mux.ServeHTTP(w, r)
+	}
+}

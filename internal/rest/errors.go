@@ -1,0 +1,84 @@
+package rest
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/observe"
+)
+
+// refusal is what HTTP refuses by itself, with a status of its own.
+type refusal struct {
+	status  int
+	code    codes.Code
+	message string
+}
+
+func (r *refusal) Error() string { return r.message }
+
+// Refuse answers what HTTP refuses by itself, as march.v1.Error.
+func Refuse(w http.ResponseWriter, with int, is codes.Code, message string) {
+	writeError(w, &refusal{with, is, message})
+}
+
+// refuse answers an error, and logs an unforeseen one (api.Unforeseen).
+func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if api.Unforeseen(err) {
+		if _, refused := errors.AsType[*refusal](err); !refused {
+			h.failed.Log(time.Now(), h.cfg.Logger.Error, "request failed",
+				append(observe.TraceID(r.Context()), "method", r.Method, "path", r.URL.Path, "error", err)...)
+		}
+	}
+	writeError(w, err)
+}
+
+// writeError answers an error: as package api has it, with StatusOf's status.
+func writeError(w http.ResponseWriter, err error) {
+	with, answer := errorOf(err)
+	body, err := newCodec(false).Marshal(answer)
+	if err != nil { // not UTF-8, which package api sees to
+		body = []byte(`{"code":"INTERNAL"}` + "\n")
+	}
+	w.Header()["Content-Type"] = contentJSON
+	w.Header().Set("X-Content-Type-Options", "nosniff") // it may quote what was sent
+	if with == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(with)
+	_, _ = w.Write(body)
+}
+
+// StatusOf returns the HTTP status of an error, for all that is served over HTTP:
+// the one that its gRPC code has by convention.
+func StatusOf(err error) int { return runtime.HTTPStatusFromCode(status.Code(api.ToStatus(err))) }
+
+// errorOf returns an error's HTTP status and body.
+func errorOf(err error) (int, *marchv1.Error) {
+	s := status.Convert(api.ToStatus(err))
+	answer := &marchv1.Error{Message: s.Message()}
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == api.Domain {
+			answer.Reason, answer.Metadata = info.GetReason(), info.GetMetadata()
+		}
+	}
+	is, with := s.Code(), StatusOf(err)
+	if refused, ok := errors.AsType[*refusal](err); ok {
+		answer.Message, answer.Reason = refused.message, ""
+		is, with = refused.code, refused.status
+	}
+	if is == codes.InvalidArgument { // the gateway's errors and refusals have no reason of their own
+		answer.Reason = allocator.Invalid.Error()
+	}
+	answer.Code = code.Code(is).String() // NOT_FOUND
+	return with, answer
+}

@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, so many as
+// runs. It is the hot route, so it makes do without reflection, timers and log lines;
+// its answers are march.v1.Issued.
+func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		count, err := parseCount(r.URL.RawQuery)
+		if err == nil && r.Body != nil && r.Body != http.NoBody {
+			err = h.emptyBody(w, r)
+		}
+		if err != nil {
+			h.refuse(w, r, err)
+			return
+		}
+		ctx := &lateDeadline{Context: r.Context()}
+		defer ctx.stop()
+		var body []byte
+		if count == nil {
+			var answer *marchv1.NextResponse
+			if answer, err = ids.Next(ctx, &marchv1.NextRequest{Tag: r.PathValue("tag")}); err == nil {
+				body = appendNumber(append(make([]byte, 0, 40), `{"id":`...), answer.GetId())
+				body = append(body, "}\n"...)
+			}
+		} else {
+			var answer *marchv1.NextBatchResponse
+			if answer, err = ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: r.PathValue("tag"), Count: *count}); err == nil {
+				body = appendRuns(answer.GetRuns())
+			}
+		}
+		if err != nil {
+			h.refuse(w, r, err)
+			return
+		}
+		w.Header()["Content-Type"] = contentJSON
+		_, _ = w.Write(body) // a caller that has gone away does not get its ID: a gap
+	})
+}
+
+func (h *handler) emptyBody(w http.ResponseWriter, r *http.Request) error {
+	_, fields, err := readBody(w, r, h.cfg.MaxBody)
+	if err == nil {
+		err = refuseFields(fields)
+	}
+	return err
+}
+
+// parseCount returns the count that a query gives, nil where it gives none. How
+// large it may be, NextBatch knows.
+func parseCount(query string) (*int64, error) {
+	if query == "" {
+		return nil, nil
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "query: %w", err)
+	}
+	for name := range values {
+		if name != "count" {
+			return nil, allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: count", name)
+		}
+	}
+	given := values["count"]
+	if len(given) != 1 {
+		return nil, allocator.Errorf(allocator.Invalid, "count: given %d times; allowed: once", len(given))
+	}
+	count, err := strconv.ParseInt(given[0], 10, 64)
+	if err != nil || strconv.FormatInt(count, 10) != given[0] { // as check.go has it
+		return nil, allocator.Errorf(allocator.Invalid, "count: %.100q; allowed: 1 to %d", given[0], api.MaxBatch)
+	}
+	return &count, nil
+}
+
+func appendRuns(runs []*marchv1.Run) []byte {
+	const most = len(`{"first":"9223372036854775807","count":"100000"},`)
+	body := append(make([]byte, 0, most*len(runs)+20), `{"runs":[`...)
+	for i, run := range runs {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = appendNumber(append(body, `{"first":`...), run.GetFirst())
+		body = appendNumber(append(body, `,"count":`...), run.GetCount())
+		body = append(body, '}')
+	}
+	return append(body, "]}\n"...)
+}
+
+// appendNumber appends n as a string of JSON.
+func appendNumber(b []byte, n int64) []byte {
+	return append(strconv.AppendInt(append(b, '"'), n, 10), '"')
+}

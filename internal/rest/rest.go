@@ -1,0 +1,96 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"github.com/hashicorp/go-hclog"
+
+	gateway "github.com/march-id/march/api/gateway"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/throttle"
+)
+
+// Config bounds what a handler takes.
+type Config struct {
+	// MaxBody bounds a request's body, in bytes.
+	MaxBody int64
+	// Logger; it must be set. Only panics and unforeseen errors (api.Unforeseen) are
+	// logged.
+	Logger hclog.Logger
+}
+
+// Room returns what adds a room's routes to a mux.
+func Room(ids marchv1.IDServiceServer, room marchv1.RoomServiceServer, cfg Config) (func(*http.ServeMux), error) {
+	h, err := newHandler(gateway.RoomDocument, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(
+		gateway.RegisterIDServiceHandlerServer(context.Background(), h.gateway, ids),
+		gateway.RegisterRoomServiceHandlerServer(context.Background(), h.gateway, room),
+	); err != nil {
+		return nil, err
+	}
+	return func(mux *http.ServeMux) {
+		h.mount(mux)
+		// Over h's own "/v1/", for its method: other methods come there.
+		mux.Handle("POST /v1/tags/{tag}/next", h.guard(h.next(ids)))
+	}, nil
+}
+
+// Console returns what adds a console's routes to a mux.
+func Console(console marchv1.ConsoleServiceServer, cfg Config) (func(*http.ServeMux), error) {
+	h, err := newHandler(gateway.ConsoleDocument, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := gateway.RegisterConsoleServiceHandlerServer(context.Background(), h.gateway, console); err != nil {
+		return nil, err
+	}
+	for _, path := range []string{"/v1/migrations/{id}:watch", "/v1/migrations:watch"} {
+		h.routes[path].methods[http.MethodGet].byHand = h.watch(console)
+	}
+	return h.mount, nil
+}
+
+// handler serves the routes of one OpenAPI document.
+type handler struct {
+	cfg      Config
+	document []byte
+	routes   map[string]*route // by path, as the document has it
+	gateway  *runtime.ServeMux
+	origins  *http.CrossOriginProtection
+	failed   throttle.Log
+}
+
+func newHandler(generated []byte, cfg Config) (*handler, error) {
+	document, routes, err := parseDocument(generated)
+	if err != nil {
+		return nil, err
+	}
+	h := &handler{cfg: cfg, document: document, routes: routes, origins: http.NewCrossOriginProtection()}
+	h.gateway = runtime.NewServeMux(
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, newCodec(true)),
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+			h.refuse(w, r, err)
+		}),
+		runtime.WithIncomingHeaderMatcher(actorHeader),
+		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
+		runtime.WithDisablePathLengthFallback(), // no POST of a form for a GET
+		runtime.WithDisableHTTPMethodOverride(), // the method that counts is the one that is seen
+		runtime.WithWriteContentLength(),
+	)
+	return h, nil
+}
+
+func (h *handler) mount(mux *http.ServeMux) {
+	mux.Handle("/v1/", h.guard(http.HandlerFunc(h.serve)))
+	mux.Handle("GET /v1/openapi.json", h.guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Type"] = contentJSON
+		_, _ = w.Write(h.document)
+	})))
+}

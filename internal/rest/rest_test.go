@@ -1,0 +1,448 @@
+package rest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/rest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const maxBody = 1000
+
+// ids issues 1, 2, 3... of every tag but some.
+type ids struct {
+	marchv1.UnimplementedIDServiceServer
+	last, leased atomic.Int64
+}
+
+func (s *ids) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextResponse, error) {
+	if _, err := allocator.ParseTag(r.GetTag()); err != nil {
+		return nil, err
+	}
+	switch r.GetTag() {
+	case "unknown":
+		return nil, allocator.Errorf(allocator.NotFound, "tag unknown does not exist")
+	case "away":
+		return nil, &allocator.AwayError{Tag: "away", Since: time.Unix(0, 0), Err: io.EOF}
+	case "limit":
+		return nil, allocator.Errorf(allocator.Exhausted, "tag limit is at its limit, 20")
+	case "noRange", "no-range":
+		return nil, allocator.Errorf(allocator.NoRange, "room a has no range in layout version 2")
+	case "slow":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "panic":
+		panic("at the disco")
+	case "lost":
+		return nil, errors.New("nobody foresaw this")
+	case "last":
+		return &marchv1.NextResponse{Id: math.MaxInt64}, nil
+	}
+	return &marchv1.NextResponse{Id: s.last.Add(1)}, nil
+}
+
+func (s *ids) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error) {
+	if n := r.GetCount(); n < 1 || n > api.MaxBatch {
+		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxBatch)
+	}
+	if _, err := s.Next(ctx, &marchv1.NextRequest{Tag: r.GetTag()}); err != nil {
+		return nil, err
+	}
+	first := s.last.Add(r.GetCount()-1) - r.GetCount() + 1 // Next took one
+	answer := &marchv1.NextBatchResponse{Runs: []*marchv1.Run{{First: first, Count: r.GetCount()}}}
+	if r.GetTag() == "runs" {
+		answer.Runs = append(answer.Runs, &marchv1.Run{First: math.MaxInt64, Count: 1})
+	}
+	return answer, nil
+}
+
+func (s *ids) Lease(_ context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	if _, err := allocator.ParseTag(r.GetTag()); err != nil {
+		return nil, err
+	}
+	if r.GetCount() < 1 {
+		return nil, allocator.Errorf(allocator.Invalid, "count: %d", r.GetCount())
+	}
+	if r.GetTag() == "lost" {
+		return nil, errors.New("nobody foresaw this")
+	}
+	s.leased.Add(r.GetCount())
+	return &marchv1.LeaseResponse{Segment: &marchv1.Segment{First: math.MaxInt64 - 1, Count: r.GetCount()}}, nil
+}
+
+func (s *ids) Decode(_ context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+	if _, err := allocator.ParseTag(r.GetTag()); err != nil {
+		return nil, err
+	}
+	return &marchv1.DecodeResponse{Residue: r.GetId()}, nil
+}
+
+// room remembers who called, and what for.
+type room struct {
+	marchv1.UnimplementedRoomServiceServer
+	ctx    context.Context
+	update *marchv1.UpdateTagRequest
+	list   *marchv1.ListChainsRequest
+}
+
+func (s *room) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
+	s.ctx, s.update = ctx, r
+	return &marchv1.UpdateTagResponse{Tag: r.GetTag()}, nil
+}
+
+func (s *room) ListChains(ctx context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
+	s.ctx, s.list = ctx, r
+	return &marchv1.ListChainsResponse{}, nil
+}
+
+func (s *room) GetChain(ctx context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
+	switch r.GetTag() {
+	case "slow":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "panic":
+		panic("at the disco")
+	}
+	return nil, status.Error(codes.Unavailable, "from elsewhere")
+}
+
+// served is a room's routes.
+type served struct {
+	*http.ServeMux
+	ids  *ids
+	room *room
+	log  *bytes.Buffer
+}
+
+func serveRoom(t testing.TB) *served {
+	t.Helper()
+	s := &served{ServeMux: http.NewServeMux(), ids: &ids{}, room: &room{}, log: &bytes.Buffer{}}
+	routes, err := rest.Room(s.ids, s.room, rest.Config{MaxBody: maxBody, Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes(s.ServeMux)
+	return s
+}
+
+// request is "POST /path body", with headers as "Name: value".
+func (s *served) do(line string, headers ...string) *httptest.ResponseRecorder {
+	method, rest, _ := strings.Cut(line, " ")
+	target, body, _ := strings.Cut(rest, " ")
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+func TestNext(t *testing.T) {
+	s := serveRoom(t)
+	for _, tt := range []struct{ request, want string }{
+		{"POST /v1/tags/order/next", `{"id":"1"}`},
+		{"POST /v1/tags/order/next {}", `{"id":"2"}`},
+		{"POST /v1/tags/order/next?count=5", `{"runs":[{"first":"3","count":"5"}]}`},
+		{"POST /v1/tags/runs/next?count=1", `{"runs":[{"first":"8","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
+		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
+		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0"}`},
+		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[]}`},
+	} {
+		w := s.do(tt.request)
+		if w.Code != 200 || w.Body.String() != tt.want+"\n" {
+			t.Errorf("%s: got %d %s, want %s", tt.request, w.Code, w.Body, tt.want)
+		}
+		if got := w.Header(); got.Get("Cache-Control") != "no-store" || got.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: headers %v", tt.request, got)
+		}
+	}
+}
+
+// An error that nobody foresaw is logged, from the hot route as from the
+// gateway's, and then not again for a while; those of callers are not.
+func TestLogsUnforeseen(t *testing.T) {
+	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2", "POST /v1/tags/lost/lease?count=1"} {
+		s := serveRoom(t)
+		s.do("POST /v1/tags/unknown/next")
+		s.do("POST /v1/tags/-/next")
+		s.do("POST /v1/tags/order/lease?count=0")
+		if s.log.Len() > 0 {
+			t.Errorf("what callers did wrong was logged: %s", s.log)
+		}
+		for range 3 {
+			if w := s.do(lost); w.Code != 500 {
+				t.Errorf("%s: got %d %s", lost, w.Code, w.Body)
+			}
+		}
+		if got := s.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request failed") || !strings.Contains(got, "nobody foresaw this") {
+			t.Errorf("%s: logged %q", lost, got)
+		}
+	}
+}
+
+// answer is the body of an error.
+type answer struct {
+	Code, Reason, Message string
+	Metadata              map[string]string
+}
+
+func TestRefuses(t *testing.T) {
+	s := serveRoom(t)
+	const invalid = "INVALID_ARGUMENT invalid"
+	long := strings.Repeat("x", 5000)
+	for _, tt := range []struct {
+		request string
+		headers []string
+		status  int
+		code    string // and reason
+		says    string
+	}{
+		// Methods: no ID without a POST.
+		{"GET /v1/tags/order/next", nil, 405, "UNIMPLEMENTED ", "no GET"},
+		{"GET /v1/tags/order/next?count=5", nil, 405, "UNIMPLEMENTED ", "allowed: POST"},
+		{"HEAD /v1/tags/order/next", nil, 405, "UNIMPLEMENTED ", "allowed: POST"},
+		{"GET /v1/tags/order/lease?count=5", nil, 405, "UNIMPLEMENTED ", "no GET"},
+		{"PUT /v1/tags/order/next", nil, 405, "UNIMPLEMENTED ", "PUT"},
+		{"OPTIONS /v1/tags/order/next", nil, 405, "UNIMPLEMENTED ", "OPTIONS"},
+		{"POST /v1/chains", nil, 405, "UNIMPLEMENTED ", "allowed: GET, HEAD"},
+		{"POST /v1/chains", []string{"X-HTTP-Method-Override: GET", "Content-Type: application/x-www-form-urlencoded"}, 405, "UNIMPLEMENTED ", "POST"},
+		{"GET /v1/tags/order/next", []string{"X-HTTP-Method-Override: POST"}, 405, "UNIMPLEMENTED ", "GET"},
+		// Paths.
+		{"POST /v1/", nil, 404, "NOT_FOUND ", "/v1/openapi.json"},
+		{"POST /v1/tags/order/next/", nil, 404, "NOT_FOUND ", "/v1/tags/order/next/"},
+		{"POST /v1/tags/order", nil, 405, "UNIMPLEMENTED ", "PATCH"},
+		{"PATCH /v1/tags/", nil, 404, "NOT_FOUND ", "no such path"},
+		{"POST /v1/tags/order:next", nil, 404, "NOT_FOUND ", "no such path"},
+		{"POST /v1/tags/order:", nil, 404, "NOT_FOUND ", "no such path"},
+		{"POST /v1/tags/:skip {}", nil, 404, "NOT_FOUND ", "no such path"},
+		{"POST /v1/tags/order%3Askip {}", nil, 405, "UNIMPLEMENTED ", "PATCH"},
+		{"POST /v1/" + long, nil, 404, "NOT_FOUND ", "no such path"},
+		{"POST /v1/tags/Order/next", nil, 400, invalid, `"Order"`},
+		{"POST /v1/tags/" + long + "/next", nil, 400, invalid, "5000 bytes"},
+		{"POST /v1/tags/a%2Fb/next", nil, 400, invalid, `"a/b"`},
+		{"POST /v1/tags/%2e%2e/next", nil, 400, invalid, `".."`},
+		{"POST /v1/tags/%ff/next", nil, 400, invalid, `\xff`},
+		{"POST /v1/tags/%00/next", nil, 400, invalid, `\x00`},
+		{"GET /v1/tags/a%2Fb/ids/1", nil, 400, invalid, `"a/b"`},
+		{"GET /v1/tags/a%252Fb/ids/1", nil, 400, invalid, `a%2Fb`},
+		{"GET /v1/tags/%ff/ids/1", nil, 400, invalid, `\xff`},
+		// Numbers: one way to write them.
+		{"POST /v1/tags/order/next?count=", nil, 400, invalid, `count: ""; allowed: 1 to 100000`},
+		{"POST /v1/tags/order/next?count=0", nil, 400, invalid, "count: 0; allowed: 1 to 100000"},
+		{"POST /v1/tags/order/next?count=-1", nil, 400, invalid, "count: -1"},
+		{"POST /v1/tags/order/next?count=100001", nil, 400, invalid, "count: 100001"},
+		{"POST /v1/tags/order/next?count=99999999999999999999", nil, 400, invalid, `"99999999999999999999"`},
+		{"POST /v1/tags/order/next?count=" + long, nil, 400, invalid, `"xxx`},
+		{"POST /v1/tags/order/next?count=0x10", nil, 400, invalid, `"0x10"`},
+		{"POST /v1/tags/order/next?count=010", nil, 400, invalid, `"010"`},
+		{"POST /v1/tags/order/next?count=1e3", nil, 400, invalid, `"1e3"`},
+		{"POST /v1/tags/order/next?count=%2B1", nil, 400, invalid, `"+1"`},
+		{"POST /v1/tags/order/lease?count=010", nil, 400, invalid, `count: "010"`},
+		{"POST /v1/tags/order/lease", nil, 400, invalid, "count: 0"},
+		{"GET /v1/tags/order/ids/010", nil, 400, invalid, `id: "010"`},
+		{"GET /v1/tags/order/ids/0x1F", nil, 400, invalid, `id: "0x1F"`},
+		{"GET /v1/tags/order/ids/1%30", nil, 400, invalid, `id: "1%30"`},
+		{"GET /v1/tags/order/ids/9223372036854775808", nil, 400, invalid, "64 bits"},
+		{"GET /v1/chains?pageSize=2147483648", nil, 400, invalid, "32 bits"},
+		// Queries.
+		{"POST /v1/tags/order/next?count=1&count=1", nil, 400, invalid, "count: given 2 times"},
+		{"POST /v1/tags/order/next?n=1", nil, 400, invalid, `unknown parameter "n"; allowed: count`},
+		{"POST /v1/tags/order/next?count=%zz", nil, 400, invalid, "query: invalid URL escape"},
+		{"POST /v1/tags/order/next?a;b", nil, 400, invalid, "query: invalid semicolon"},
+		{"GET /v1/chains?size=1", nil, 400, invalid, `unknown parameter "size"; allowed: pageSize, pageToken`},
+		{"GET /v1/chains?pageSize=1&page_size=1", nil, 400, invalid, "pageSize: given twice"},
+		{"GET /v1/chains?pageSize%5Bx%5D=1", nil, 400, invalid, "unknown parameter"},
+		{"GET /v1/chains/order?tag=other", nil, 400, invalid, `unknown parameter "tag"; allowed: no parameter`},
+		// Bodies.
+		{"POST /v1/tags/order/next count=5", []string{"Content-Type: application/x-www-form-urlencoded"}, 415, invalid, "application/json"},
+		{"POST /v1/tags/order/next {}", []string{"Content-Type: text/plain"}, 415, invalid, `"text/plain"`},
+		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json; charset=latin1"}, 415, invalid, "UTF-8"},
+		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json", "Content-Type: text/plain"}, 415, invalid, "application/json, text/plain"},
+		{"POST /v1/tags/order/next {}", []string{"Content-Encoding: gzip"}, 415, invalid, `"gzip"; allowed: none`},
+		{`POST /v1/tags/order/next {"count":5}`, nil, 400, invalid, `unknown field "count"`},
+		{"POST /v1/tags/order/next [1]", nil, 400, invalid, "not a JSON object"},
+		{"POST /v1/tags/order/next null", nil, 400, invalid, "not a JSON object"},
+		{"POST /v1/tags/order/next {} {}", nil, 400, invalid, "invalid character"},
+		{"POST /v1/tags/order/next {", nil, 400, invalid, "unexpected end"},
+		{"POST /v1/tags/order/next " + strings.Repeat("[", 900), nil, 400, invalid, "no JSON"},
+		{"POST /v1/tags/order/next " + strings.Repeat(" ", maxBody+1), nil, 413, invalid, "allowed: 1000 bytes"},
+		{"PATCH /v1/tags/order " + strings.Repeat(" ", maxBody+1), nil, 413, invalid, "allowed: 1000 bytes"},
+		{"PATCH /v1/tags/order []", nil, 400, invalid, "not a JSON object"},
+		{`PATCH /v1/tags/order {"minStep":"1","minStep":"2"}`, nil, 400, invalid, "body: (line 1:16): duplicate field"},
+		{`PATCH /v1/tags/order {"nothing":1}`, nil, 400, invalid, `body: (line 1:2): unknown field "nothing"`},
+		{`PATCH /v1/tags/order {"minStep":1.5}`, nil, 400, invalid, "body: (line 1:12): invalid value for int64"},
+		{"PATCH /v1/tags/order {\"failure\":\"\xff\"}", nil, 400, invalid, "body:"},
+		{`PATCH /v1/tags/order {"name":"other"}`, nil, 400, invalid, `name: "other" in the body, "order" in the path`},
+		{`POST /v1/tags/order:skip {"name":"other","to":"5"}`, nil, 400, invalid, `name: "other" in the body`},
+		{`GET /v1/chains {"pageSize":1}`, nil, 400, invalid, `unknown field "pageSize"`},
+		// Headers.
+		{"PATCH /v1/tags/order {}", []string{"March-Actor: \xff"}, 400, invalid, "printable ASCII"},
+		{"PATCH /v1/tags/order {}", []string{"March-Actor: ann", "March-Actor: bob"}, 400, invalid, "given twice"},
+		{"GET /v1/chains", []string{"Grpc-Timeout: soon"}, 400, invalid, "timeout"},
+		// Other origins.
+		{"POST /v1/tags/order/next", []string{"Origin: https://elsewhere.example"}, 403, "PERMISSION_DENIED ", "another origin"},
+		{"POST /v1/tags/order/next", []string{"Sec-Fetch-Site: cross-site"}, 403, "PERMISSION_DENIED ", "another origin"},
+		{"PATCH /v1/tags/order {}", []string{"Sec-Fetch-Site: same-site"}, 403, "PERMISSION_DENIED ", "another origin"},
+		// What the services say.
+		{"POST /v1/tags/unknown/next", nil, 404, "NOT_FOUND not_found", "unknown"},
+		{"POST /v1/tags/unknown/next?count=3", nil, 404, "NOT_FOUND not_found", "unknown"},
+		{"POST /v1/tags/limit/next", nil, 429, "RESOURCE_EXHAUSTED exhausted", "20"},
+		{"POST /v1/tags/no-range/next", nil, 400, "FAILED_PRECONDITION no_range", "layout version 2"},
+		{"POST /v1/tags/away/next", nil, 503, "UNAVAILABLE unavailable", "away"},
+		{"GET /v1/chains/order", nil, 503, "UNAVAILABLE ", "from elsewhere"},
+		{"POST /v1/tags/order:prescale {}", nil, 501, "UNIMPLEMENTED ", "PrescaleTag"},
+		{"POST /v1/tags/panic/next", nil, 500, "INTERNAL internal", "log"},
+		{"GET /v1/chains/panic", nil, 500, "INTERNAL internal", "log"},
+	} {
+		name := tt.request[:min(len(tt.request), 80)]
+		before := s.ids.last.Load() + s.ids.leased.Load()
+		w := s.do(tt.request, tt.headers...)
+		var got answer
+		decoder := json.NewDecoder(bytes.NewReader(w.Body.Bytes()))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&got); err != nil {
+			t.Errorf("%s: %v: %s", name, err, w.Body)
+			continue
+		}
+		if w.Code != tt.status || got.Code+" "+got.Reason != tt.code || !strings.Contains(got.Message, tt.says) {
+			t.Errorf("%s: got %d %s, want %d %s %q", name, w.Code, w.Body, tt.status, tt.code, tt.says)
+		}
+		if n := w.Body.Len(); n > 3000 {
+			t.Errorf("%s: an answer of %d bytes", name, n)
+		}
+		h := w.Header()
+		if h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") != "application/json" || h.Get("X-Content-Type-Options") != "nosniff" ||
+			(h.Get("Allow") != "") != (w.Code == 405) || (h.Get("Retry-After") != "") != (w.Code == 503) {
+			t.Errorf("%s: headers %v", name, h)
+		}
+		for header := range h {
+			if strings.HasPrefix(header, "Access-Control-") {
+				t.Errorf("%s: CORS: %s", name, header)
+			}
+		}
+		if after := s.ids.last.Load() + s.ids.leased.Load(); after != before {
+			t.Errorf("%s: it took IDs: %d, then %d", name, before, after)
+		}
+	}
+	if got := strings.Count(s.log.String(), "at the disco"); got != 2 {
+		t.Errorf("2 panics were logged %d times: %s", got, s.log)
+	}
+	if got := s.do("POST /v1/tags/away/next").Body.String(); !strings.Contains(got, `"metadata":{"since":"1970-01-01T00:00:00Z","tag":"away"}`) {
+		t.Errorf("away: %s", got)
+	}
+}
+
+// TestRedirects: net/http cleans paths by a redirect that keeps the method.
+// TestPatterns: whoever is around the mux sees which route a request took, of
+// those that there are.
+func TestPatterns(t *testing.T) {
+	s := serveRoom(t)
+	for request, want := range map[string]string{
+		"POST /v1/tags/order/next":         "POST /v1/tags/{tag}/next",
+		"POST /v1/tags/order/lease":        "POST /v1/tags/{tag}/lease",
+		"POST /v1/tags/order/lease?x=1":    "POST /v1/tags/{tag}/lease",
+		"GET /v1/tags/order/ids/3":         "GET /v1/tags/{tag}/ids/{id}",
+		"HEAD /v1/chains":                  "GET /v1/chains",
+		"POST /v1/tags/order:skip {}":      "POST /v1/tags/{name}:skip",
+		"GET /v1/chains/panic":             "GET /v1/chains/{tag}",
+		"GET /v1/openapi.json":             "GET /v1/openapi.json",
+		"GET /v1/tags/order/lease":         "/v1/",
+		"INVENTED /v1/chains":              "/v1/",
+		"GET /v1/whatever/a/caller/thinks": "/v1/",
+	} {
+		method, target, _ := strings.Cut(request, " ")
+		target, body, _ := strings.Cut(target, " ")
+		r := httptest.NewRequest(method, target, strings.NewReader(body))
+		if s.ServeHTTP(httptest.NewRecorder(), r); r.Pattern != want {
+			t.Errorf("%s: pattern %q, want %q", request, r.Pattern, want)
+		}
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	w := serveRoom(t).do("POST /v1//tags/order/next")
+	if got := w.Header().Get("Location"); w.Code != http.StatusTemporaryRedirect || got != "/v1/tags/order/next" {
+		t.Errorf("got %d to %q", w.Code, got)
+	}
+}
+
+// TestGatewayCalls looks at what a service is given: who calls, how long it may
+// take, and the message.
+func TestGatewayCalls(t *testing.T) {
+	s := serveRoom(t)
+	w := s.do(`PATCH /v1/tags/order {"minStep":"5","max_step":7,"name":"order"}`, "March-Actor: ann", "X-Secret: x", "Grpc-Metadata-March-Actor: mallory",
+		"Content-Type: application/json; charset=UTF-8")
+	if w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	if got := s.room.update.GetTag(); got.GetName() != "order" || got.GetMinStep() != 5 || got.GetMaxStep() != 7 || got.Start != nil {
+		t.Errorf("the message: %v", got)
+	}
+	md, _ := metadata.FromIncomingContext(s.room.ctx)
+	if diff := cmp.Diff([]string{"ann"}, md.Get(api.ActorHeader)); diff != "" || md.Get("x-secret") != nil {
+		t.Errorf("metadata %v", md)
+	}
+	if p, ok := peer.FromContext(s.room.ctx); !ok || p.Addr.String() != "192.0.2.1:1234" {
+		t.Errorf("peer %v", p)
+	}
+	if until, ok := s.room.ctx.Deadline(); !ok || time.Until(until) > 10*time.Second {
+		t.Errorf("deadline %v", until)
+	}
+	if w := s.do("GET /v1/chains?page_size=3&pageToken=a%26b"); w.Code != 200 || s.room.list.GetPageSize() != 3 || s.room.list.GetPageToken() != "a&b" {
+		t.Errorf("got %v %s", s.room.list, w.Body)
+	}
+	if w := s.do("HEAD /v1/chains"); w.Code != 200 {
+		t.Errorf("HEAD: %d", w.Code)
+	}
+}
+
+// TestTimes: a call that does not end is ended, with an answer.
+func TestTimes(t *testing.T) {
+	for _, request := range []string{"POST /v1/tags/slow/next", "POST /v1/tags/slow/next?count=5", "GET /v1/chains/slow"} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			w := serveRoom(t).do(request)
+			if took := time.Since(began); took < 5*time.Second || took >= 10*time.Second {
+				t.Errorf("%s: ended after %v", request, took)
+			}
+			if w.Code != http.StatusGatewayTimeout || !strings.Contains(w.Body.String(), "DEADLINE_EXCEEDED") {
+				t.Errorf("%s: %d %s", request, w.Code, w.Body)
+			}
+		})
+	}
+	// A client that goes away ends its call.
+	s := serveRoom(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/v1/tags/slow/next", nil).WithContext(ctx))
+	if w.Code != 499 {
+		t.Errorf("a client that went away: %d %s", w.Code, w.Body)
+	}
+}

@@ -1,0 +1,197 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/peer"
+
+	"github.com/march-id/march/internal/throttle"
+)
+
+// Caller returns the address that a call is counted against: the peer's IP address, or
+// its /64 of IPv6; the zero address where there is no peer.
+func Caller(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return netip.Addr{}
+	}
+	return callerAt(p.Addr)
+}
+
+func callerAt(at net.Addr) netip.Addr {
+	tcp, ok := at.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		if network, err := ip.Prefix(64); err == nil {
+			return network.Addr()
+		}
+	}
+	return ip
+}
+
+// callers counts what each caller has open.
+type callers struct {
+	limits  limits
+	log     hclog.Logger
+	refused throttle.Log
+	mu      struct {
+		sync.Mutex
+		open int                    // connections, of all callers
+		by   map[netip.Addr]*caller // with connections, or barred
+	}
+}
+
+// caller is what one caller has open.
+type caller struct {
+	streams     atomic.Int64 // open; 0 when its last connection is closed
+	connections int          // guarded by callers.mu
+	barred      time.Time    // no new connections before; guarded by callers.mu
+}
+
+// barredFor is for how long a caller may open no connection after one of its
+// own was closed for its resets. Otherwise it would come back at once, and
+// resets would cost it no more than a connection for each limit's worth.
+const barredFor = 10 * time.Second
+
+func newCallers(l limits, log hclog.Logger) *callers {
+	c := &callers{limits: l, log: log}
+	c.mu.by = make(map[netip.Addr]*caller)
+	return c
+}
+
+// enter counts a connection from an address, and returns its caller; or nil
+// where the caller, or all together, have too many.
+func (c *callers) enter(at netip.Addr, now time.Time) *caller {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	who := c.mu.by[at]
+	var err error
+	switch l := c.limits; {
+	case who != nil && now.Before(who.barred):
+		err = l.resets.Refuse("resets lately")
+	case who != nil && int64(who.connections) >= l.callerConnections.Most():
+		err = l.callerConnections.Refuse("connections of one caller")
+	case int64(c.mu.open) >= l.connections.Most():
+		err = l.connections.Refuse("connections")
+	default:
+		if who == nil {
+			who = &caller{}
+			c.mu.by[at] = who
+		}
+		who.connections++
+		c.mu.open++
+		return who
+	}
+	c.refused.Log(now, c.log.Warn, "connection refused", "caller", at, "error", err)
+	return nil
+}
+
+// leave counts a connection of a caller no longer.
+func (c *callers) leave(at netip.Addr, who *caller, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	who.connections--
+	c.mu.open--
+	c.forget(at, who, now)
+}
+
+// forget drops a caller of which there is nothing to remember. The callers' lock
+// is held.
+func (c *callers) forget(at netip.Addr, who *caller, now time.Time) {
+	if c.mu.by[at] == who && who.connections == 0 && !now.Before(who.barred) {
+		delete(c.mu.by, at)
+	}
+}
+
+// bar refuses a caller's new connections for a while.
+func (c *callers) bar(at netip.Addr, who *caller, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// It is forgotten afterwards: callers come and go, and this may not grow. The timer
+	// of its last connection finds it barred no longer.
+	time.AfterFunc(barredFor, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.forget(at, who, time.Now())
+	})
+	who.barred = now.Add(barredFor)
+	err := c.limits.resets.Refuse(fmt.Sprintf("resets of one connection in %v", resetWindow))
+	c.refused.Log(now, c.log.Warn, "connection closed", "caller", at, "error", err)
+}
+
+// Describe implements prometheus.Collector.
+func (c *callers) Describe(out chan<- *prometheus.Desc) {
+	out <- descConnections
+	out <- descStreams
+}
+
+var (
+	descConnections = prometheus.NewDesc("march_connections", "Open connections, gRPC and HTTP.", nil, nil)
+	descStreams     = prometheus.NewDesc("march_streams", "Calls and streams under way over gRPC.", nil, nil)
+)
+
+// Collect implements prometheus.Collector.
+func (c *callers) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	open, streams := c.mu.open, int64(0)
+	for _, who := range c.mu.by {
+		streams += who.streams.Load()
+	}
+	c.mu.Unlock()
+	out <- prometheus.MustNewConstMetric(descConnections, prometheus.GaugeValue, float64(open))
+	out <- prometheus.MustNewConstMetric(descStreams, prometheus.GaugeValue, float64(streams))
+}
+
+// listener accepts the connections that callers may have.
+type listener struct {
+	net.Listener
+	callers *callers
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		at := callerAt(conn.RemoteAddr())
+		if who := l.callers.enter(at, time.Now()); who != nil {
+			return &connection{Conn: conn, callers: l.callers, at: at, who: who}, nil
+		}
+		_ = conn.Close()
+	}
+}
+
+// connection is a caller's connection.
+type connection struct {
+	net.Conn
+	callers *callers
+	at      netip.Addr
+	who     *caller
+	closed  sync.Once
+}
+
+// Close implements net.Conn.
+func (c *connection) Close() error {
+	err := c.Conn.Close()
+	c.closed.Do(func() { c.callers.leave(c.at, c.who, time.Now()) })
+	return err
+}
+
+// peers makes a connection's peer known to HTTP's handlers, as gRPC does to its
+// own.
+func peers(ctx context.Context, conn net.Conn) context.Context {
+	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+}

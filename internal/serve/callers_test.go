@@ -1,0 +1,387 @@
+package serve_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
+)
+
+// A caller of which two connections were closed for their resets is forgotten, too:
+// one entry for each such caller once stayed for good.
+func TestBarredCallersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		remembered := serve.BarTwice(netip.MustParseAddr("192.0.2.1"))
+		if n := remembered(); n != 1 {
+			t.Errorf("%d callers are remembered while one is barred", n)
+		}
+		time.Sleep(time.Minute)
+		if n := remembered(); n != 0 {
+			t.Errorf("%d callers are remembered afterwards", n)
+		}
+	})
+}
+
+// limited starts a server with limits and metrics.
+func limited(t *testing.T, change func(*serve.Limits)) *running {
+	t.Helper()
+	return startWith(t, func(cfg *serve.Config) {
+		cfg.Limits = serve.DefaultLimits()
+		change(&cfg.Limits)
+		cfg.Metrics = observe.New("test", nil)
+	})
+}
+
+// other is the address of another caller on this machine.
+const other = "127.0.0.2"
+
+// dialFrom dials the server's gRPC side from an address of this machine.
+func (r *running) dialFrom(t *testing.T, ip string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+	conn, err := d.DialContext(bg, "tcp", r.grpc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// callFrom makes a call on a connection of its own, from an address.
+func (r *running) callFrom(t *testing.T, ip, tag string) error {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).DialContext(ctx, "tcp", address)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = marchv1.NewIDServiceClient(conn).Next(bg, &marchv1.NextRequest{Tag: tag})
+	return err
+}
+
+// metric returns the value of a series, empty where there is none.
+func (r *running) metric(t *testing.T, series string) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + r.http + "/metrics")
+	if err != nil {
+		return "" // there are too many connections
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// raw is a connection of HTTP/2 that is written to by hand.
+type raw struct {
+	*http2.Framer
+	conn    net.Conn
+	out     bytes.Buffer // frames not sent yet
+	headers []byte
+	next    uint32 // stream
+}
+
+func (r *running) raw(t *testing.T, ip, method string) *raw {
+	t.Helper()
+	conn := r.dialFrom(t, ip)
+	c := &raw{conn: conn, next: 1}
+	c.Framer = http2.NewFramer(&c.out, conn)
+	c.out.WriteString(http2.ClientPreface)
+	if err := c.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	for _, field := range [][2]string{
+		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+	} {
+		e.SetMaxDynamicTableSizeLimit(0)
+		if err := e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.headers = block.Bytes()
+	return c
+}
+
+// open opens a stream and returns its number.
+func (c *raw) open() uint32 {
+	stream := c.next
+	c.next += 2
+	_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.headers, EndHeaders: true})
+	return stream
+}
+
+// flush sends what was written.
+func (c *raw) flush() error {
+	_, err := c.out.WriteTo(c.conn)
+	return err
+}
+
+// A connection without a bound on its streams cost the server 842 MB: 60,000
+// silent streams, two goroutines each.
+func TestSilentStreams(t *testing.T) {
+	const most, streams = 100, 60_000
+	r := limited(t, func(l *serve.Limits) { l.ConnectionStreams = most })
+	before := runtime.NumGoroutine()
+	c := r.raw(t, other, marchv1.IDService_Next_FullMethodName)
+	told, refused := false, make(chan int, 1)
+	go func() {
+		n := 0
+		for n < streams-most {
+			frame, err := c.ReadFrame()
+			if err != nil {
+				break
+			}
+			switch f := frame.(type) {
+			case *http2.SettingsFrame:
+				if value, ok := f.Value(http2.SettingMaxConcurrentStreams); ok {
+					told = value == most
+				}
+			case *http2.RSTStreamFrame:
+				if f.ErrCode == http2.ErrCodeRefusedStream {
+					n++
+				}
+			}
+		}
+		refused <- n
+	}()
+	for range streams {
+		c.open()
+		if c.out.Len() > 30_000 {
+			if err := c.flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-refused; n != streams-most || !told {
+		t.Errorf("%d streams of %d were refused beyond the limit of %d, of which the client was told: %v", n, streams, most, told)
+	}
+	if n := runtime.NumGoroutine() - before; n > most+50 {
+		t.Errorf("%d goroutines", n)
+	}
+	if got := r.metric(t, "march_streams"); got != "100" {
+		t.Errorf("march_streams: %q", got)
+	}
+	if got := r.metric(t, `march_limit_refused_total{limit="connection-streams"}`); got != "59900" {
+		t.Errorf("refused: %q", got)
+	}
+	if err := r.next("fast"); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	_ = c.conn.Close()
+	eventually(t, "no stream is open", func() bool { return r.metric(t, "march_streams") == "0" })
+}
+
+// A caller could have any number of streams, over many connections.
+func TestCallerStreams(t *testing.T) {
+	r := limited(t, func(l *serve.Limits) { l.CallerStreams = 2 })
+	answers := make(chan error, 2)
+	for range 2 {
+		go func() { answers <- r.next("slow") }()
+		<-r.begun
+	}
+	err := r.callFrom(t, "127.0.0.1", "fast")
+	if status.Code(err) != codes.ResourceExhausted || !errors.Is(api.FromStatus(err), allocator.TooMany) ||
+		!strings.Contains(err.Error(), "allowed: 2 (--max-caller-streams)") {
+		t.Errorf("the third: %v", err)
+	}
+	if err := r.callFrom(t, other, "fast"); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	if got := r.metric(t, `march_limit_refused_total{limit="caller-streams"}`); got != "1" {
+		t.Errorf("refused: %q", got)
+	}
+	close(r.released)
+	for range 2 {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "a call is taken", func() bool { return r.next("fast") == nil })
+}
+
+// A caller could have any number of connections.
+func TestConnections(t *testing.T) {
+	for name, change := range map[string]func(*serve.Limits){
+		"caller-connections": func(l *serve.Limits) { l.CallerConnections = 2 },
+		"connections":        func(l *serve.Limits) { l.Connections = 2 },
+	} {
+		r := limited(t, change)
+		open := func(ip string) (conn net.Conn, taken bool) {
+			conn = r.dialFrom(t, ip)
+			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_, err := conn.Read(make([]byte, 1)) // gRPC sends its settings first
+			return conn, err == nil
+		}
+		first, taken := open(other)
+		if _, second := open(other); !taken || !second {
+			t.Errorf("%s: a connection below the limit is refused", name)
+		}
+		if _, third := open(other); third {
+			t.Errorf("%s: a third connection is taken", name)
+		}
+		if _, taken := open("127.0.0.3"); taken != (name == "caller-connections") {
+			t.Errorf("%s: a connection of another caller is taken: %v", name, taken)
+		}
+		_ = first.Close()
+		eventually(t, "the caller may have another connection", func() bool {
+			conn, taken := open(other)
+			_ = conn.Close()
+			return taken
+		})
+		eventually(t, "refusals are counted", func() bool {
+			refused, err := strconv.Atoi(r.metric(t, `march_limit_refused_total{limit="`+name+`"}`))
+			return err == nil && refused >= 1
+		})
+	}
+}
+
+// Streams that a client resets at once took a good caller's p99 from 5 ms to
+// 1.7 s: they cost the server much and the client nothing.
+func TestResets(t *testing.T) {
+	const most = 50
+	r := limited(t, func(l *serve.Limits) { l.Resets = most })
+	attack := func(resets int) error {
+		c := r.raw(t, other, marchv1.IDService_Next_FullMethodName)
+		for range resets {
+			_ = c.WriteRSTStream(c.open(), http2.ErrCodeCancel)
+		}
+		if err := c.flush(); err != nil {
+			return err
+		}
+		_ = c.conn.SetReadDeadline(time.Now().Add(time.Second))
+		for {
+			if _, err := c.ReadFrame(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := attack(most); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d resets: %v", most, err)
+	}
+	if err := attack(most + 1); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is still there after %d resets: %v", most+1, err)
+	}
+	if err := attack(0); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the caller comes back at once: %v", err)
+	}
+	if err := r.next("fast"); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	if got := r.metric(t, `march_limit_refused_total{limit="resets"}`); got != "2" {
+		t.Errorf("refused: %q", got)
+	}
+}
+
+// A client that resets calls may do so as long as most of its calls finish.
+func TestSomeResets(t *testing.T) {
+	r := limited(t, func(l *serve.Limits) { l.Resets = 20 })
+	for range 100 {
+		if err := r.next("fast"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 60 {
+		ctx, cancel := context.WithCancel(bg)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := r.client.Next(ctx, &marchv1.NextRequest{Tag: "slow"})
+			ended <- err
+		}()
+		<-r.begun
+		cancel()
+		if err := <-ended; status.Code(err) != codes.Canceled {
+			t.Fatalf("a call that the client cancelled: %v", err)
+		}
+	}
+	if err := r.next("fast"); err != nil {
+		t.Error(err)
+	}
+	if got := r.metric(t, `march_limit_refused_total{limit="resets"}`); got != "0" {
+		t.Errorf("refused: %q", got)
+	}
+}
+
+// Limits that bound nothing, or everything, are refused.
+func TestLimitsValidate(t *testing.T) {
+	if err := serve.DefaultLimits().Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, change := range []func(*serve.Limits){
+		func(l *serve.Limits) { l.Connections = 0 },
+		func(l *serve.Limits) { l.CallerConnections = -1 },
+		func(l *serve.Limits) { l.ConnectionStreams = 10_000_001 },
+		func(l *serve.Limits) { l.CallerStreams = 0 },
+		func(l *serve.Limits) { l.Resets = 0 },
+	} {
+		l := serve.DefaultLimits()
+		change(&l)
+		err := l.Validate()
+		if !errors.Is(err, allocator.Invalid) || !strings.Contains(err.Error(), "allowed: 1 to 10000000") {
+			t.Errorf("%+v: %v", l, err)
+		}
+	}
+}
+
+// A caller with IPv6 is its /64: a machine has all addresses of that.
+func TestCaller(t *testing.T) {
+	for address, want := range map[string]string{
+		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
+		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::", "[fe80::1%eth0]:80": "fe80::",
+	} {
+		at, err := net.ResolveTCPAddr("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := serve.CallerAt(at).String(); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// Check is one thing that a server's health rests on.
+type Check struct {
+	Name string
+	// Err is why it failed, nil where it passed.
+	Err error
+	// Note is what else there is to know where it passed.
+	Note string
+}
+
+// Failed returns why the first of the checks that failed did, nil where all
+// passed.
+func Failed(checks []Check) error {
+	for _, c := range checks {
+		if c.Err != nil {
+			return c.Err
+		}
+	}
+	return nil
+}
+
+// answer serves checks as Kubernetes' own servers do: 200 and ok, or 503 and all
+// checks, a line each; ?verbose has the lines either way. Below the checks are problems,
+// which may be nil.
+func answer(name string, checks func(context.Context) []Check, problems func(context.Context) []string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		list := checks(r.Context())
+		header := w.Header()
+		header.Set("Content-Type", "text/plain; charset=utf-8")
+		header.Set("Cache-Control", "no-store")
+		header.Set("X-Content-Type-Options", "nosniff")
+		verdict := "passed"
+		if Failed(list) != nil {
+			verdict = "failed"
+			w.WriteHeader(http.StatusServiceUnavailable)
+		} else if !r.URL.Query().Has("verbose") {
+			_, _ = fmt.Fprintln(w, "ok")
+			return
+		}
+		var b strings.Builder
+		for _, c := range list {
+			b.WriteString(c.line())
+		}
+		if problems != nil {
+			for _, p := range problems(r.Context()) {
+				b.WriteString("[!]" + oneLine(p) + "\n")
+			}
+		}
+		_, _ = fmt.Fprintf(w, "%s%s check %s\n", b.String(), name, verdict)
+	}
+}
+
+// line returns "[+]layout ok: version 3", say.
+func (c Check) line() string {
+	mark, text := "[+]"+c.Name+" ok", c.Note
+	if c.Err != nil {
+		mark, text = "[-]"+c.Name+" failed", c.Err.Error()
+	}
+	if text != "" {
+		text = ": " + oneLine(text)
+	}
+	return mark + text + "\n"
+}
+
+// oneLine joins the lines of a text: errors.Join makes such.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

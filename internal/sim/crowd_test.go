@@ -1,0 +1,77 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// crowd is how many processes come and go at once, and crowdHost where they were.
+const (
+	crowd     = 500
+	crowdHost = "192.0.2.2:"
+)
+
+// crowdGone has hundreds of instances register, and be gone without a word: those that
+// stay remember each as one that may have leased. Then leasing is halted, or etcd goes
+// back. A recover asks them all, and none answers.
+func (w *world) crowdGone(d dice) {
+	lane := w.lane()
+	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
+	if !ready() {
+		return
+	}
+	w.log("--- %d instances register, and are gone", crowd)
+	room := pick(d, w.rooms)
+	key := func(i int) string { return fmt.Sprintf("/march/default/rooms/%s/gone-%d", room, i) }
+	w.inPages(func(i int) store.Op {
+		value := fmt.Sprintf(`{"format":2,"incarnation":"%032x","address":"%s%d","build":"","version":"1",`+
+			`"started":"2027-01-01T00:00:00Z","hold":"1s"}`, d.Uint64(), crowdHost, i)
+		return store.Op{Put: &store.Put{Key: key(i), Value: []byte(value)}}
+	})
+	on := w.sleep(w.heal, d.between(100*time.Millisecond, 3*time.Second), lane)
+	w.inPages(func(i int) store.Op { return store.Op{Delete: key(i)} })
+	if !on || !ready() {
+		return
+	}
+	if w.mayRestore() && d.chance(2) {
+		w.restore(d)
+	} else {
+		w.fence(d)
+	}
+	select {
+	case w.hurry <- struct{}{}:
+	default: // a recover is under way
+	}
+	w.until(ready, lane)
+}
+
+// inPages does an operation for each process of the crowd, as many at once as etcd takes.
+func (w *world) inPages(op func(i int) store.Op) {
+	const page = 100
+	for from := 0; from < crowd; from += page {
+		var txn store.Txn
+		for i := range page {
+			txn.Then = append(txn.Then, op(from+i))
+		}
+		if _, err := w.mem.Open().Txn(context.Background(), txn); err != nil {
+			w.Errorf("an etcd without faults: %v", err)
+		}
+	}
+}
+
+// waitsFor is how long the process at an address takes not to answer.
+func (w *world) waitsFor(ctx context.Context, l *link, address string) {
+	if !strings.HasPrefix(address, crowdHost) {
+		return
+	}
+	timer := time.NewTimer(align(l.toss("asks "+address).between(time.Millisecond, time.Second), l.lane))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

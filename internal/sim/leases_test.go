@@ -1,0 +1,197 @@
+package sim_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// lease is a transaction by which a process asked for IDs.
+type lease struct {
+	tag        allocator.Tag
+	first, end int64     // of the IDs of its room in between, all are this lease's
+	sent, done time.Time // done: when it was answered
+	lost       string    // why it is leased and lost; empty where it counts
+	epoch      string    // that it was leased under
+	version    int64     // of the layout, likewise
+}
+
+// markRecord is what is read of a mark here.
+type markRecord struct {
+	Next int64 `json:"next,string"`
+	Eras []struct {
+		Version int64 `json:"version,string"`
+		First   int64 `json:"first,string"`
+		End     int64 `json:"end,string"`
+	} `json:"eras"`
+}
+
+// last returns the layout version, the first ID and the end of the latest era.
+func (m markRecord) last() (version, first, end int64) {
+	if n := len(m.Eras); n > 0 {
+		return m.Eras[n-1].Version, m.Eras[n-1].First, m.Eras[n-1].End
+	}
+	return 0, 0, 0
+}
+
+const markKeys = "/march/default/marks/"
+
+// leaseOf returns the lease that a transaction is, false where it is none.
+func (l *link) leaseOf(txn store.Txn) (lease, bool) {
+	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, markKeys) {
+		return lease{}, false
+	}
+	put := txn.Then[0].Put
+	_, tag, _ := strings.Cut(strings.TrimPrefix(put.Key, markKeys), "/")
+	var was, mark markRecord
+	if err := json.Unmarshal(put.Value, &mark); err != nil {
+		l.w.Errorf("%s writes a mark: %v", l.name, err)
+	}
+	version, first, end := mark.last()
+	at := slices.IndexFunc(txn.If, func(c store.Cond) bool { return c.Key == put.Key })
+	switch {
+	case mark.Next != end || at < 0: // it raises a mark only
+		l.w.checkRaise(l, epochOf(txn), tag)
+		return lease{}, false
+	case txn.If[at].Value != nil:
+		if err := json.Unmarshal(txn.If[at].Value, &was); err != nil {
+			l.w.Errorf("%s compares a mark: %v", l.name, err)
+		}
+	case txn.If[at].ModRevision != 0:
+		return lease{}, false
+	}
+	return lease{tag: allocator.Tag(tag), first: max(was.Next, first), end: mark.Next, sent: time.Now(), epoch: epochName(epochOf(txn)), version: version}, true
+}
+
+// epochName returns the random part of an epoch's value, empty while it is halted.
+func epochName(value string) string {
+	var e struct{ Epoch string }
+	_ = json.Unmarshal([]byte(value), &e) // it is none
+	return e.Epoch
+}
+
+// epochOf returns the epoch that a transaction compares, empty for none.
+func epochOf(txn store.Txn) string {
+	for _, c := range txn.If {
+		if c.Key == "/march/default/epoch" {
+			return string(c.Value)
+		}
+	}
+	return ""
+}
+
+// shown is the highest revision that a process was shown under an epoch, in
+// answers to what it asked under that; and before the present instant, since
+// nothing says what comes first in one.
+type shown struct {
+	before, now int64
+	at          time.Time
+}
+
+// show takes note of a revision.
+func (s shown) show(revision int64) shown {
+	if now := time.Now(); now != s.at {
+		s = shown{before: max(s.before, s.now), at: now}
+	}
+	s.now = max(s.now, revision)
+	return s
+}
+
+// until returns the highest revision that was shown before this instant.
+func (s shown) until() int64 {
+	if s.at == time.Now() {
+		return s.before
+	}
+	return max(s.before, s.now)
+}
+
+// asked is a transaction that is under way.
+type asked struct {
+	txn    store.Txn
+	lease  lease
+	leases bool
+	epoch  string
+	shown  int64  // the highest revision under that epoch when it was sent
+	pinned uint64 // the etcd cluster that the cluster lived in when it was done
+}
+
+func (l *link) asks(txn store.Txn) *asked {
+	a := &asked{txn: txn, epoch: epochOf(txn)}
+	a.lease, a.leases = l.leaseOf(txn)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.shown = l.mu.shown[a.epoch].until()
+	return a
+}
+
+// done notes in which etcd cluster the transaction was done.
+func (a *asked) done(w *world) {
+	if a.leases {
+		a.pinned = w.pinned()
+	}
+}
+
+// answered notes whether a lease is its process's: it is where there was no
+// error, the transaction succeeded, and the answer is the pinned etcd cluster's,
+// at a revision above all that the process had been shown. Else it is leased and
+// lost, and none of its IDs may be issued.
+func (l *link) answered(a *asked, answer store.Answer, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.mu.lives.learn(a.txn, answer)
+	}
+	if a.leases {
+		a.lease.done = time.Now()
+		switch {
+		case err != nil:
+			a.lease.lost = "no answer came"
+		case !answer.Succeeded:
+			a.lease.lost = "it was refused"
+		case answer.ClusterID != a.pinned:
+			a.lease.lost = "another etcd cluster answered"
+		case answer.Revision <= a.shown:
+			a.lease.lost = "the answer's revision was none above those shown before"
+		}
+		l.mu.leases = append(l.mu.leases, a.lease)
+	}
+	if err == nil && answer.Succeeded && a.epoch != "" && (a.pinned == 0 || answer.ClusterID == a.pinned) {
+		l.mu.shown[a.epoch] = l.mu.shown[a.epoch].show(answer.Revision)
+	}
+}
+
+// leasesWith returns the leases with an ID of a tag. Only one of them counts: a
+// process that asks on what it knew asks for the same IDs again.
+func (l *link) leasesWith(tag allocator.Tag, id int64) (all []lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, have := range l.mu.leases {
+		if have.tag == tag && have.first <= id && id < have.end {
+			all = append(all, have)
+		}
+	}
+	return all
+}
+
+// checkLease checks that IDs are of leases that count.
+func (w *world) checkLease(a answered) {
+	for _, run := range a.runs {
+		for id := run.First; id < run.First+run.Count; id++ {
+			have := a.by.link.leasesWith(a.tag, id)
+			switch {
+			case len(have) == 0:
+				w.Errorf("%s, tag %s: ID %d is of no lease of its own", a.by.id, a.tag, id)
+			case !slices.ContainsFunc(have, func(l lease) bool { return l.lost == "" }):
+				w.Errorf("%s, tag %s: ID %d is leased and lost: %s", a.by.id, a.tag, id, have[0].lost)
+			default:
+				w.count("IDs of leases that count", 1)
+				continue
+			}
+			return
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package sim_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// leftOut is an instance that runs, and that the next recover does not reach and goes
+// on without.
+type leftOut struct {
+	*process
+
+	swaps bool // the recover exchanges the range of its room with that of another
+}
+
+// recoverWithout has an operator leave out an instance that runs: it is cut off, etcd
+// goes back to before what it leased last, or leasing is halted on purpose, and the
+// recover has a small margin. Then the instance meets the new epoch. before comes first.
+func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world, d dice) {
+	return func(w *world, d dice) {
+		lane := w.lane()
+		ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
+		if !ready() {
+			return
+		}
+		w.backUp(d)
+		p := w.victim(d, w.slots)
+		if !w.sleep(w.heal, d.between(500*time.Millisecond, 5*time.Second), lane) || p == nil || !p.runs() || !ready() {
+			return
+		}
+		before(w, p)
+		w.log("--- %s is cut off until somebody has recovered without it", p.id)
+		p.link.stall(time.Hour)
+		w.leaveOutNext(&leftOut{p, swaps})
+		if w.mayRestore() && !d.chance(4) {
+			w.restore(d)
+		} else {
+			w.fence(d)
+		}
+		select {
+		case w.hurry <- struct{}{}:
+		default: // an operator recovers
+		}
+		w.until(ready, lane)
+		w.leaveOutNext(nil)
+		p.link.stall(d.between(0, 3*time.Second))
+	}
+}
+
+// mayRestore reports whether there is a backup.
+func (w *world) mayRestore() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.past.backup > 0
+}
+
+// leaveOutNext says which instance the next recover goes on without, nil for none.
+func (w *world) leaveOutNext(p *leftOut) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.without = p
+}
+
+// toLeaveOut returns the instance that the next recover goes on without, nil for none.
+func (w *world) toLeaveOut() *leftOut {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.without
+}
+
+// swapped returns a layout in which the room of the instance that is left out has the
+// range of another room, and that room its: false where none is to be swapped.
+func (r *recovering) swapped(from allocator.Layout) (allocator.Layout, bool) {
+	p := r.w.toLeaveOut()
+	if p == nil || !p.swaps || !slices.Contains(r.missing, p.process) {
+		return from, false
+	}
+	others := slices.DeleteFunc(from.Rooms(), func(room allocator.Room) bool { return room == p.in })
+	mine, has := from.Ranges[p.in]
+	if !has || len(others) == 0 {
+		return from, false
+	}
+	other := pick(r.d, others)
+	to := allocator.Layout{Boundary: from.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
+	for room, has := range from.Ranges {
+		to.Ranges[room] = has
+	}
+	to.Ranges[p.in], to.Ranges[other] = from.Ranges[other], mine
+	return to, true
+}
+
+// deny has etcd's roles let the instances of p's room write no mark of another room,
+// until all heals.
+func (w *world) deny(p *process) {
+	w.log("--- etcd lets room %s write its own marks only", p.in)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.denied[p.in] = true
+}
+
+// denied is a mark that etcd's roles did not let a process raise.
+type denied struct {
+	tag   allocator.Tag
+	next  int64
+	epoch string
+}
+
+// deniedTo notes the marks that a transaction was to raise, and was not let.
+func (l *link) deniedTo(txn store.Txn) {
+	l.w.count("marks that roles refused", 1)
+	for _, op := range txn.Then {
+		_, tag, _ := strings.Cut(strings.TrimPrefix(op.Put.Key, markKeys), "/")
+		var mark markRecord
+		if err := json.Unmarshal(op.Put.Value, &mark); err != nil {
+			l.w.Errorf("%s writes a mark: %v", l.name, err)
+		}
+		l.mu.Lock()
+		l.mu.denied = append(l.mu.denied, denied{allocator.Tag(tag), mark.Next, epochName(epochOf(txn))})
+		l.mu.Unlock()
+	}
+}
+
+// checkDenied checks a lease: that its process leases nothing in an epoch in which it
+// might not raise marks over what it leased, unless they have come to reach over that.
+func (l *link) checkDenied(a *asked) {
+	l.mu.Lock()
+	all := l.mu.denied
+	l.mu.Unlock()
+	for _, d := range all {
+		if !a.leases || a.lease.lost != "" || a.lease.epoch != d.epoch {
+			continue
+		}
+		for _, room := range stored[struct{ Ever []allocator.Room }](l.w, "layout").Ever {
+			if reach := l.w.reach(d.tag, room); reach < d.next {
+				l.w.Errorf("%s, tag %s: it leased, though a recover left it out with IDs of tag %s up to %d, and room %s may lease from %d on",
+					l.name, a.lease.tag, d.tag, d.next, room, reach)
+			}
+		}
+	}
+}
+
+// refuses reports whether etcd's roles refuse a transaction to a process.
+func (w *world) refuses(l *link, txn store.Txn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.link == l })
+	if w.healed.Load() || at < 0 || !w.mu.denied[w.mu.processes[at].in] {
+		return false
+	}
+	own := markKeys + string(w.mu.processes[at].in) + "/"
+	return slices.ContainsFunc(txn.Then, func(op store.Op) bool {
+		return op.Put != nil && strings.HasPrefix(op.Put.Key, markKeys) && !strings.HasPrefix(op.Put.Key, own)
+	})
+}

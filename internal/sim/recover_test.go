@@ -1,0 +1,303 @@
+package sim_test
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// recovering is a recover, and what its operator learned.
+type recovering struct {
+	w        *world
+	d        dice
+	link     *link
+	cancel   context.CancelFunc
+	mu       sync.Mutex
+	answered map[string]bool // by address, of all that were asked; under mu
+	needed   bool            // every instance that answered must do so again
+	missing  []*process      // that run, and did not answer
+	left     bool            // and are left out, with a small margin
+	epoch    string          // that was begun
+}
+
+// ask asks an instance for its memory: see ledger.RecoverConfig.
+func (r *recovering) ask(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+	request := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
+	if q.Barrier != nil {
+		request.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
+	}
+	m, err := r.w.memory(ctx, r.link, s.Address, request)
+	r.w.log("%-12s asks %s: %v %v%s", r.link.name, s.Address, kind(err), m.Barred, m.Unbarred)
+	if err == nil {
+		err = use(m.Room, m.Marks)
+	}
+	ok := err == nil && (q.Barrier == nil || m.Barred)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.needed && r.answered[s.Address] && !ok {
+		r.cancel()
+	}
+	r.answered[s.Address] = ok
+	return m, err
+}
+
+// memory asks the instance at an address, over a link. An instance that is cut off
+// from etcd may be cut off from recover as well, or not.
+func (w *world) memory(ctx context.Context, l *link, address string, request *marchv1.ReportMarksRequest) (ledger.Memory, error) {
+	unreachable := allocator.Errorf(allocator.Unavailable, "sim: no instance answers at %s", address)
+	for _, p := range w.alive() {
+		if p.address != address {
+			continue
+		}
+		d := p.link.toss("asked by " + l.name)
+		out := w.toLeaveOut()
+		if p.link.held(false) > 0 && d.chance(2) || out != nil && out.process == p {
+			return ledger.Memory{}, unreachable
+		}
+		return call(ctx, l, d, func() (ledger.Memory, error) {
+			answer := reports{ctx: ctx}
+			if !p.runs() {
+				return ledger.Memory{}, unreachable
+			}
+			if err := p.room.ReportMarks(request, &answer); err != nil {
+				return ledger.Memory{}, err
+			}
+			return answer.memory()
+		})
+	}
+	w.waitsFor(ctx, l, address)
+	return ledger.Memory{}, unreachable
+}
+
+// decide decides, after a dry run, which instances to go on without, and with what
+// margin.
+func (r *recovering) decide(cfg *ledger.RecoverConfig, report *ledger.RecoverReport) error {
+	w := r.w
+	alive := w.alive()
+	r.missing = slices.DeleteFunc(slices.Clone(alive), func(p *process) bool { return r.answered[p.address] || p.link.nothingSince() })
+	cfg.Apply, cfg.Margin = true, w.marginFor()
+	healed := w.healed.Load()
+	out := w.toLeaveOut()
+	if out == nil && r.d.chance(3) && !healed && !slices.ContainsFunc(alive, func(p *process) bool { _, asked := r.answered[p.address]; return !asked }) {
+		w.log("%-12s names no instance", r.link.name)
+		r.needed = cfg.Margin == nil
+		return nil
+	}
+	switch {
+	case cfg.Margin != nil:
+	case out != nil && slices.Contains(r.missing, out.process):
+		steps := r.d.Int64N(3)
+		cfg.Margin, r.left, r.needed = &steps, true, true
+	case len(r.missing) == 0:
+		if r.d.chance(3) {
+			cfg.Margin = new(int64) // all that was leased is known
+		}
+		r.needed = true
+	case r.elsewhere() && w.journals == "":
+		cfg.Margin = w.margin()
+	case r.elsewhere():
+		for _, p := range r.missing {
+			cfg.Memories = append(cfg.Memories, w.journalsIn(p.journal)...)
+		}
+		r.needed = true
+	case healed:
+		return allocator.Errorf(allocator.Refused, "sim: not all that run answered")
+	default:
+		switch r.d.IntN(4) {
+		case 0:
+			cfg.Margin = w.margin()
+		case 1, 2:
+			steps := r.d.Int64N(3)
+			cfg.Margin, r.left = &steps, true
+			r.needed = true
+		default:
+			return allocator.Errorf(allocator.Refused, "sim: not all that run answered")
+		}
+	}
+	for _, m := range report.Missing {
+		cfg.Without = append(cfg.Without, m.ID)
+	}
+	return nil
+}
+
+// elsewhere reports whether all who run, and did not answer, live in another etcd
+// cluster than the one that answers: nobody registers again there, however long
+// one waits.
+func (r *recovering) elsewhere() bool {
+	here := r.w.answers()
+	return !slices.ContainsFunc(r.missing, func(p *process) bool { return p.link.livesIn() == here })
+}
+
+// leaveOut notes, when a recover begins an epoch and leaves instances out, which IDs those may issue
+// that others are given too: none where the margin was over all of them.
+func (r *recovering) leaveOut(epoch string) {
+	if r.epoch == epoch {
+		return // that is known
+	}
+	w := r.w
+	r.epoch = epoch
+	out := outside{time.Now(), epoch, make(map[allocator.Tag]int64)}
+	for _, tag := range w.tags {
+		out.marks[tag] = w.floor(tag)
+	}
+	for _, p := range r.missing {
+		w.log("--- %s is left out", p.id)
+		if r.left {
+			w.count("instances left out of a recover", 1)
+		}
+		w.mu.Lock()
+		processes := w.mu.processes
+		w.mu.Unlock()
+		for _, other := range processes { // and those before it whose memory only it has
+			if other == p || p.journal != "" && other.journal == p.journal {
+				other.link.leaveOut(out)
+			}
+		}
+	}
+}
+
+// outside is what a recover did without an instance.
+type outside struct {
+	at    time.Time
+	epoch string                  // that it began
+	marks map[allocator.Tag]int64 // the floor that it gave all rooms
+}
+
+// begins notes which instances were left out, if a transaction that is done began an
+// epoch: before any process leases under it.
+func (l *link) begins(txn store.Txn) {
+	begins := func(op store.Op) bool { return op.Put != nil && op.Put.Key == "/march/default/answered" }
+	if l.recovers == nil || !slices.ContainsFunc(txn.Then, begins) {
+		return
+	}
+	value, _ := l.w.mem.Value("/march/default/epoch")
+	for _, op := range txn.Then {
+		if op.Put != nil && op.Put.Key == "/march/default/epoch" && string(op.Put.Value) == string(value) {
+			l.recovers.leaveOut(epochName(string(value)))
+		}
+	}
+}
+
+// nothingSince reports whether a process has leased nothing since a recover went
+// on without it: then the next one may do so, too.
+func (l *link) nothingSince() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.mu.outside)
+	return n > 0 && !slices.ContainsFunc(l.mu.leases, func(have lease) bool { return have.sent.After(l.mu.outside[n-1].at) })
+}
+
+func (l *link) leaveOut(o outside) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.outside = append(l.mu.outside, o)
+}
+
+// leftWith reports whether an ID that an instance issued is one that it leased
+// before a recover which left it out, and above the floor of that recover: the
+// one ID of which the documentation says that it may be issued twice.
+func (p *process) leftWith(tag allocator.Tag, id int64) bool {
+	return slices.ContainsFunc(p.link.leftOut(), func(o outside) bool { return p.leftBy(o, tag, id) })
+}
+
+// leftBy is leftWith of one recover.
+func (p *process) leftBy(o outside, tag allocator.Tag, id int64) bool {
+	return id >= o.marks[tag] &&
+		slices.ContainsFunc(p.link.leasesWith(tag, id), func(l lease) bool { return l.sent.Before(o.at) })
+}
+
+// leftOut returns the recovers that left a process out: few, and mostly none.
+func (l *link) leftOut() []outside {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.outside
+}
+
+// mayShare reports whether an ID that p issued may be another process's, too: p was
+// left out with it, and the other leased it before p leased anything in the epoch that
+// began then. Before that p holds what it leased against the marks of all rooms.
+func (p *process) mayShare(tag allocator.Tag, id int64, other *process) bool {
+	theirs := other.link.leasesWith(tag, id)
+	return slices.ContainsFunc(p.link.leftOut(), func(o outside) bool {
+		entered := p.link.entered(o)
+		late := func(l lease) bool { return l.lost == "" && !entered.IsZero() && l.sent.After(entered) }
+		return p.leftBy(o, tag, id) && !slices.ContainsFunc(theirs, late)
+	})
+}
+
+// entered returns when a process had leased in the epoch of a recover that left it out,
+// zero where it has not.
+func (l *link) entered(o outside) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, have := range l.mu.leases {
+		if have.lost == "" && have.epoch == o.epoch {
+			return have.done
+		}
+	}
+	return time.Time{}
+}
+
+// leftRun is leftWith of a run: of one lease, or of several in a row.
+func (p *process) leftRun(tag allocator.Tag, run allocator.Run) bool {
+	return p.leftWith(tag, run.First) || p.leftWith(tag, run.First+run.Count-1)
+}
+
+// reported returns the layout version that who answered a call had reported last:
+// since the last recover, which may have forgotten layouts that somebody serves
+// whom it left out.
+func (w *world) reported(a answered) (version int64) {
+	var since time.Time
+	for _, s := range w.mu.past.lostTimes {
+		if s.until.Before(a.at) {
+			since = s.until
+		}
+	}
+	l := a.by.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.mu.reports {
+		if r.at.After(since) && r.at.Before(a.at) {
+			version = r.version
+		}
+	}
+	return version
+}
+
+// heard notes which instances a recover had answers from, under the epoch that it began.
+func (r *recovering) heard() {
+	epoch, _ := r.w.mem.Value("/march/default/epoch")
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	r.w.mu.past.heard[string(epoch)] = r.answered
+}
+
+// checkRaise checks an instance that raises a mark over what it leased below: it
+// may where a recover did not know of that, but not where the instance answered
+// it, since all that it ever leased is what it answered with.
+func (w *world) checkRaise(l *link, epoch, tag string) {
+	w.mu.Lock()
+	heard, at := w.mu.past.heard[epoch], slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.link == l })
+	said := at >= 0 && heard[w.mu.processes[at].address]
+	w.mu.Unlock()
+	// One that never leased in the epoch that the recover's halt stopped may have missed
+	// that, and counts as left out.
+	var e struct{ Ended struct{ Stopped string } }
+	_ = json.Unmarshal([]byte(epoch), &e)
+	l.mu.Lock()
+	said = said && slices.ContainsFunc(l.mu.leases, func(have lease) bool { return have.lost == "" && have.epoch == e.Ended.Stopped })
+	l.mu.Unlock()
+	if at >= 0 {
+		w.count("marks raised by instances", 1)
+	}
+	if said {
+		w.Errorf("%s, tag %s: it holds more than it said when recover asked it", l.name, tag)
+	}
+}

@@ -1,0 +1,168 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+const rollbackOfARecover = "rollback to before a recover"
+
+// disasters are troubles that come to a seed one in five, whatever other troubles it
+// has.
+func disasters() []trouble {
+	return []trouble{
+		{"rehearsal of a recover", (*world).rehearseRecover},
+		{"etcd empty for a while", (*world).empty},
+		{rollbackOfARecover, (*world).rollBackRecover},
+		{"clock a day off", (*world).misleadClock},
+		{"values of a newer version", (*world).newer},
+		{"hundreds of instances gone", (*world).crowdGone},
+		{"recover without an instance whose range is swapped", recoverWithout(true, func(*world, *process) {})},
+		{"recover without an instance that may raise no other room's mark", recoverWithout(false, (*world).deny)},
+	}
+}
+
+// rehearseRecover recovers a copy of etcd, while the addresses in it are those of the
+// instances that run: none of them may be barred by that.
+func (w *world) rehearseRecover(d dice) {
+	w.log("--- somebody rehearses a recover on a copy")
+	id := pick(d, []uint64{w.answers(), ledgertest.ClusterID + 4})
+	l, err := ledger.New(w.mem.Copy(id, 0).Open(), ledger.DefaultConfig())
+	if err != nil {
+		panic(err) // the default is valid
+	}
+	lane := w.lane()
+	link := w.link(fmt.Sprint("rehearsal#", lane), lane)
+	all := d.chance(2)
+	w.actors.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		r := &recovering{w: w, link: link, cancel: cancel, answered: make(map[string]bool)}
+		err := r.rehearse(ctx, l, all)
+		w.log("--- %s: %v", link.name, kind(err))
+		if err != nil && !w.expected(err) {
+			w.Errorf("%s: %v", link.name, err)
+		}
+	})
+}
+
+// rehearse recovers in the ledger of a copy, and goes on without every instance or
+// without those only that a dry run misses.
+func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) error {
+	cfg := ledger.RecoverConfig{Actor: "simulation", Layout: ledger.LayoutStored}
+	cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		m, err := r.ask(ctx, s, q, use)
+		r.w.count("instances asked by a rehearsal", 1)
+		if err == nil && m.Barred {
+			r.w.Errorf("%s is barred by a rehearsal of recover on a copy", m.ID())
+		}
+		return m, err
+	}
+	report, err := l.Recover(ctx, cfg) // is refused where an operator has to say more
+	if err != nil && allocator.KindOf(err) != allocator.Refused {
+		return err
+	}
+	cfg.Apply = true
+	for _, m := range report.Missing {
+		cfg.Without = append(cfg.Without, m.ID)
+	}
+	if all {
+		cfg.Without = append(cfg.Without, report.Answered...)
+	}
+	if _, err = l.Recover(ctx, cfg); err == nil {
+		r.w.count("rehearsals that went through", 1)
+	}
+	return err
+}
+
+// empty takes etcd's data away for a while. Then all is back as it was, or a backup is
+// restored.
+func (w *world) empty(d dice) {
+	away := w.log1("--- %s is empty for %v", "etcd", d.between(100*time.Millisecond, 15*time.Second))
+	putBack := w.mem.Empty(pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID + 5}))
+	w.sleep(w.heal, away, w.lane())
+	w.log("--- etcd's data is back")
+	putBack()
+	if d.chance(2) && !w.healed.Load() {
+		if w.mayRestore() {
+			w.count("restores of an etcd that was empty", 1)
+		}
+		w.restore(d)
+	}
+}
+
+// rollBackRecover has an operator recover. Then all processes start anew without
+// journals, and raft's own data go back to before the recover. No process has ever seen
+// the epoch of that time, and none may lease under it.
+func (w *world) rollBackRecover(d dice) {
+	lane := w.lane()
+	if w.required || w.forgetful() || w.halted() || w.moved() {
+		return
+	}
+	w.backUp(d)
+	w.mu.Lock()
+	backup, saved := w.mu.past.backup, w.mu.past.saved
+	w.mu.Unlock()
+	if backup == 0 {
+		return
+	}
+	w.fence(d)
+	select {
+	case w.hurry <- struct{}{}:
+	default: // an operator recovers
+	}
+	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
+	if !w.until(ready, lane) {
+		return
+	}
+	w.log("--- all start anew, with no journals")
+	slots := slices.Concat(w.slots, w.consoles)
+	w.mu.Lock()
+	all := slices.Clone(w.mu.processes)
+	w.mu.Unlock()
+	for _, p := range all {
+		p.forgets.Store(true)
+		p.crash()
+	}
+	for _, p := range all {
+		<-p.gone
+	}
+	serving := func() bool {
+		return !slices.ContainsFunc(w.slots, func(s *slot) bool { p := s.running(); return p == nil || !p.runs() })
+	}
+	if !w.until(serving, lane) || !w.sleep(w.heal, d.between(time.Millisecond, 5*time.Second), lane) || !serving() || !ready() {
+		return
+	}
+	for _, s := range slots { // one that starts now knows nothing
+		s.stayDown(5 * time.Minute)
+	}
+	before := w.nexts()
+	w.mu.Lock()
+	w.remember()
+	w.mu.Unlock()
+	w.log("--- raft's own data goes back to revision %d, %v ago, before a recover", backup, time.Since(saved))
+	w.forgets(saved)
+	w.mem.RollBack(backup, pick(d, []int64{0, 10_000}))
+	w.count("rollbacks to before a recover", 1)
+	w.rolledBack(before, w.nexts())
+	w.until(w.halted, lane)
+	for _, s := range slots {
+		s.stayDown(d.between(0, 5*time.Second))
+	}
+}
+
+// until waits until something is so. It returns false where all heals first.
+func (w *world) until(so func() bool, lane int) bool {
+	for !so() {
+		if !w.sleep(w.heal, 100*time.Millisecond, lane) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,429 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// past is what an operator knows of a store that forgets.
+type past struct {
+	backup    int64     // the revision of the last backup, 0 for none
+	saved     time.Time // until when it has all that was written
+	leased    bool      // there was a mark by then
+	restores  int
+	wentBack  bool // it did ever
+	lostTimes []stretch
+	heard     map[string]map[string]bool // who answered a recover: addresses, by the epoch that it began
+	forgot    time.Time                  // what was written after that is forgotten; zero where nothing is
+	lost      time.Time                  // when a process last ended whose memory nobody has
+	highest   map[allocator.Tag]int64
+	rolled    map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
+}
+
+// stretch is a time of which etcd forgot what was written.
+type stretch struct{ from, until time.Time }
+
+// forgotten reports whether a call was given an ID that was leased in a time that
+// etcd forgot.
+func (w *world) forgotten(a answered, id int64) bool {
+	return len(w.mu.past.lostTimes) > 0 && slices.ContainsFunc(a.by.link.leasesWith(a.tag, id), func(l lease) bool {
+		return slices.ContainsFunc(w.mu.past.lostTimes, func(s stretch) bool { return l.done.After(s.from) && l.sent.Before(s.until) })
+	})
+}
+
+// remember notes the highest marks before they are forgotten, and what migrations went
+// on without. The caller holds the lock.
+func (w *world) remember() {
+	w.noteWaived()
+	for _, tag := range w.tags {
+		w.mu.past.highest[tag] = max(w.mu.past.highest[tag], w.highest(tag))
+	}
+}
+
+// highest returns the largest mark of a tag that is in the store.
+func (w *world) highest(tag allocator.Tag) (next int64) {
+	for _, room := range w.rooms {
+		mark := stored[struct {
+			Next int64 `json:",string"`
+		}](w, fmt.Sprintf("marks/%s/%s", room, tag))
+		next = max(next, mark.Next)
+	}
+	return next
+}
+
+// forgets notes that the store forgot what was written after a time.
+func (w *world) forgets(since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.past.wentBack = true
+	if p := &w.mu.past; p.forgot.IsZero() || since.Before(p.forgot) {
+		p.forgot = since
+	}
+}
+
+// grown is a raft index, of a beat, that takes a new raft log some seconds to
+// reach.
+const grown = 150
+
+// backUp takes a backup, once a beat shows how far raft's log has grown: an etcd
+// that was just born, or restored, does not show that it was restored.
+func (w *world) backUp(dice) {
+	beat := stored[struct {
+		RaftIndex uint64 `json:"raft_index,string"`
+	}](w, "beat")
+	if beat.RaftIndex < grown || w.halted() {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.mu.past
+	p.backup, p.saved, p.leased = w.mem.Revision(), time.Now(), len(w.keys("marks/")) > 0
+	if !p.forgot.IsZero() {
+		p.saved = p.forgot // what is lost is lost to the backup, too
+	}
+	w.count1("backups")
+}
+
+// restore restores the last backup: with its revision raised or not, and as the
+// same etcd cluster or as another.
+func (w *world) restore(d dice) {
+	bump, id := pick(d, []int64{0, 0, 1_000_000_000}), pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID, ledgertest.ClusterID + 2})
+	w.mu.Lock()
+	backup, saved := w.mu.past.backup, w.mu.past.saved
+	if backup > 0 {
+		w.remember()
+		w.count1("restores")
+		w.mu.past.restores++
+	}
+	w.mu.Unlock()
+	if backup == 0 {
+		w.backUp(d)
+		return
+	}
+	w.log("--- etcd goes back to revision %d, %v ago, its revision raised by %d", backup, time.Since(saved), bump)
+	w.forgets(saved)
+	w.mem.Restore(backup, bump, id)
+}
+
+// halted reports whether leasing is.
+func (w *world) halted() bool { return stored[struct{ Halted *struct{} }](w, "epoch").Halted != nil }
+
+// fence halts leasing on purpose.
+func (w *world) fence(dice) {
+	l := w.fresh()
+	if _, err := l.Halt(context.Background(), "simulation", "a fence"); err != nil && !w.expected(err) {
+		w.Errorf("fence: %v", err)
+	}
+}
+
+// fresh returns a ledger that knows nothing, and no faults.
+func (w *world) fresh() *ledger.Ledger {
+	l, err := ledger.New(w.mem.Open(), ledger.DefaultConfig())
+	if err != nil {
+		panic(err) // the default is valid
+	}
+	return l
+}
+
+// recoveries recovers whenever leasing is halted, or etcd was restored, until the
+// end.
+func (w *world) recoveries(lane int) {
+	d := w.dice("recoveries")
+	for n := 1; w.waits(d.between(500*time.Millisecond, 6*time.Second), lane); {
+		if w.forgetful() || w.halted() || w.moved() {
+			w.log("--- recover#%d: forgetful %v, halted %v, moved %v", n, w.forgetful(), w.halted(), w.moved())
+			err := w.recover(d, fmt.Sprint("recover#", n))
+			w.log("--- recover#%d: %v", n, kind(err))
+			w.count("recover: "+kind(err), 1)
+			if n++; err != nil && !w.expected(err) {
+				w.Errorf("recover: %v", err)
+			}
+		}
+	}
+}
+
+// waits sleeps for about d, or until somebody is in a hurry. It returns false at
+// the end.
+func (w *world) waits(d time.Duration, lane int) bool {
+	timer := time.NewTimer(align(d, lane))
+	defer timer.Stop()
+	select {
+	case <-w.hurry:
+		return w.sleep(w.end, time.Millisecond, lane)
+	case <-timer.C:
+		return true
+	case <-w.end:
+		return false
+	}
+}
+
+// forgetful reports whether the store has forgotten what nobody has recovered.
+func (w *world) forgetful() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.mu.past.forgot.IsZero()
+}
+
+// recover does what the runbook says: it looks who answers, gives the journals of
+// those that do not run, and goes on without an instance only where nobody will
+// ever know what that leased; then with a margin that the highest ID in use
+// asks for. Sometimes it names nobody to go on without, and relies on being
+// refused; and sometimes it leaves somebody out who runs, with a small margin.
+func (w *world) recover(d dice, name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	r := &recovering{w: w, d: d, link: w.link(name, w.lane()), cancel: cancel, answered: make(map[string]bool)}
+	r.link.recovers = r
+	if p := w.consoles[0].running(); p != nil { // the operator's machine
+		r.link.ahead.Store(p.link.ahead.Load())
+	}
+	l := w.ledger(r.link)
+	cfg := ledger.RecoverConfig{
+		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}), Memories: w.journalsOfTheDead(), Ask: r.ask,
+	}
+	report, err := l.Recover(ctx, cfg) // is refused where an operator has to say more
+	if err != nil && allocator.KindOf(err) != allocator.Refused {
+		return err
+	}
+	known := len(cfg.Memories)
+	if err := r.decide(&cfg, report); err != nil {
+		return err
+	}
+	if len(cfg.Memories) > known { // more journals may know of more that is gone
+		again := cfg
+		again.Apply, again.Wait = false, 0
+		if report, err = l.Recover(ctx, again); err != nil && allocator.KindOf(err) != allocator.Refused {
+			return err
+		}
+		for _, m := range report.Missing {
+			cfg.Without = append(cfg.Without, m.ID)
+		}
+	}
+	cfg.Layout = pick(d, []ledger.LayoutChoice{ledger.LayoutStored, ledger.LayoutKnown})
+	swapped, swaps := r.swapped(report.Stored.Layout)
+	if swaps {
+		cfg.Layout, cfg.Given = ledger.LayoutGiven, swapped
+	}
+	w.log("%-12s goes on without %v, layout %s, margin %v", name, cfg.Without, cfg.Layout, cfg.Margin != nil)
+	w.mu.Lock()
+	w.remember()
+	restores := w.mu.past.restores
+	w.mu.Unlock()
+	if report, err = l.Recover(ctx, cfg); err != nil {
+		return err
+	}
+	if r.link.ahead.Load() != 0 {
+		w.count("recovers by a clock a day off", 1)
+	}
+	w.mu.Lock()
+	if w.mu.past.restores == restores { // else another restore may have come just after
+		w.mu.past.lostTimes = append(w.mu.past.lostTimes, stretch{w.mu.past.forgot, time.Now()})
+		w.mu.past.forgot = time.Time{}
+	}
+	w.mu.Unlock()
+	for _, m := range report.Missing {
+		if !m.Without {
+			w.Errorf("recover went on without %s, which no operator had named: %s", m.ID, m.Why)
+		}
+	}
+	if len(report.Missing) >= crowd {
+		w.count("recovers without hundreds who did not answer", 1)
+	}
+	r.heard()
+	r.leaveOut(report.Epoch) // where it was a late transaction that began it
+	if len(r.missing) > 0 {
+		w.count("recovers without who runs", 1)
+	}
+	if swaps {
+		w.count("instances left out whose range another room got", 1)
+	}
+	return nil
+}
+
+// marginFor returns the margin that a recover needs because no memory is left of
+// what some process leased: nil for the usual one.
+func (w *world) marginFor() *int64 {
+	w.mu.Lock()
+	p := w.mu.past
+	w.mu.Unlock()
+	if p.forgot.IsZero() || p.lost.Before(p.forgot) {
+		return nil
+	}
+	return w.margin()
+}
+
+// margin returns one, in steps, that reaches over all that was ever leased.
+func (w *world) margin() *int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.remember()
+	steps := int64(1)
+	for _, tag := range w.tags {
+		steps = max(steps, (w.mu.past.highest[tag]-w.floor(tag))/w.span(tag)+1)
+	}
+	return &steps
+}
+
+// span returns how far one step of the margin takes a tag: see DESIGN 3.2.
+func (w *world) span(tag allocator.Tag) int64 {
+	step := stored[struct {
+		LargestStep int64 `json:"largest_step,string"`
+	}](w, "tags/"+string(tag)).LargestStep
+	layout := stored[struct {
+		NarrowestRange  int64 `json:"narrowest_range,string"`
+		LargestBoundary int64 `json:"largest_boundary,string"`
+	}](w, "layout")
+	if layout.NarrowestRange == 0 { // etcd's data is away
+		return 1
+	}
+	return ((step+layout.NarrowestRange-1)/layout.NarrowestRange + 1) * layout.LargestBoundary
+}
+
+// floor returns the least ID that may be leased next of a tag by a room that has
+// not leased in the present epoch.
+func (w *world) floor(tag allocator.Tag) (floor int64) {
+	for _, room := range w.rooms {
+		floor = max(floor, w.reach(tag, room))
+	}
+	return floor
+}
+
+// reach returns how far a room's mark of a tag keeps other rooms from leasing that have
+// not leased in the present epoch.
+func (w *world) reach(tag allocator.Tag, room allocator.Room) int64 {
+	total := stored[struct {
+		MarginTotal int64 `json:"margin_total,string"`
+	}](w, "epoch").MarginTotal
+	settings := stored[struct {
+		Start     int64 `json:",string"`
+		BaseTotal int64 `json:"base_total,string"`
+	}](w, "tags/"+string(tag))
+	mark := stored[struct {
+		Next  *int64 `json:",string"`
+		Total int64  `json:",string"`
+	}](w, fmt.Sprintf("marks/%s/%s", room, tag))
+	if mark.Next == nil { // there is none
+		mark.Next, mark.Total = &settings.Start, settings.BaseTotal
+	}
+	span := w.span(tag)
+	if total > mark.Total && (allocator.MaxID-*mark.Next)/span < total-mark.Total {
+		return allocator.MaxID
+	}
+	return *mark.Next + max(total-mark.Total, 0)*span
+}
+
+// alive returns the instances that run, and may have leased.
+func (w *world) alive() (all []*process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.mu.processes {
+		if p.runs() {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// runs reports whether p serves.
+func (p *process) runs() bool {
+	select {
+	case <-p.link.dead:
+		return false
+	case <-p.gone:
+		return false
+	default:
+	}
+	select {
+	case <-p.serving:
+		return true
+	default:
+		return false
+	}
+}
+
+// reports collects the parts of an instance's answer.
+type reports struct {
+	grpc.ServerStream
+
+	ctx   context.Context //nolint:containedctx // a stream has one
+	parts []*marchv1.ReportMarksResponse
+}
+
+// Context implements grpc.ServerStream.
+func (r *reports) Context() context.Context { return r.ctx }
+
+// Send implements grpc.ServerStreamingServer.
+func (r *reports) Send(part *marchv1.ReportMarksResponse) error {
+	r.parts = append(r.parts, part)
+	return nil
+}
+
+func (r *reports) memory() (ledger.Memory, error) {
+	m, err := room.MemoryFromProto(r.parts[0])
+	for _, part := range r.parts {
+		for _, mark := range part.GetMarks() {
+			m.Marks = append(m.Marks, ledger.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
+		}
+	}
+	return m, err
+}
+
+// journalsOfTheDead reads the journals of those that do not run.
+func (w *world) journalsOfTheDead() (all []ledger.Memory) {
+	alive := make(map[string]bool)
+	for _, p := range w.alive() {
+		alive[p.journal] = true
+	}
+	dirs, _ := os.ReadDir(w.journals) // none where it has none
+	for _, dir := range dirs {
+		if path := filepath.Join(w.journals, dir.Name()); !alive[path] {
+			all = append(all, w.journalsIn(path)...)
+		}
+	}
+	return all
+}
+
+// journalsIn reads the journals in a directory.
+func (w *world) journalsIn(path string) (all []ledger.Memory) {
+	_ = filepath.WalkDir(path, func(file string, _ fs.DirEntry, _ error) error { // it may be none
+		if filepath.Ext(file) == ".journal" {
+			m, err := ledger.ReadJournal(file)
+			if err != nil {
+				w.Errorf("journal: %v", err)
+			}
+			all = append(all, m)
+		}
+		return nil
+	})
+	return all
+}
+
+// bury notes what becomes of an instance's memory when it has ended: a journal
+// keeps it, unless that is lost as well.
+func (w *world) bury(p *process) {
+	if p.journal != "" && !p.forgets.Load() {
+		return
+	}
+	if p.journal != "" {
+		w.count("journals lost", 1)
+		if err := os.RemoveAll(p.journal); err != nil {
+			w.Errorf("journal: %v", err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.past.lost = time.Now()
+}

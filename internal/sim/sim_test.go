@@ -1,0 +1,220 @@
+package sim_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+)
+
+// result is what a seed came to.
+type result struct {
+	problems []string
+	counts   map[string]int
+}
+
+// simulate runs a seed, or a script where there is one.
+func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r result) {
+	journals, err := os.MkdirTemp(shm(), "march-sim-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(journals) }()
+	if steady {
+		runtime.GC() // there is no other, and memory that was used costs less than new
+	}
+	cryptotest.SetGlobalRandom(t, seed)
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(seed, script, journals, verbose)
+		w.run()
+		r = result{problems: w.mu.problems, counts: w.summary()}
+	})
+	return r
+}
+
+// shm returns a directory in memory where there is one: a journal syncs often.
+func shm() string {
+	const dir = "/dev/shm"
+	if _, err := os.Stat(dir); err != nil {
+		return ""
+	}
+	return dir
+}
+
+// seeds is how many seeds a run has.
+func seeds() int {
+	switch {
+	case *allSeeds > 0:
+		return *allSeeds
+	case testing.Short() || raceEnabled:
+		return 40
+	}
+	return 60
+}
+
+// TestSimulation runs all seeds, or the one that is asked for: in processes of
+// their own, as many at once as there are processors.
+func TestSimulation(t *testing.T) {
+	switch {
+	case *oneSeed >= 0:
+		report(t, uint64(*oneSeed), simulate(t, uint64(*oneSeed), nil, func(line string) { t.Log(line) }))
+		return
+	case *first >= 0:
+		runBatch(t)
+		return
+	}
+	runtime.GOMAXPROCS(runtime.NumCPU()) // this process only waits
+	defer runtime.GOMAXPROCS(1)
+	total := make(map[string]int)
+	var mu sync.Mutex
+	var running errgroup.Group
+	running.SetLimit(runtime.NumCPU())
+	for from := 0; from < seeds() && !t.Failed(); from += *batch {
+		running.Go(func() error {
+			met := startBatch(t, from)
+			mu.Lock()
+			defer mu.Unlock()
+			for what, n := range met {
+				total[what] += n
+			}
+			return nil
+		})
+	}
+	_ = running.Wait() // t has the errors
+	for _, what := range slices.Sorted(maps.Keys(total)) {
+		t.Logf("%9d %s", total[what], what)
+	}
+	if !t.Failed() {
+		weak(t, total)
+	}
+}
+
+// startBatch runs some seeds in a process of their own, and returns what they met.
+func startBatch(t *testing.T, from int) (met map[string]int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "counts")
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSimulation$", "-with", *with, //nolint:gosec // this test's own binary
+		"-first", strconv.Itoa(from), "-batch", strconv.Itoa(min(*batch, seeds()-from)), "-counts", file)
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Errorf("%v:\n%s", err, out)
+		return nil
+	}
+	data, err := os.ReadFile(file)
+	if err = errors.Join(err, json.Unmarshal(data, &met)); err != nil {
+		t.Error(err)
+	}
+	return met
+}
+
+// runBatch is what such a process does.
+func runBatch(t *testing.T) {
+	total := make(map[string]int)
+	for seed := *first; seed < *first+*batch && !t.Failed(); seed++ {
+		r := simulate(t, uint64(seed), nil, nil) //nolint:gosec // not negative
+		for what, n := range r.counts {
+			total[what] += n
+		}
+		report(t, uint64(seed), r) //nolint:gosec // not negative
+	}
+	if *counts == "" {
+		return
+	}
+	data, err := json.Marshal(total)
+	if err = errors.Join(err, os.WriteFile(*counts, data, 0o600)); err != nil {
+		t.Error(err)
+	}
+}
+
+func report(t *testing.T, seed uint64, r result) {
+	t.Helper()
+	if len(r.problems) > 0 {
+		t.Errorf("seed %d:\n  %s\nagain, with its schedule: %s", seed, strings.Join(r.problems, "\n  "), again(seed))
+	}
+}
+
+// again is the command that runs a seed as it was run here.
+func again(seed uint64) string {
+	command := fmt.Sprintf("go test ./sim -run TestSimulation -v -seed %d", seed)
+	if steady {
+		command = fmt.Sprintf("go run ./cmd/simulate -seed %d", seed)
+	}
+	if *with != "" {
+		command += fmt.Sprintf(" -with %q", *with)
+	}
+	return command
+}
+
+// weak fails where the seeds did not meet what they are there to meet. A few seeds
+// need not have met what is rare: a thousand must.
+func weak(t *testing.T, total map[string]int) {
+	t.Helper()
+	if *with != "" || seeds() < 40 {
+		return // somebody looks for something
+	}
+	want := []string{
+		failedButApplied, "IDs", "issued again", "migrations done", "migrations aborted",
+		journalsRequired, "call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",
+	}
+	if *with != ledgertest.StaleRead.String() { // where all have it, no strict tag can be relied on
+		want = append(want, "IDs of strict tags checked for lateness")
+	}
+	if seeds() >= 1000 {
+		want = append(want, "restores", "journals lost", "recovers without who runs", "requests to another etcd", "IDs of a time that etcd forgot, in no era",
+			"confirm: done", "rollbacks of raft's data", "journals that show a rollback",
+			"rollbacks to before a recover", "rehearsals that went through", "instances asked by a rehearsal",
+			"instances left out whose range another room got", "marks that roles refused", "recovers by a clock a day off",
+			"values with a field of a newer version", "values of a newer format", "leases beside a value of a newer format",
+			"fields of a newer version kept", "recovers without hundreds who did not answer",
+			"restores of an etcd that was empty")
+	}
+	for _, fate := range ledgertest.Fates() {
+		if fate != ledgertest.Done {
+			want = append(want, "fate: "+fate.String())
+		}
+	}
+	for _, k := range slices.Concat(troubles(), disasters()) {
+		want = append(want, "trouble: "+k.name)
+	}
+	for _, a := range actions() {
+		want = append(want, "operator: "+a.name+": done")
+	}
+	for _, what := range want {
+		if total[what] == 0 {
+			t.Errorf("weak: in %d seeds there was none of: %s", seeds(), what)
+		}
+	}
+}
+
+// FuzzSimulation runs scripts instead of seeds, so that a fuzzer can look for
+// what leads further.
+func FuzzSimulation(f *testing.F) {
+	for seed := range uint64(5) {
+		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a simulation's, to be repeated
+		script := make([]byte, 200)
+		for i := range script {
+			script[i] = byte(random.Uint32())
+		}
+		f.Add(script)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		if r := simulate(t, 0, script, nil); len(r.problems) > 0 {
+			t.Errorf("%s", strings.Join(r.problems, "\n"))
+		}
+	})
+}

@@ -1,0 +1,431 @@
+package sim_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// world is one run: everything that its seed makes.
+type world struct {
+	seed    uint64
+	script  []byte // decides instead of the seed, where there is one
+	first   dice   // of the beginning alone
+	verbose func(line string)
+	began   time.Time
+
+	mem   *ledgertest.Fake
+	admin *ledger.Ledger // knows no faults
+	rooms []allocator.Room
+	tags  []allocator.Tag
+
+	fates     []ledgertest.FateName // which transactions may meet
+	rate      int                   // once in so many
+	slow      int                   // one message in so many is slow; 0 none is
+	troubles  []trouble             // that befall processes
+	disasters int                   // how many of these are disasters
+	length    time.Duration         // until all heals
+	hold      time.Duration
+	journals  string // the directory of the instances' journals; empty for none
+	required  bool   // the cluster requires them
+	strict    bool   // the hold of strict tags can be relied on
+
+	lanes    atomic.Int64
+	slots    []*slot
+	consoles []*slot
+	actors   sync.WaitGroup
+	healed   atomic.Bool   // no more faults
+	heal     chan struct{} // closed then
+	end      chan struct{} // closed when all must stop
+	hurry    chan struct{} // who recovers does it at once
+
+	mu struct {
+		sync.Mutex
+		lines      []string // of the transcript, of one instant
+		instant    time.Time
+		problems   []string
+		past       past
+		rehearsal  *ledgertest.Fake // another etcd cluster
+		processes  []*process       // instances that were started
+		counts     map[string]int
+		changes    []change // of the layout, by version, as the store knows them
+		forgotten  []forgottenLayout
+		ever       []change                   // and all that there were
+		timeline   []change                   // as they came into force: again, too, where etcd went back to one
+		waived     map[record.InstanceID]bool // that a migration went on without
+		calls      []answered
+		issued     map[allocator.Tag]map[int64]int // by which of calls
+		quiet      map[string]time.Time            // until when no caller calls an instance, by name
+		newer      map[string]bool                 // keys that a newer version wrote, with a field of its own
+		unreadable map[string]bool                 // whole keys that it ever wrote in a format of its own
+		without    *leftOut                        // that the next recover goes on without, nil for none
+		denied     map[allocator.Room]bool         // rooms with instances that may write marks of their own room only
+		latest     map[string]time.Time            // when an instance, by tag and name, last issued an ID
+	}
+}
+
+// change is a layout, when it was committed, and the addresses of the processes
+// that were registered then.
+type change struct {
+	layout     allocator.Layout
+	at         time.Time
+	registered map[string]bool
+}
+
+// forgottenLayout is a layout that etcd forgot, and until when it was in force: until
+// another replaced it, or etcd went back.
+type forgottenLayout struct {
+	change
+
+	until time.Time
+}
+
+// strictTag is strict from the first to the last; the others may become so.
+const strictTag = allocator.Tag("strict")
+
+func newWorld(seed uint64, script []byte, journals string, verbose func(string)) *world {
+	// The time in a bubble begins in 2000, and versions of recovers go by the seconds
+	// since 2026: the world begins in 2027.
+	time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)))
+	w := &world{
+		seed: seed, script: script, verbose: verbose, began: time.Now(), journals: journals,
+		heal: make(chan struct{}), end: make(chan struct{}), hurry: make(chan struct{}, 1),
+	}
+	w.first = w.dice("world")
+	w.mu.counts = make(map[string]int)
+	w.mu.past.highest = make(map[allocator.Tag]int64)
+	w.mu.past.heard, w.mu.past.rolled = make(map[string]map[string]bool), make(map[string]map[allocator.Tag]bool)
+	w.mu.latest, w.mu.quiet = make(map[string]time.Time), make(map[string]time.Time)
+	w.mu.denied, w.mu.waived = make(map[allocator.Room]bool), make(map[record.InstanceID]bool)
+	w.mu.newer, w.mu.unreadable = make(map[string]bool), make(map[string]bool)
+	w.mu.issued = make(map[allocator.Tag]map[int64]int)
+	w.mem = ledgertest.NewFake(w)
+	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
+	w.tags = []allocator.Tag{"order", "bounded", strictTag}
+	for _, tag := range w.tags {
+		w.mu.issued[tag] = make(map[int64]int)
+	}
+	w.length = w.first.between(10*time.Second, 35*time.Second)
+	w.hold = pick(w.first, []time.Duration{time.Second, 4 * time.Second, 10 * time.Second})
+	w.chooseFaults()
+	return w
+}
+
+// Helper, Errorf and Fatalf make a world a ledgertest.TB.
+func (w *world) Helper() {}
+
+// Errorf notes a problem.
+func (w *world) Errorf(format string, args ...any) {
+	problem := fmt.Sprintf(format, args...)
+	w.log("PROBLEM %s", problem)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.mu.problems) < 20 {
+		w.mu.problems = append(w.mu.problems, fmt.Sprintf("at %v: %s", time.Since(w.began), problem))
+	}
+}
+
+// Fatalf is Errorf: a run is always taken to its end.
+func (w *world) Fatalf(format string, args ...any) { w.Errorf(format, args...) }
+
+// log adds a line to the transcript, where there is one.
+func (w *world) log(format string, args ...any) {
+	if w.verbose == nil {
+		return
+	}
+	line := fmt.Sprintf("%12.9f %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := time.Now(); now != w.mu.instant {
+		w.print()
+		w.mu.instant = now
+	}
+	w.mu.lines = append(w.mu.lines, line)
+}
+
+// print prints the lines of the last instant, in an order that does not depend on
+// that of goroutines. The caller holds the lock.
+func (w *world) print() {
+	slices.Sort(w.mu.lines)
+	for _, line := range w.mu.lines {
+		w.verbose(line)
+	}
+	w.mu.lines = nil
+}
+
+// logger returns what a process logs with.
+func (w *world) logger(name string) hclog.Logger {
+	if w.verbose == nil || !*logs {
+		return nil
+	}
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: lineWriter(w.verbose), DisableTime: true})
+}
+
+type lineWriter func(string)
+
+func (f lineWriter) Write(p []byte) (int, error) {
+	f("             " + string(p[:len(p)-1]))
+	return len(p), nil
+}
+
+func (w *world) count(what string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.counts[what] += n
+}
+
+// count1 is count for who holds the lock.
+func (w *world) count1(what string) { w.mu.counts[what]++ }
+
+func (w *world) lane() int { return int(w.lanes.Add(1)) }
+
+// sleep sleeps for about d, and returns false when until is closed first.
+func (w *world) sleep(until <-chan struct{}, d time.Duration, lane int) bool {
+	timer := time.NewTimer(align(d, lane))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-until:
+		return false
+	}
+}
+
+// run is the whole of a run. It must be called in a bubble.
+func (w *world) run() {
+	w.begin()
+	var busy sync.WaitGroup // those who end when all heals
+	lane := w.lane()        // before a goroutine runs, as all of them are given out in order
+	busy.Go(func() { w.trouble(lane) })
+	for _, slot := range w.consoles {
+		lane := w.lane()
+		busy.Go(func() { w.operate(slot, lane) })
+	}
+	recovering := w.lane()
+	w.actors.Go(func() { w.recoveries(recovering) })
+	if w.required {
+		rolling := w.lane()
+		busy.Go(func() { w.rollbacks(rolling) })
+		confirming := w.lane()
+		w.actors.Go(func() { w.confirmations(confirming) })
+	}
+	w.sleep(nil, w.length, 0)
+	w.log("--- all heals")
+	w.healed.Store(true)
+	close(w.heal)
+	busy.Wait()
+	w.mem.Arrive()
+	w.settle()
+	close(w.end)
+	w.actors.Wait()
+	w.mem.Arrive()
+	w.checkAll()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.print()
+}
+
+// begin makes the cluster and starts everything.
+func (w *world) begin() {
+	var err error
+	cfg := ledger.DefaultConfig()
+	if w.admin, err = ledger.New(w.mem.Open(), cfg); err != nil {
+		panic(err) // the default is valid
+	}
+	ctx := context.Background()
+	first, err := w.admin.Init(ctx, w.first.layout(w.rooms), "simulation")
+	if err != nil {
+		w.Errorf("init: %v", err)
+		return
+	}
+	if w.required {
+		w.require(ctx)
+	}
+	w.log("--- seed %d: %s; hold %v; fates %v once in %d; %v", w.seed, text(first.Layout), w.hold, w.fates, w.rate, w.troubles)
+	w.actors.Go(w.observe)
+	for _, tag := range w.tags {
+		settings := w.settings(tag)
+		if _, err := w.admin.CreateTag(ctx, tag, settings, "simulation"); err != nil {
+			w.Errorf("create tag %s: %v", tag, err)
+		}
+	}
+	for i := range 2 {
+		w.consoles = append(w.consoles, w.keep("", fmt.Sprint("console-", i+1), w.startConsole))
+	}
+	for _, room := range w.rooms {
+		for i := range 1 + w.first.IntN(3) {
+			name := fmt.Sprintf("%s%d", room, i+1)
+			w.slots = append(w.slots, w.keep(room, name, func(id string) *process { return w.startRoom(room, allocator.Instance(name), id) }))
+		}
+	}
+}
+
+func (w *world) settings(tag allocator.Tag) record.TagSettings {
+	d := w.first
+	s := record.DefaultTag()
+	s.Start = pick(d, []int64{0, 1, 1, 1, 1000, allocator.MaxID - 1<<50})
+	s.Chain.MinStep = pick(d, []int64{1, 3, 10, 50})
+	s.Chain.MaxStep = s.Chain.MinStep * pick(d, []int64{1, 10, 100})
+	s.Chain.Reserve = pick(d, []time.Duration{time.Second, 5 * time.Second, time.Minute})
+	s.StrictRetract = tag == strictTag
+	if tag == "bounded" {
+		s.Limit = s.Start + pick(d, []int64{100, 2000, 100_000})
+		s.MaxSkew = pick(d, []int64{0, 1, 50})
+		s.MaxJump = pick(d, []int64{50, 10_000})
+	}
+	return s
+}
+
+// observe follows the layouts as they are committed, with no delay.
+func (w *world) observe() {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	const layouts = "/march/default/layouts/"
+	changes := w.mem.Open().Watch(ctx, []store.Interval{{Key: layouts, End: layouts + "\xff"}}, 1)
+	for {
+		select {
+		case <-w.end:
+			return
+		case c := <-changes:
+			if c.Err != nil { // broken on purpose, or compacted: from now on again, and what was missed is read
+				changes = w.mem.Open().Watch(ctx, []store.Interval{{Key: layouts, End: layouts + "\xff"}}, w.mem.Revision()+1)
+			}
+			w.readLayouts()
+		}
+	}
+}
+
+// stored is a value in the store, read past the ledger: be it halted, or another
+// etcd cluster's by now.
+func stored[T any](w *world, key string) (v T) {
+	if value, ok := w.mem.Value("/march/default/" + key); ok {
+		if err := json.Unmarshal(value, &v); err != nil {
+			w.Errorf("%s: %v", key, err)
+		}
+	}
+	return v
+}
+
+// keys returns the keys below one.
+func (w *world) keys(below string) (keys []string) {
+	for _, key := range w.mem.Keys("/march/default/" + below) {
+		keys = append(keys, strings.TrimPrefix(key, "/march/default/"))
+	}
+	return keys
+}
+
+// readLayouts takes up layouts that are new, or there again.
+func (w *world) readLayouts() {
+	if w.pinned() == 0 { // etcd's data is away
+		return
+	}
+	var now []allocator.Layout
+	for _, key := range w.keys("layouts/") {
+		v := stored[struct {
+			Version, Boundary int64 `json:",string"`
+			Rooms             map[allocator.Room]struct {
+				Lower, Upper int64 `json:",string"`
+			}
+		}](w, key)
+		l := allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
+		for room, r := range v.Rooms {
+			l.Ranges[room] = allocator.Range(r)
+		}
+		now = append(now, l)
+	}
+	registered := make(map[string]bool)
+	for _, key := range w.keys("rooms/") {
+		registered[stored[struct{ Address string }](w, key).Address] = true
+	}
+	w.mu.Lock()
+	var fresh []change
+	for i, l := range now {
+		if i < len(w.mu.changes) && w.mu.changes[i].layout.Version == l.Version && w.mu.changes[i].layout.Equal(l) {
+			continue
+		}
+		w.forgetLayouts(i)
+		w.mu.changes = append(w.mu.changes, change{l, time.Now(), registered})
+		w.mu.timeline = append(w.mu.timeline, w.mu.changes[i])
+		fresh = append(fresh, w.mu.changes[i])
+	}
+	w.forgetLayouts(len(now))
+	w.mu.ever = append(w.mu.ever, fresh...)
+	w.mu.counts["layouts"] += len(fresh)
+	w.mu.Unlock()
+	for _, c := range fresh {
+		w.log("--- layout: %s", text(c.layout))
+	}
+}
+
+// forgetLayouts notes that etcd forgot the layouts from an index of changes on. The
+// caller holds the lock.
+func (w *world) forgetLayouts(from int) {
+	for i := from; i < len(w.mu.changes); i++ {
+		until := time.Now()
+		if i+1 < len(w.mu.changes) {
+			until = w.mu.changes[i+1].at
+		}
+		w.mu.forgotten = append(w.mu.forgotten, forgottenLayout{w.mu.changes[i], until})
+	}
+	if 0 < from && from < len(w.mu.changes) {
+		again := w.mu.changes[from-1]
+		again.at = time.Now()
+		w.mu.timeline = append(w.mu.timeline, again)
+	}
+	w.mu.changes = w.mu.changes[:min(from, len(w.mu.changes))]
+}
+
+// under returns the index of a layout version in changes. The caller holds the
+// lock, or is the last.
+func (w *world) under(version int64) int {
+	i, _ := slices.BinarySearchFunc(w.mu.changes, version, func(c change, v int64) int { return cmp.Compare(c.layout.Version, v) })
+	return i
+}
+
+// summary lists what a run met.
+func (w *world) summary() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.mu.counts)
+}
+
+// silent is a listener to which nobody comes. serving is closed when it is first
+// listened to.
+type silent struct {
+	closed, serving chan struct{}
+	close, serve    sync.Once
+}
+
+func newSilent() *silent { return &silent{closed: make(chan struct{}), serving: make(chan struct{})} }
+
+// Accept implements net.Listener.
+func (s *silent) Accept() (net.Conn, error) {
+	s.serve.Do(func() { close(s.serving) })
+	<-s.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (s *silent) Close() error {
+	s.close.Do(func() { close(s.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (s *silent) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }

@@ -1,0 +1,93 @@
+package room
+
+import "github.com/march-id/march/allocator"
+
+// own is the chains with series of their own. It is guarded by the tour; nil
+// where nothing is measured.
+type own struct {
+	limit   int
+	chains  map[*tagChain]series
+	past    totals // what the own series showed of chains that are gone
+	scrapes int64
+}
+
+// series is a chain's own series.
+type series struct {
+	tag    allocator.Tag
+	before totals // what was counted among the others before
+}
+
+// has reports whether a chain has a series of its own, and notes when it was
+// first asked.
+func (o *own) has(c *tagChain) bool {
+	if o == nil {
+		return false
+	}
+	if c.shown == 0 {
+		c.shown = o.scrapes + 1
+	}
+	_, has := o.chains[c]
+	return has
+}
+
+// free returns how many more chains may have series of their own.
+func (o *own) free() int {
+	if o == nil {
+		return 0
+	}
+	return max(o.limit-len(o.chains), 0)
+}
+
+// give gives series of their own to the busiest chains of a round, as far as
+// there are free ones.
+func (o *own) give(r *round) {
+	if o == nil || len(r.rising) == 0 {
+		return
+	}
+	r.cut(o.free())
+	for _, s := range r.rising {
+		if s.chain.final.Load() != nil { // it was removed just now
+			continue
+		}
+		one := series{tag: s.tag}
+		if s.chain.shown <= o.scrapes { // a scrape has shown it among the others
+			one.before = s.chain.seen
+		}
+		o.chains[s.chain] = one
+		r.gave = true
+	}
+	r.rising = nil
+}
+
+// scrape returns the chains with series of their own, with what is counted in
+// these, the state of the others, and what is counted in the others' series: all
+// that was ever counted less what is or was counted in others' own. So each ID
+// is counted in one series, and no counter falls when a tag gets or loses its
+// own.
+func (s *Server) scrape() (list []seen, others state, rest totals) {
+	t := &s.chains.tour
+	last := s.look()
+	if last.gave {
+		last = s.look() // the others without those that have just got series
+	}
+	others = last.others
+	t.Lock()
+	defer t.Unlock()
+	for c, one := range t.own.chains {
+		final := c.final.Load()
+		if final != nil {
+			t.own.past.add(final.minus(one.before))
+			delete(t.own.chains, c)
+			continue
+		}
+		found := t.see(tagged{one.tag, c}, s.statusOf(c.Chain))
+		found.totals = found.totals.minus(one.before)
+		list = append(list, found)
+	}
+	rest = t.sum.minus(t.own.past)
+	for _, found := range list {
+		rest = rest.minus(found.totals)
+	}
+	t.own.scrapes++
+	return list, others, rest
+}

@@ -1,0 +1,152 @@
+package room_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/room"
+)
+
+// wrong returns what an instance tells that is wrong with it.
+func (i *instance) wrong() []*marchv1.Problem {
+	r, err := marchv1.NewRoomServiceClient(i.conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
+	if err != nil {
+		return nil
+	}
+	return r.GetStatus().GetProblems()
+}
+
+// put puts what this program would not write, nothing where the value is empty.
+func (c *cluster) put(key, value string) {
+	c.Helper()
+	op := store.Op{Put: &store.Put{Key: "/march/default/" + key, Value: []byte(value)}}
+	if value == "" {
+		op = store.Op{Delete: "/march/default/" + key}
+	}
+	if _, err := c.etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{op}}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// Whatever is broken, an instance tells the same problem over gRPC and at /readyz, with
+// since when it is and what to do; even if no caller asks it for IDs.
+func TestTellsItsProblems(t *testing.T) {
+	damage := func(key string) func(*cluster, *instance) {
+		return func(c *cluster, _ *instance) { c.put(key, "garbage") }
+	}
+	journals := t.TempDir()
+	for _, test := range []struct {
+		name   string
+		change func(*room.Config)
+		hurt   func(c *cluster, i *instance)
+		kind   string
+		says   []string
+	}{
+		{"halted", nil, func(c *cluster, _ *instance) {
+			if _, err := c.admin.Halt(bg, "ann", "tonight's restore"); err != nil {
+				c.Fatal(err)
+			}
+		}, problem.KindHalted, []string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
+		{"etcd away", nil, func(c *cluster, _ *instance) { c.etcd.Stop() }, problem.KindEtcdAway,
+			[]string{"instance a/a1 does not reach etcd, and leases nothing: etcd at ", "Check the network"}},
+		{"etcd full", nil, func(c *cluster, _ *instance) { c.etcd.NoSpace(c, true) }, problem.KindEtcdFull,
+			[]string{"etcd is full, and takes no writes: nothing is leased. Since 2", "Next: `etcdctl alarm disarm`"}},
+		{"no range", nil, func(c *cluster, _ *instance) {
+			c.change(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}})
+		}, problem.KindNoRange, []string{"room a has no range in layout 2, and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},
+		{"journal", func(cfg *room.Config) { cfg.Journal = filepath.Join(journals, "j") }, func(c *cluster, i *instance) {
+			if err := os.RemoveAll(filepath.Join(journals, "j")); err != nil {
+				c.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(journals, "j"), nil, 0o600); err != nil {
+				c.Fatal(err)
+			}
+		}, problem.KindJournal, []string{"instance a/a1 leases nothing: its journal " + journals}},
+		{"unconfirmed", func(cfg *room.Config) { cfg.RequireJournal = true }, func(*cluster, *instance) {}, problem.KindUnconfirmed,
+			[]string{"instance a/a1 started without its journal, which is required, and leases nothing. Since 2", "Next: `march instance confirm a a1`"}},
+		{"beat", nil, damage("beat"), problem.KindUnreadable, []string{
+			"key /march/default/beat: not a value of this program", "; it stops all leasing, in every room, and every change by a console. Since 2", "delete the key"}},
+		{"identity", nil, damage("identity"), problem.KindUnreadable, []string{"key /march/default/identity: ", "Put the value of a backup back"}},
+		{"epoch", nil, damage("epoch"), problem.KindUnreadable, []string{"key /march/default/epoch: ", "; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
+		{"layout", nil, damage("layout"), problem.KindUnreadable, []string{"key /march/default/layout: ", "Next: `march recover`"}},
+		{"its history", nil, damage("layouts/0000000000000000001"), problem.KindUnreadable, []string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
+		{"settings", nil, damage("settings"), problem.KindUnreadable, []string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
+		{"registration", nil, damage("rooms/a/a1"), problem.KindUnreadable, []string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, halves())
+			c.tag(nil, "order")
+			if test.name == "unconfirmed" { // in an empty store there is nothing to confirm
+				first := c.start("b", "b1", nil)
+				first.mustNext("order")
+			}
+			began := time.Now().Add(-time.Second)
+			a := c.launch("a", "a1", test.change)
+			a.await("it answers", func() bool { code, _ := a.get("/readyz"); return code != 0 })
+			if test.name != "unconfirmed" {
+				a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+				if _, body := a.get("/readyz?verbose"); len(a.wrong()) > 0 || strings.Contains(body, "[!]") {
+					t.Errorf("at first: %v\n%s", a.wrong(), body)
+				}
+			}
+			test.hurt(c, a)
+			var told *marchv1.Problem
+			a.await("it tells", func() bool {
+				for _, p := range a.wrong() {
+					if p.GetKind() == test.kind {
+						told = p
+					}
+				}
+				return told != nil
+			})
+			if line := problem.Line(told); !contains(line, test.says...) {
+				t.Errorf("it says %s, without one of %q", line, test.says)
+			}
+			if at := told.GetSince().AsTime(); at.Before(began) || at.After(time.Now()) {
+				t.Errorf("since %v", told.GetSince())
+			}
+			a.await("/readyz shows the same", func() bool {
+				_, body := a.get("/readyz?verbose")
+				list := a.wrong()
+				for _, p := range list {
+					if !strings.Contains(body, "[!]"+problem.Line(p)+"\n") {
+						return false
+					}
+				}
+				return len(list) > 0 && strings.Count(body, "[!]") == len(list)
+			})
+		})
+	}
+}
+
+// An instance that issues nothing says so besides why; it says nothing any longer when
+// that has ended.
+func TestTellsThatItIsNotReady(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 20 }, "order")
+	a := c.start("a", "a1", nil)
+	a.mustNext("order")
+	c.put("beat", "garbage")
+	for {
+		if _, err := a.next("order"); err != nil {
+			break
+		}
+	}
+	a.await("not ready", func() bool {
+		code, body := a.get("/readyz")
+		return code == http.StatusServiceUnavailable && contains(body, "[!]instance a/a1 is not ready: it holds no IDs. Since 2", "[!]key /march/default/beat: ")
+	})
+	c.put("beat", "")
+	a.await("ready", func() bool { _, err := a.next("order"); return err == nil && len(a.wrong()) == 0 })
+}

@@ -1,0 +1,131 @@
+package room
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/crash"
+)
+
+// counted is a chain of a tag, and what is counted and known beside it.
+type tagChain struct {
+	*allocator.Chain
+	asked  atomic.Int64 // requests for IDs of it, whatever became of them
+	space  atomic.Pointer[space]
+	growth growth
+	final  atomic.Pointer[totals] // its last, set when it is removed
+	seen   totals                 // as the tour saw it last; guarded by tour
+	shown  int64                  // the number of the first scrape that may show it, 0 for none yet; guarded by tour
+}
+
+// space is the IDs that a tag has.
+type space struct{ start, limit int64 }
+
+// totals are what only grows: of one chain, or of many together.
+type totals struct{ asked, issued, dropped, refills, waits int64 }
+
+func (t *totals) add(o totals) {
+	t.asked, t.issued, t.dropped = t.asked+o.asked, t.issued+o.issued, t.dropped+o.dropped
+	t.refills, t.waits = t.refills+o.refills, t.waits+o.waits
+}
+
+func (t totals) minus(o totals) totals {
+	return totals{t.asked - o.asked, t.issued - o.issued, t.dropped - o.dropped, t.refills - o.refills, t.waits - o.waits}
+}
+
+// totals returns c's, where s is its status.
+func (c *tagChain) totals(s allocator.Status) totals {
+	if final := c.final.Load(); final != nil {
+		return *final
+	}
+	return totals{asked: c.asked.Load(), issued: s.Issued, dropped: s.Dropped, refills: s.Refills, waits: s.Waits}
+}
+
+// used returns how much of the tag's IDs lies below the mark as this instance
+// saw it last, 0 to 1.
+func (c *tagChain) used(s allocator.Status) float64 {
+	all := c.space.Load()
+	if all == nil {
+		return 0
+	}
+	return allocator.Used(all.start, all.limit, s.Last+1)
+}
+
+// lasts returns after how many seconds the mark reaches the tag's limit, should
+// it go on as lately; infinity where that is not in sight.
+func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
+	all := c.space.Load()
+	if all == nil {
+		return math.Inf(1)
+	}
+	return float64(max(all.limit-s.Last-1, 0)) / c.growth.rate(now, s.Last)
+}
+
+// growth measures how fast a tag's mark rises: over all instances of the room,
+// as seen from the segments of one. It looks back an hour, or two, and says
+// nothing before it has looked for ten minutes: a chain's first segments come in
+// quick succession and last for long.
+type growth struct {
+	sync.Mutex
+	from, next sample
+}
+
+// sample is a mark's height at some time, in Unix seconds: a room has two for
+// each tag in memory.
+type sample struct{ time, last int64 }
+
+const (
+	growthWindow = time.Hour
+	growthLeast  = 10 * time.Minute
+)
+
+// note takes note of a segment that was leased, by its last ID.
+func (g *growth) note(now time.Time, last int64) {
+	g.Lock()
+	defer g.Unlock()
+	switch at := (sample{now.Unix(), last}); {
+	case g.from.time == 0:
+		g.from, g.next = at, at
+	case at.time-g.next.time >= int64(growthWindow/time.Second):
+		g.from, g.next = g.next, at
+	}
+}
+
+// rate returns by how much the mark rose per second.
+func (g *growth) rate(now time.Time, last int64) float64 {
+	g.Lock()
+	defer g.Unlock()
+	since := now.Unix() - g.from.time
+	if g.from.time == 0 || since < int64(growthLeast/time.Second) {
+		return 0
+	}
+	return float64(max(last-g.from.last, 0)) / float64(since)
+}
+
+// refills is the source of a chain: the ledger's, with what is told of each
+// lease.
+type meteredSource struct {
+	allocator.Source
+	server *Server
+	tag    allocator.Tag
+	growth *growth
+}
+
+// Lease implements allocator.Source.
+func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
+	ctx, end := r.server.span(ctx, "room.refill", r.tag)
+	seg, err := r.Source.Lease(ctx, n)
+	end(err)
+	if err == nil {
+		crash.Here(crash.BeforeUse)
+		r.growth.note(time.Now(), seg.Last())
+	}
+	if r.server.metrics != nil {
+		r.server.metrics.refilled(err)
+	}
+	return seg, err
+}

@@ -1,0 +1,217 @@
+package room
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// tour goes round all chains, a few at a time: it looks after each, and adds up
+// what they are together. A room may have a million chains, so nothing that a
+// caller waits for walks over all of them, and nothing that runs every second.
+//
+// Where there are at most fewChains, what is asked of the tour is true at that
+// moment. Beyond that it is what the last round found, 10 s ago at most; only
+// the totals of what was issued are always true (Server.issued).
+type tour struct {
+	sync.Mutex
+	at    allocator.Tag // the chain that was looked at last in the present round; empty: it begins
+	round round         // the present one
+	last  round         // the one before it, which is whole
+	sum   totals        // of all chains as they were seen last, those that were removed included
+	own   *own          // of the metrics, nil for none
+}
+
+const (
+	tourEvery = 100 * time.Millisecond
+	// fewChains are gone round in a second, more in up to ten.
+	fewChains = 10_000
+	// tourStep is how many chains are looked at under the lock at once.
+	tourStep = 256
+)
+
+// round is what a tour found.
+type round struct {
+	held    int64
+	free    bool              // a chain without a gate holds an ID
+	gated   allocator.Segment // of the newest layout that a chain with a gate holds, empty for none
+	busy    bool              // a tag is in use that is not at its limit
+	longest time.Duration     // the most of such chains
+	reserve time.Duration     // the least of the chains in use
+	scarce  allocator.Tag     // the tag of that chain; empty when none is in use
+	others  state             // of the chains without series of their own
+	rising  []seen            // of those the busiest, as many as there are series free
+	gave    bool              // its end gave chains series of their own: they are among the others still
+}
+
+func newRound() round {
+	return round{others: state{reserve: allocator.LongestReserve.Seconds(), lasts: math.Inf(1)}}
+}
+
+// add adds a chain to a round.
+func (r *round) add(s seen) {
+	r.held += s.status.Held
+	if s.status.Held > 0 {
+		if s.chain.Gated() {
+			for _, seg := range s.chain.Segments() {
+				if seg.Version > r.gated.Version {
+					r.gated = seg
+				}
+			}
+		} else {
+			r.free = true
+		}
+	}
+	if s.status.Peak > 0 && (s.status.Held > 0 || allocator.KindOf(s.status.Failure) != allocator.Exhausted) {
+		r.busy = true
+		if s.status.Held > 0 {
+			r.longest = max(r.longest, s.status.Lasts)
+		}
+	}
+	if s.status.Peak > 0 && (r.scarce == "" || s.status.Lasts < r.reserve) {
+		r.reserve, r.scarce = s.status.Lasts, s.tag
+	}
+}
+
+// addOther adds a chain to those without series of their own. One that never
+// held an ID has no reserve that could be low.
+func (r *round) addOther(s seen, now time.Time, free int) {
+	r.others.held += s.status.Held
+	r.others.step += s.status.Target
+	if s.status.Refills > 0 {
+		r.others.reserve = min(r.others.reserve, s.status.Lasts.Seconds())
+	}
+	r.others.used = max(r.others.used, s.chain.used(s.status))
+	r.others.lasts = min(r.others.lasts, s.chain.lasts(s.status, now))
+	if free == 0 {
+		return
+	}
+	if r.rising = append(r.rising, s); len(r.rising) > 2*free {
+		r.cut(free)
+	}
+}
+
+// cut leaves the n busiest of those that rise.
+func (r *round) cut(n int) {
+	slices.SortFunc(r.rising, func(a, b seen) int {
+		return cmp.Or(cmp.Compare(b.status.Peak, a.status.Peak), cmp.Compare(a.tag, b.tag))
+	})
+	r.rising = slices.Delete(r.rising, min(n, len(r.rising)), len(r.rising))
+}
+
+// see takes note of a chain. The lock is held.
+func (t *tour) see(c tagged, status allocator.Status) seen {
+	s := seen{c, status, c.chain.totals(status)}
+	t.sum.add(s.totals.minus(c.chain.seen))
+	c.chain.seen = s.totals
+	return s
+}
+
+// finish takes note of a chain that was removed: its totals change no more.
+func (t *tour) finish(c *tagChain) {
+	t.Lock()
+	defer t.Unlock()
+	final := c.totals(c.Status())
+	c.final.Store(&final)
+	t.sum.add(final.minus(c.seen))
+	c.seen = final
+}
+
+// totals returns those of all chains.
+func (t *tour) totals() totals {
+	t.Lock()
+	defer t.Unlock()
+	return t.sum
+}
+
+// visit calls care for up to n more chains, to the end of the round. It calls care without
+// the lock.
+func (s *Server) visit(n int, care func(tagged)) {
+	t := &s.chains.tour
+	list := make([]tagged, 0, tourStep)
+	for ; n > 0; n -= tourStep {
+		t.Lock()
+		if t.at == "" {
+			t.round = newRound()
+		}
+		list = s.chains.page(t.at, min(n, tourStep), list[:0])
+		now := time.Now()
+		for _, c := range list {
+			found := t.see(c, s.statusOf(c.chain.Chain))
+			t.round.add(found)
+			if !t.own.has(c.chain) {
+				t.round.addOther(found, now, t.own.free())
+			}
+		}
+		over := len(list) < min(n, tourStep)
+		t.at = lastTag(list)
+		if over {
+			t.own.give(&t.round)
+			t.last, t.at = t.round, ""
+		}
+		t.Unlock()
+		for _, c := range list {
+			if care != nil {
+				care(c)
+			}
+		}
+		if over {
+			return
+		}
+	}
+}
+
+// look returns the last round: where there are few chains, one from now.
+func (s *Server) look() round {
+	t := &s.chains.tour
+	if s.chains.len() <= fewChains {
+		t.Lock()
+		t.at = "" // anew
+		t.Unlock()
+		s.visit(2*fewChains, nil)
+	}
+	t.Lock()
+	defer t.Unlock()
+	return t.last
+}
+
+// sweep looks after all chains until ctx ends: it measures their rates, refills
+// those that are too slow to look at themselves, and drops those unused for long.
+func (s *Server) sweep(ctx context.Context) error {
+	ticker := time.NewTicker(tourEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		n := s.chains.len()
+		s.visit(max(min(n, fewChains)/10, n/100)+1, func(c tagged) {
+			if c.chain.Observe() >= s.cfg.IdleAfter && c.chain.CloseUnused(s.cfg.IdleAfter) {
+				s.chains.remove(c.tag, c.chain)
+			}
+		})
+	}
+}
+
+// may reports whether any chain holds an ID that may be issued: a chain with a gate
+// may issue those of a segment that is open.
+func (s *Server) may(r round) bool { return r.free || r.gated.Count > 0 && s.open(r.gated) }
+
+// total is what all chains of an instance are together.
+type total struct {
+	issued, held, tags int64
+	reserve            time.Duration // the least of the chains in use
+	scarce             allocator.Tag // the tag of that chain; empty when none is in use
+}
+
+func (s *Server) total() total {
+	r := s.look()
+	return total{issued: s.issued.Load(), held: r.held, tags: int64(s.chains.len()), reserve: r.reserve, scarce: r.scarce}
+}

@@ -1,0 +1,64 @@
+package room
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// turns bounds how many streams answer at the same moment.
+//
+// Each stream has a goroutine, and a stream that is sent requests without end
+// can always run. Go's scheduler gives each of them its turn before the
+// goroutines of a unary call, which needs several: beside 500 eager streams a
+// call took 2 s. So streams beyond free wait here, where no processor is
+// busy with them, and processors are left for everything else.
+//
+// A stream takes its turn for one answer. It may block in it: its tag has to be
+// leased, or its client does not read. So a turn ends after longestTurn in any
+// case, and the stream answers on without one.
+type turns struct {
+	free chan struct{} // holds a token for each turn that is taken
+	busy atomic.Int32  // streams that answer, or wait for their turn
+}
+
+// longestTurn is more than an answer takes by far.
+const longestTurn = time.Millisecond
+
+func newTurns(most int) *turns { return &turns{free: make(chan struct{}, most)} }
+
+// pass is one stream's way to its turns.
+type pass struct {
+	turns *turns
+	timer *time.Timer // ends the turn; nil before the first that is waited for
+	held  bool        // the present turn was waited for
+}
+
+// take waits for a turn, if so many streams are busy.
+func (p *pass) take(ctx context.Context) {
+	if int(p.turns.busy.Add(1)) <= cap(p.turns.free) {
+		return
+	}
+	select {
+	case p.turns.free <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	p.held = true
+	if p.timer == nil {
+		p.timer = time.AfterFunc(longestTurn, func() { <-p.turns.free })
+	} else {
+		p.timer.Reset(longestTurn)
+	}
+}
+
+// end ends the turn.
+func (p *pass) end() {
+	p.turns.busy.Add(-1)
+	if p.held {
+		p.held = false
+		if p.timer.Stop() {
+			<-p.turns.free
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package room_test
+
+import (
+	"net/http"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// TestRequiredJournal: where the cluster requires journals, a new cluster's first
+// instance comes up by itself, with its tags warmed. One that starts later without a
+// journal says why it issues nothing, until an operator confirms it.
+func TestRequiredJournal(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	if _, err := c.admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	warm := func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} }
+	a := c.start("a", "a1", warm)
+	mine := &issued{TB: t, room: "a", tag: "order"}
+	for range 3_000 {
+		mine.addID(a.mustNext("order"))
+	}
+	a.stop()
+	if err := a.wait(); err != nil {
+		t.Error(err)
+	}
+	late := c.launch("a", "a2", nil)
+	late.await("registered", func() bool { return c.registered("a", "a2") != nil })
+	var err error
+	late.await("answering", func() bool {
+		_, err = late.next("order")
+		code, _ := reason(err)
+		return code != codes.Unavailable
+	})
+	if code, info := reason(err); code != codes.FailedPrecondition || info.GetReason() != allocator.Refused.Error() ||
+		!contains(err.Error(), "a/a2 started without its journal", "`march instance confirm a a2`", "`march recover`") {
+		t.Errorf("without its journal: %v", err)
+	}
+	if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable || !contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+	client := marchv1.NewRoomServiceClient(late.conn)
+	if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil || !contains(r.GetStatus().GetNotReady(), "march instance confirm") {
+		t.Errorf("status: %+v, %v", r, err)
+	}
+	if err := c.admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	late.await("issuing", func() bool {
+		id, err := late.next("order")
+		if err == nil {
+			mine.addID(id)
+		}
+		return err == nil
+	})
+}

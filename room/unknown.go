@@ -1,0 +1,179 @@
+package room
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
+)
+
+// The names of the room's limits, as flags and metrics have them.
+const (
+	maxBusyStreams = "busy-streams"
+	maxUnknownTags = "unknown-tags"
+)
+
+// unknown remembers tags that do not exist, and how many of them each caller
+// asked for. Such a tag costs a read of etcd when it is first asked for, and none
+// for a while after it; a tag that is created is read at once all the same, as
+// the ledger's watch tells of it.
+//
+// A caller may have so many names read a minute, and all callers together ten
+// times as many. Beyond that a tag that is not in memory is not read. Only a
+// caller that has asked for no unknown tag lately is not held to what all
+// together asked for: it gets its cold tags, however many others guess.
+//
+// Refused calls, and calls for a name that a caller asks for again and again, are
+// answered slowly: they would otherwise cost as much as good calls.
+type unknown struct {
+	limit *observe.Limit
+	mu    struct {
+		sync.Mutex
+		tags    map[allocator.Tag]time.Time // until when to believe it; zero: it has changed, and may exist
+		heard   int                         // tags that were heard to have changed
+		callers map[netip.Addr]*window
+		all     window
+	}
+}
+
+// window counts names that do not exist, over a minute.
+type window struct {
+	began   time.Time
+	reads   int64 // of etcd
+	answers int64
+}
+
+const (
+	unknownFor    = 10 * time.Second
+	unknownWindow = time.Minute
+	slowly        = time.Second
+	// The memory is bounded, too. When it is full it begins anew.
+	maxUnknown        = 10_000
+	maxUnknownCallers = 10_000
+	// Both are factors of the number of names that one caller may have read: how many
+	// names all callers may, and how many answers one caller gets without delay.
+	unknownOfAll   = 10
+	unknownAnswers = 10
+)
+
+func (u *unknown) init(limit *observe.Limit) {
+	u.limit = limit
+	u.mu.tags = make(map[allocator.Tag]time.Time)
+	u.mu.callers = make(map[netip.Addr]*window)
+}
+
+// at begins a new window where the present one is over by now.
+func (w *window) at(now time.Time) *window {
+	if now.Sub(w.began) >= unknownWindow {
+		*w = window{began: now}
+	}
+	return w
+}
+
+// ask returns nil where a caller may have a tag read, NotFound where it is known
+// not to exist, and TooMany where the caller asked for too many that do not.
+func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
+	late, err := u.look(serve.Caller(ctx), tag, time.Now())
+	if !late {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(slowly):
+	}
+	if u.hasChanged(tag) {
+		return nil
+	}
+	return err
+}
+
+// look is ask without the delay. late asks for that.
+func (u *unknown) look(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	until, known := u.mu.tags[tag]
+	if known && until.IsZero() {
+		return false, nil
+	}
+	own, most := u.window(caller, now), u.limit.Most()
+	switch {
+	case known && now.Before(until):
+		own.answers++
+		return own.answers > unknownAnswers*most, ledger.UnknownTag(tag)
+	case own.reads >= most:
+		return true, u.limit.Refuse("tags that do not exist were asked for by one caller in a minute")
+	case own.reads > 0 && u.mu.all.at(now).reads >= unknownOfAll*most:
+		return true, u.limit.Refuse("tags that do not exist were asked for by all callers in a minute")
+	}
+	return false, nil
+}
+
+// window returns a caller's. The lock is held.
+func (u *unknown) window(caller netip.Addr, now time.Time) *window {
+	w := u.mu.callers[caller]
+	if w == nil {
+		if len(u.mu.callers) >= maxUnknownCallers {
+			clear(u.mu.callers)
+		}
+		w = &window{}
+		u.mu.callers[caller] = w
+	}
+	return w.at(now)
+}
+
+// hasChanged reports whether a tag may exist by now.
+func (u *unknown) hasChanged(tag allocator.Tag) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	until, known := u.mu.tags[tag]
+	return known && until.IsZero()
+}
+
+// add remembers that a tag does not exist, as a caller had it read, unless a
+// change of a tag was heard of since heard: it may have been created meanwhile.
+func (u *unknown) add(caller netip.Addr, tag allocator.Tag, now time.Time, heard int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	own := u.window(caller, now)
+	own.reads++
+	own.answers++
+	u.mu.all.at(now).reads++
+	if u.mu.heard == heard {
+		u.set(tag, now.Add(unknownFor))
+	}
+}
+
+// set remembers a tag. The lock is held.
+func (u *unknown) set(tag allocator.Tag, until time.Time) {
+	if len(u.mu.tags) >= maxUnknown {
+		clear(u.mu.tags)
+	}
+	u.mu.tags[tag] = until
+}
+
+// changes returns how many changes of tags were heard of.
+func (u *unknown) changes() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.heard
+}
+
+// changed takes note that a tag was created, changed or deleted.
+func (u *unknown) changed(tag allocator.Tag) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.set(tag, time.Time{})
+	u.mu.heard++
+}
+
+// found forgets a tag that is in memory now.
+func (u *unknown) found(tag allocator.Tag) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.mu.tags, tag)
+}

@@ -1,0 +1,88 @@
+package room_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room"
+)
+
+// Each name of a tag that does not exist cost etcd a read, and 2,000 callers of
+// such names took a good caller's p99 from 5 to 138 ms.
+func TestUnknownTags(t *testing.T) {
+	const most = 5
+	u := room.NewUnknown(most)
+	now := time.Unix(1e9, 0)
+	caller := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+	reads, name := 0, 0
+	// guess asks for a name that was not asked for before.
+	guess := func(who netip.Addr) error {
+		name++
+		tag := allocator.Tag(fmt.Sprint("t", name))
+		late, err := u.Look(who, tag, now)
+		if late != (err != nil) {
+			t.Fatalf("%v is late: %v", err, late)
+		}
+		if err == nil {
+			reads++
+			u.Add(who, tag, now)
+		}
+		return err
+	}
+	for i := range most + 3 {
+		err := guess(caller(1))
+		if refused := i >= most; refused != errors.Is(err, allocator.TooMany) ||
+			refused && !strings.Contains(err.Error(), "allowed: 5 (--max-unknown-tags)") {
+			t.Errorf("name %d of one caller: %v", i+1, err)
+		}
+	}
+	// Many callers: one read each, and beyond that so many together.
+	const callers = 2000
+	for range 20 {
+		for i := range callers {
+			_ = guess(caller(10 + i))
+		}
+	}
+	if reads < callers || reads > callers+most*10+most {
+		t.Errorf("%d callers cost %d reads in a minute", callers, reads)
+	}
+	if err := guess(caller(9999)); err != nil {
+		t.Errorf("a caller that asked for no unknown tag before: %v", err)
+	}
+	// A tag that is created is read at once, for any caller.
+	_, err := u.Look(caller(1), "new", now)
+	if !errors.Is(err, allocator.TooMany) {
+		t.Errorf("beyond the limit: %v", err)
+	}
+	u.Changed("new")
+	if _, err := u.Look(caller(1), "new", now); err != nil {
+		t.Errorf("a tag that was created: %v", err)
+	}
+	// What was read is known for a while, also to callers beyond their limit.
+	now = now.Add(time.Minute)
+	if err := guess(caller(1)); err != nil {
+		t.Errorf("a minute later: %v", err)
+	}
+	known := allocator.Tag(fmt.Sprint("t", name))
+	for i := range 60 {
+		late, err := u.Look(caller(2), known, now)
+		if !errors.Is(err, allocator.NotFound) || late != (i >= 10*most) {
+			t.Fatalf("answer %d of one name: %v, late %v", i+1, err, late)
+		}
+	}
+	now = now.Add(10 * time.Second)
+	if _, err := u.Look(caller(3), known, now); err != nil {
+		t.Errorf("10 s later it may be read again: %v", err)
+	}
+	for i := range 50_000 {
+		u.Add(caller(i), allocator.Tag(fmt.Sprint("x", i)), now)
+	}
+	if tags, callers := u.Size(); tags > 10_000 || callers > 10_000 {
+		t.Errorf("%d tags and %d callers are remembered", tags, callers)
+	}
+}
