@@ -36,15 +36,12 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 // are none, as it ends at once, the moves stay: how many of them were made is told of
 // it. layout is the present one; problem says why it cannot be used, empty where it can.
 func abort(m *record.Migration, by string, layout allocator.Layout, problem string) error {
-	stands := m.From
-	if m.Reached > 0 {
-		stands = m.Moves[m.Reached-1].Layout
-	}
+	stands := m.Stands()
 	var back plan.Plan
 	switch {
 	case problem != "":
 	case !layout.Equal(stands):
-		problem = fmt.Sprintf("the layout is version %d, which is not the one that the migration made last", layout.Version)
+		problem = replaced(layout)
 	case m.Abort && m.Error == "":
 		return allocator.Errorf(allocator.Refused, "migration %s is being aborted already", m.ID)
 	case m.Abort:
@@ -55,17 +52,30 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 			problem = err.Error()
 		}
 	}
+	m.Note("aborted by " + by)
+	if problem != "" {
+		endHere(m, problem)
+		return nil
+	}
 	m.Abort, m.State = true, record.Running
 	m.Fail("")
-	m.Note("aborted by " + by)
 	switch {
-	case problem != "":
-		m.State, m.NoWayBack = record.Aborted, problem
-		m.Note("ended where it stands, as there is no way back: " + problem)
 	case m.Reached == 0:
 		m.State = record.Aborted
 	default:
 		m.Moves = append(m.Moves[:m.Reached:m.Reached], movesOf(back)...)
 	}
 	return nil
+}
+
+// endHere ends a migration where it stands, as there is no way on or back.
+func endHere(m *record.Migration, why string) {
+	m.Fail("")
+	m.Abort, m.State, m.NoWayBack = true, record.Aborted, why
+	m.Note("ended where it stands, as there is no way back: " + why)
+}
+
+// replaced says why no move of a migration can be made, or undone, under a layout.
+func replaced(layout allocator.Layout) string {
+	return fmt.Sprintf("the layout is version %d, which is not the one that the migration made last: a recover or an operator replaced it", layout.Version)
 }

@@ -64,18 +64,48 @@ func (s *Server) drive(ctx context.Context) {
 // It reports whether there is one.
 func (s *Server) step(ctx context.Context) (active bool, err error) {
 	m, active, err := s.ledger.ActiveMigration(ctx)
-	if err != nil || !active || m.State == record.Paused {
-		if err == nil {
-			s.metrics.underWay(m)
-		}
+	if err != nil {
 		return active, err
 	}
 	s.metrics.underWay(m)
+	if !active {
+		return false, nil
+	}
+	if ended, err := s.endReplaced(ctx, m); ended || err != nil {
+		return true, err
+	}
+	if m.State == record.Paused {
+		return true, nil
+	}
 	moved, err := s.advance(ctx, m)
 	if moved {
 		return true, nil
 	}
 	return true, s.settle(ctx, m, err)
+}
+
+// endReplaced ends a migration where it stands, if the layout is no longer the one that
+// its last move made: a recover, or an operator by hand, put another in force, so no move
+// of it can be made ever again. It reports whether it did.
+func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended bool, err error) {
+	if known, _ := s.ledger.Layout(); known.Layout.Equal(m.Stands()) {
+		return false, nil
+	}
+	now, err := s.ledger.Refresh(ctx)
+	if err != nil || now.Layout.Equal(m.Stands()) {
+		return false, nil // what else keeps it from going on, advance tells
+	}
+	// The moves change the layout together with the migration. So where m is still as it
+	// was read before the layout, none of them made this one.
+	m, err = s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
+		endHere(m, replaced(now.Layout))
+		return nil
+	})
+	if err == nil {
+		s.ended(m)
+		s.metrics.underWay(record.Migration{})
+	}
+	return err == nil, err
 }
 
 // advance makes the next move of a migration, or ends it, where nothing is to be

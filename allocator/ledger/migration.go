@@ -184,12 +184,9 @@ func (l *Ledger) MakeMove(ctx context.Context, m record.Migration, epoch store.K
 	}
 	next := m.Clone()
 	move := &next.Moves[next.Reached]
-	before := m.From
-	if m.Reached > 0 {
-		before = m.Moves[m.Reached-1].Layout
-	}
+	before := m.Stands()
 	if !from.Layout.Equal(before) {
-		return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d, not the one that move %d of migration %s begins with: `march migrate abort` ends the migration where it stands", from.Layout.Version, m.Reached+1, m.ID)
+		return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d, not the one that move %d of migration %s begins with: a console ends the migration where it stands", from.Layout.Version, m.Reached+1, m.ID)
 	}
 	move.Made, move.Layout.Version = l.now(), from.Layout.Version+1
 	next.Reached++

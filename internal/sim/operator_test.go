@@ -2,7 +2,6 @@ package sim_test
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -202,8 +201,7 @@ func (w *world) agree(tag allocator.Tag) {
 	}
 }
 
-// migrationsEnded reports whether none is under way. It resumes one that is
-// paused, and aborts one that a recover left in conflict with the layout in force.
+// migrationsEnded reports whether none is under way. It resumes one that is paused.
 func (w *world) migrationsEnded() bool {
 	ctx := context.Background()
 	m, active, err := w.admin.ActiveMigration(ctx)
@@ -215,13 +213,6 @@ func (w *world) migrationsEnded() bool {
 			m.State = record.Running
 			return nil
 		})
-	}
-	if active && m.Error != "" && m.State == record.Running {
-		if p := pick(w.dice(fmt.Sprint("abort ", time.Since(w.began))), w.consoles).running(); p != nil {
-			_, err := p.console.AbortMigration(ctx, &marchv1.AbortMigrationRequest{})
-			w.log("--- %s: abort a migration that meets an error: %v", p.id, kind(err))
-			w.count("migrations aborted for their error", 1)
-		}
 	}
 	return !active
 }

@@ -86,6 +86,14 @@ func (m Migration) Waived(i Instance) bool {
 	})
 }
 
+// Stands returns the layout that the migration has reached.
+func (m Migration) Stands() allocator.Layout {
+	if m.Reached == 0 {
+		return m.From
+	}
+	return m.Moves[m.Reached-1].Layout
+}
+
 // Same reports whether two records of a migration are of one state of it.
 func (m Migration) Same(other Migration) bool { return m.KV.ModRevision == other.KV.ModRevision }
 
