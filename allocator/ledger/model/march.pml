@@ -40,6 +40,9 @@
 #ifndef CHANGES
 #define CHANGES 1	/* of the layout, in all lives of the store together */
 #endif
+#ifndef START
+#define START 0		/* the tag's start: no lease begins below it */
+#endif
 #ifndef RAISES
 #define RAISES 0	/* of a mark by an operator: skip, import */
 #endif
@@ -151,7 +154,13 @@ byte epochs;			/* ever made, in all lives: a random one is one more */
 #define LACKS(r) (ep[etcd.epoch].total - ep[EPOCH(etcd.stamp[r])].total)
 #endif
 #endif
-#define REACH(r) MIN(etcd.next[r] + LACKS(r) * SPAN, IDS)
+/* Leases that a restore took began at START or above, so a margin lies above it too. */
+#ifdef MUTANT_MARGIN_BELOW_START
+#define LOWEST(r) etcd.next[r]
+#else
+#define LOWEST(r) (LACKS(r) -> MAX(etcd.next[r], START) : etcd.next[r])
+#endif
+#define REACH(r) MIN(LOWEST(r) + LACKS(r) * SPAN, IDS)
 #define FLOOR MAX((MEMBER(A) -> REACH(A) : 0), (MEMBER(B) -> REACH(B) : 0))
 
 /* What an instance knows. */
@@ -625,7 +634,7 @@ proctype instance(byte i) {
 #ifdef MUTANT_RETRY_FORGETS
 		base = (in[i].retry -> 0 : base);
 #endif
-		base = MAX(base, in[i].floor);
+		base = MAX(MAX(base, START), in[i].floor);
 		select(n : 1 .. STEP);
 		cut(in[i].range);
 		compare(i, in[i].stamp, in[i].next, in[i].markStamp);

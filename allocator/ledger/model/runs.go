@@ -66,6 +66,8 @@ var runs = []run{
 
 	{holds, "margin", "an instance is left out, and the margin covers it, with a change of layout",
 		"SMALL NO_KILLS NO_RESENT IDS=4 RESTORES=1 MARGIN=1", 1628406, false, false},
+	{holds, "margin-start", "the same in one room, where the tag's start lies above its marks by as much as a margin",
+		"ONE_ROOM NO_KILLS NO_RESENT IDS=5 START=2 RESTORES=1 MARGIN=1", 177869, false, false},
 	{holds, "margin-journal", "the same in one room, where a name restarts without its journal",
 		"ONE_ROOM NO_KILLS NO_RESENT LOST_JOURNAL IDS=3 RESTORES=1 MARGIN=1", 2094112, true, false},
 	{holds, "margin-idle", "the same over two recovers, in between which the tag may stay idle",
@@ -128,6 +130,8 @@ var runs = []run{
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=1 RESTORES=1 MARGIN=1", 55563, false, false},
 	{mutant, "MARGIN_IN_IDS", "the margin is counted in IDs of the room, and not in the blocks that a lease may span",
 		"ROOM_MATES NO_KILLS NO_RESENT IDS=3 STEP=1 BOUNDARY=2 RESTORES=1 MARGIN=1 CHANGES=0", 472184, false, false},
+	{mutant, "MARGIN_BELOW_START", "the margin is added to a mark that lies below the tag's start, where leases begin",
+		"ONE_ROOM NO_KILLS NO_RESENT IDS=5 START=2 RESTORES=1 MARGIN=1", 95040, false, false},
 	{mutant, "LAST_MARGIN", "the floor adds the margin of the last recover, and not what the mark lacks of the total",
 		"ONE_ROOM EARLY NO_KILLS NO_RESENT LOST_JOURNAL IDS=1 RESTORES=1 RUNS=2 MARGIN=1", 624604, false, false},
 	{mutant, "JOURNAL_NOT_MISSED", "an instance that started without its journal answers for the incarnation before",
