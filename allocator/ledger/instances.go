@@ -39,7 +39,7 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]record.I
 		key := l.keys.Alive(r.Room, r.Name)
 		r.EpochKV, r.BeatKV = epoch, beats[key]
 		r.BeatKV.Key = key
-		r.Stale = r.Unreadable == nil && !isHalted && r.Epoch != inForce
+		r.Stale = r.Unreadable == nil && !isHalted && (r.Epoch != inForce.Epoch || r.Version < inForce.Layout)
 		r.Beat = r.Incarnation + string(r.BeatKV.Value)
 		var v record.Heartbeat // one that cannot be read is as good as none
 		if r.BeatKV.ModRevision != 0 && record.Decode(r.BeatKV, &v) == nil && v.Incarnation == r.Incarnation {
@@ -52,12 +52,11 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]record.I
 
 // epochOf returns the epoch that a key says is in force. While leasing is halted, or where
 // the key cannot be read, no layout changes, and no report is judged by it.
-func epochOf(kv store.KV) (epoch string, halted bool) {
-	var e record.Epoch
+func epochOf(kv store.KV) (e record.Epoch, halted bool) {
 	if err := record.Decode(kv, &e); err != nil || e.Halted != nil {
-		return "", true
+		return record.Epoch{}, true
 	}
-	return e.Epoch, false
+	return e, false
 }
 
 // ForgetSilent forgets an instance that a console counted as silent for long,

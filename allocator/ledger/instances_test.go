@@ -72,6 +72,13 @@ func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
 		t.Errorf("after the recover: %+v", stale)
 	}
 	p.hear()
+	// It registers under the new epoch before it has adopted that layout.
+	if err := p.Serve(bg, moved.Layout.Version); err != nil {
+		t.Fatal(err)
+	}
+	if i := c.one(); i.Epoch == stale.Epoch || !i.Stale || i.Reported() != 0 {
+		t.Errorf("registered under the new epoch: %+v", i)
+	}
 	record, _ := p.ledger.Layout()
 	if err := p.Serve(bg, record.Layout.Version); err != nil {
 		t.Fatal(err)

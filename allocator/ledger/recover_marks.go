@@ -289,7 +289,7 @@ func (r *recovery) begin(ctx context.Context) error {
 	r.mu.Unlock()
 	slices.Sort(answered.Incarnations)
 	beat := newBeat(status, r.l.now())
-	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
+	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, Layout: stored.Layout.Version, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
 	value := stored.Encode(randomHex())
 	txn := store.Txn{
 		If: []store.Cond{

@@ -116,6 +116,11 @@ var edits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/floor.go",
+		From: `if m.Total < s.total {`,
+		To:   `if m.Total < s.total && !mutant("margin-below-start") {`,
+	},
+	{
+		File: "allocator/ledger/floor.go",
 		From: `if margin == 0 || largestStep == 0 {`,
 		To:   `if margin == 0 || largestStep == 0 || mutant("floor-without-margin") {`,
 	},
@@ -351,8 +356,8 @@ var edits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/instances.go",
-		From: `!isHalted && r.Epoch != inForce`,
-		To:   `!isHalted && r.Epoch != inForce && !mutant("old-report")`,
+		From: `(r.Epoch != inForce.Epoch || r.Version < inForce.Layout)`,
+		To:   `(r.Epoch != inForce.Epoch && !mutant("old-report") || r.Version < inForce.Layout && !mutant("report-before-recover"))`,
 	},
 	{
 		File: "allocator/ledger/unconfirmed.go",

@@ -27,6 +27,8 @@ var mistakes = []mistake{
 	{name: "stale-floor", what: "the floor is read without the condition on the layout, and counts though the snapshot was stale", with: "stale read"},
 	{name: "floor-of-present-rooms", what: "a room's mark does not count any longer when the room has left the layout"},
 	{name: "floor-without-margin", what: "the floor leaves out what a mark lacks of the epoch's margin total", with: "backup and restore"},
+	{name: "margin-below-start", what: "the margin is added to a mark that lies below the tag's start and skip, where leases begin", pkg: "./allocator/ledger", test: "TestMarginLiesAboveSkips",
+		because: "a tag would have to be skipped far above its marks, a backup taken before its next lease, and its room left out"},
 	{name: "absent-has-total", what: "a mark that is absent counts with the epoch's margin total", pkg: "./allocator/ledger", test: "TestFloorOfANewTag",
 		because: "a room whose mark is absent would have to have leased of a new tag in a history that was lost, and to be left out, before any other room leased more"},
 	{name: "retry-forgets-mark", what: "after a refusal the base is made without the mark's next"},
@@ -56,6 +58,8 @@ var mistakes = []mistake{
 
 	// Going back in time.
 	{name: "old-report", what: "a report that a restore brought back lets a migration go on", with: "backup and restore"},
+	{name: "report-before-recover", what: "a report of a layout from before the recover counts, where the instance registered since", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
+		because: "a recover has to take residues from a room, and a migration to give them away, before the instance adopts the recover's layout: one seed in a thousand has that"},
 	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, so that the mark lacks none", with: "backup and restore"},
 	{name: "no-margin", what: "a recover adds no margin to the epoch's total", with: "backup and restore"},
 	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease", with: "restore with answers under way"},

@@ -55,6 +55,9 @@ type Epoch struct {
 	// MarginTotal is the margin of all recovers so far, in steps. In a halt it is the
 	// total of the epoch that the halt stopped.
 	MarginTotal int64 `json:"margin_total,string,omitempty"`
+	// Layout is the version of the layout that the recover put in force with the epoch; 0
+	// in the first epoch of a cluster.
+	Layout int64 `json:"layout,string,omitempty"`
 	// Ended names the halt that the epoch ended; nil in the first epoch of a cluster.
 	Ended  *EndedHalt `json:"ended,omitempty"`
 	Halted *Halt      `json:"halted,omitempty"`

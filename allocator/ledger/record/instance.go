@@ -29,9 +29,9 @@ type Instance struct {
 	// for as long as a console sees the same.
 	Beat string
 	// Epoch is the one under which the registration was written, empty where that was not
-	// known. Stale is set where another epoch is in force: a restore has brought an old
-	// registration back, or a recover began an epoch since. What it says of the layout is
-	// then no report.
+	// known. Stale is set where the instance has reported no layout of the epoch in force:
+	// a restore has brought an old registration back, or a recover began an epoch since, and
+	// the instance may still serve a layout from before it.
 	Epoch string
 	Stale bool
 	// Unconfirmed: it started without its journal, which is required, and leases
