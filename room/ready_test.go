@@ -49,6 +49,42 @@ func TestReadyWithoutSpace(t *testing.T) {
 	})
 }
 
+// An etcd that no lease can be made in says why on the way: another cluster's answers, or
+// it asks for a user that the instance was not given. The instance says so, is ready while
+// it has IDs, is not when they have run out, and is again when the etcd is mended.
+func TestReadyWhereEtcdRefuses(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		breaks func(c *cluster) (mend func())
+		says   []string
+	}{
+		"another cluster": {func(c *cluster) func() {
+			backup, data := c.etcd.Backup(c), c.etcd.CopyData(c)
+			c.etcd.Restore(c, backup, 0, "another")
+			return func() { c.etcd.PutBack(c, data, false) }
+		}, []string{"answered, but cluster", "--etcd"}},
+		"no credentials": {func(c *cluster) func() { return c.etcd.RequireCredentials(c) },
+			[]string{"--etcd-user", "--etcd-password-file"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, halves())
+			c.tag(nil, "order")
+			a := c.start("a", "a1", nil)
+			a.mustNext("order")
+			mend := test.breaks(c)
+			a.await("the last ID that it holds", func() bool { _, err := a.next("order"); return err != nil })
+			a.await("not ready", func() bool {
+				code, body := a.get("/readyz")
+				return code == http.StatusServiceUnavailable && contains(body, test.says...)
+			})
+			mend()
+			a.await("leases", func() bool { _, err := a.next("order"); return err == nil })
+			a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+		})
+	}
+}
+
 // With a ready-reserve an instance leaves before its IDs run out.
 func TestReadyReserve(t *testing.T) {
 	t.Parallel()
