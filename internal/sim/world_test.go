@@ -6,14 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -143,46 +140,6 @@ func (w *world) Errorf(format string, args ...any) {
 
 // Fatalf is Errorf: a run is always taken to its end.
 func (w *world) Fatalf(format string, args ...any) { w.Errorf(format, args...) }
-
-// log adds a line to the transcript, where there is one.
-func (w *world) log(format string, args ...any) {
-	if w.verbose == nil {
-		return
-	}
-	line := fmt.Sprintf("%12.9f %s", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if now := time.Now(); now != w.mu.instant {
-		w.print()
-		w.mu.instant = now
-	}
-	w.mu.lines = append(w.mu.lines, line)
-}
-
-// print prints the lines of the last instant, in an order that does not depend on
-// that of goroutines. The caller holds the lock.
-func (w *world) print() {
-	slices.Sort(w.mu.lines)
-	for _, line := range w.mu.lines {
-		w.verbose(line)
-	}
-	w.mu.lines = nil
-}
-
-// logger returns what a process logs with.
-func (w *world) logger(name string) hclog.Logger {
-	if w.verbose == nil || !*logs {
-		return nil
-	}
-	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: lineWriter(w.verbose), DisableTime: true})
-}
-
-type lineWriter func(string)
-
-func (f lineWriter) Write(p []byte) (int, error) {
-	f("             " + string(p[:len(p)-1]))
-	return len(p), nil
-}
 
 func (w *world) count(what string, n int) {
 	w.mu.Lock()
@@ -404,28 +361,3 @@ func (w *world) summary() map[string]int {
 	defer w.mu.Unlock()
 	return maps.Clone(w.mu.counts)
 }
-
-// silent is a listener to which nobody comes. serving is closed when it is first
-// listened to.
-type silent struct {
-	closed, serving chan struct{}
-	close, serve    sync.Once
-}
-
-func newSilent() *silent { return &silent{closed: make(chan struct{}), serving: make(chan struct{})} }
-
-// Accept implements net.Listener.
-func (s *silent) Accept() (net.Conn, error) {
-	s.serve.Do(func() { close(s.serving) })
-	<-s.closed
-	return nil, net.ErrClosed
-}
-
-// Close implements net.Listener.
-func (s *silent) Close() error {
-	s.close.Do(func() { close(s.closed) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (s *silent) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
