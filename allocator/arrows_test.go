@@ -9,7 +9,7 @@ import (
 // TestArrows holds packages to what they may depend on. The allocator has the
 // standard library only: what decides which IDs may be issued depends on no
 // network, no store and no one else's release. The client has no ledger, and by
-// it no etcd: neither is a matter of those who use it.
+// it no etcd: neither is a matter of its callers.
 func TestArrows(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {

@@ -331,7 +331,7 @@ func (c *Chain) wait(ctx context.Context, need, want int64) error {
 }
 
 // enlist returns nil and nil when the chain holds need IDs, nil and an error
-// when it will not soon, and otherwise adds the caller to those who wait and
+// when it will not soon, and otherwise adds the caller to those that wait and
 // returns the channel to wait on.
 func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, err error) {
 	c.mu.Lock()

@@ -44,7 +44,7 @@ func TestMigrateOwnHold(t *testing.T) {
 		said = said || strings.Contains(line.GetText(), "goes on without a/p, silent for at least")
 	}
 	if !said {
-		t.Errorf("the log does not name who was missing: %v", end.GetLog())
+		t.Errorf("the log does not name the missing instance: %v", end.GetLog())
 	}
 	w.holds(quarter(), 3)
 }

@@ -37,7 +37,7 @@ func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocato
 }
 
 // A restore that the beat does not show (it is gone, say, or the raft log has
-// grown past it) is seen by who was restarted with its journal: by the highest
+// grown past it) is seen by a process that starts again with its journal: by the highest
 // revision, by an epoch, by a mark.
 func TestJournalSeesARestore(t *testing.T) {
 	for _, bump := range []int64{0, 1_000_000_000} {

@@ -15,7 +15,7 @@ import (
 )
 
 // What an operator's hand, or another program, may do to epoch and layout:
-// nothing is leased, by who knew the layout before and by who did not, and
+// nothing is leased, by processes that knew the layout before and by others, and
 // Leasable says why, until it is repaired.
 func TestInvalidLayoutLeasesNothing(t *testing.T) {
 	swap := func(from, to string) func([]byte) []byte {

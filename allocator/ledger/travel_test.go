@@ -24,11 +24,11 @@ func (c *cluster) isHalted() string {
 	return string(v)
 }
 
-// An etcd that was restored is seen by who lived on, whatever it remembers, and
-// by who comes without any memory; leasing is halted for all.
+// A process that lived on sees that etcd was restored, whatever it remembers, and so does
+// a process without any memory. Leasing is halted for all.
 func TestRestoreIsSeen(t *testing.T) {
 	for _, bump := range []int64{0, 1_000_000_000} {
-		for name, alive := range map[string]bool{"by who lived on": true, "by a newcomer": false} {
+		for name, alive := range map[string]bool{"by a process that lived on": true, "by a newcomer": false} {
 			for _, leased := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, bump %d, leased since %v", name, bump, leased), func(t *testing.T) {
 					c := newCluster(t, "100 a=0-50 b=50-100")
@@ -311,7 +311,7 @@ func TestHalt(t *testing.T) {
 			wantKind(t, err, allocator.WentBack, "halted by ann", "a restore")
 			_, err = p.tryLease("t", 10)
 			wantKind(t, err, allocator.WentBack, "halted by ann")
-			// Nothing changes a layout meanwhile, by who has heard and who has not.
+			// No process changes a layout meanwhile, whether it has heard of the halt or not.
 			_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
 			wantKind(t, err, allocator.WentBack, "halted by ann")
 			halts := 0

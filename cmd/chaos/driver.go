@@ -117,7 +117,7 @@ func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 }
 
 // awaitIssuing waits until all callers were given IDs after since, or ctx ends:
-// then it returns one who was not. each is told of everyone who was.
+// then it returns one that was not. each is told of every caller that was.
 func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func(*cluster.Server) bool, each func(who string, took time.Duration)) (late string) {
 	waiting := make(map[string]bool)
 	for _, who := range d.expected(leftOut) {

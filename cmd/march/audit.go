@@ -57,7 +57,7 @@ func newAuditList(c *common, t *target) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&r.Actor, "by", "", "only by those whose name contains this")
+	cmd.Flags().StringVar(&r.Actor, "by", "", "only changes by actors whose name contains this")
 	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this: update, say")
 	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this: tags/order, say")
 	cmd.Flags().IntVarP(&most, "most", "n", 100, "at most so many; 0 for all")

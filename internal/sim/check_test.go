@@ -121,7 +121,7 @@ func (w *world) checkAll() {
 	issued := ledgertest.Issued{}
 	for _, a := range w.mu.calls {
 		if slices.ContainsFunc(a.runs, func(run allocator.Run) bool { return a.by.leftRun(a.tag, run) }) {
-			w.count("calls for IDs of who was left out", 1)
+			w.count("calls for IDs of instances that were left out", 1)
 			continue
 		}
 		for _, run := range a.runs {
@@ -275,7 +275,7 @@ func (w *world) checkRetracted(a answered, run allocator.Run) {
 		w.Errorf("%s, tag %s: IDs %v were issued %v after layout version %d gave them to room %s, and the migration had not gone on without this instance",
 			a.by.id, a.tag, run, a.at.Sub(given.at), given.layout.Version, owner)
 	default:
-		w.count("IDs issued late by who was not waited for", int(run.Count))
+		w.count("IDs issued late by instances that were not waited for", int(run.Count))
 	}
 }
 

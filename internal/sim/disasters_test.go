@@ -47,7 +47,7 @@ func backUpAndRestore(before func(w *world, d dice) bool) func(w *world, d dice)
 	}
 }
 
-// cutOff cuts off somebody, who is not reached by who recovers either, perhaps.
+// cutOff cuts off one process. Perhaps the operator that recovers does not reach it either.
 func (w *world) cutOff(d dice) bool {
 	if p := w.victim(d, w.slots); p != nil && d.chance(2) {
 		p.link.stall(w.log1("--- %s is cut off for %v", p.id, d.between(time.Second, 20*time.Second)))

@@ -167,7 +167,7 @@ func (w *world) sleep(until <-chan struct{}, d time.Duration, lane int) bool {
 // run is the whole of a run. It must be called in a bubble.
 func (w *world) run() {
 	w.begin()
-	var busy sync.WaitGroup // those who end when all heals
+	var busy sync.WaitGroup // goroutines that end when all heals
 	lane := w.lane()        // before a goroutine runs, as all of them are given out in order
 	busy.Go(func() { w.trouble(lane) })
 	for _, slot := range w.consoles {

@@ -30,7 +30,7 @@ func (r *Report) Print(out io.Writer) error {
 	}
 	t := r.Transactions
 	row("transactions", "%d ok, %d refused, %d failed, %d failed but applied", t.OK, t.Refused, t.Failed, t.Applied)
-	row("", "%d refused but applied, %d applied and nobody left to say so, %d not seen in etcd's history", t.GivenUp, t.Orphans, t.Unseen)
+	row("", "%d refused but applied, %d applied for instances that then ended, %d not seen in etcd's history", t.GivenUp, t.Orphans, t.Unseen)
 	row("refills", "calm: %v", r.Refill.Calm)
 	row("", "under faults: %v", r.Refill.Faults)
 	var failed []string

@@ -107,7 +107,7 @@ type Transactions struct {
 	Failed  int `json:"failed"`
 	Applied int `json:"failed_but_applied"`
 	GivenUp int `json:"refused_but_applied"`     // sent twice, or the instance did not trust the answer
-	Orphans int `json:"applied_and_nobody_left"` // the instance died before it could say anything
+	Orphans int `json:"applied_for_ended"` // the instance died before it could say anything
 	Unseen  int `json:"not_seen_in_history"`     // at the end of a life of etcd, or in a gap
 }
 
