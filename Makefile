@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model simulate mutants fuzz bench chaos chaos-matrix migrations build generate lint ci
+.PHONY: help dev test race model simulate mutants fuzz bench chaos chaos-matrix migrations build generate protos lint ci
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -52,6 +52,9 @@ build: ## build bin/march
 
 generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate
+
+protos: ## lint the protos, and compare them with those of the commit in testdata/previous; needs protoc
+	.ci/protos
 
 lint: ## run golangci-lint, after building it (a minute or two the first time)
 	go tool -modfile=.ci/lint/go.mod golangci-lint run
