@@ -94,7 +94,7 @@ func (r *route) head() bool {
 // check holds a value against a parameter: one way to write a number, for the
 // gateway would take 010 for eight, and one to write a truth.
 func (p *parameter) check(value string) error {
-	if p.Type == "boolean" && value != "true" && value != "false" {
+	if p.Schema.Type == "boolean" && value != "true" && value != "false" {
 		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: true or false", p.Name, value)
 	}
 	bits := p.bits()

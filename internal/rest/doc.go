@@ -3,7 +3,7 @@
 //
 // # Life of a request
 //
-//  1. The OpenAPI document defines the routes, their methods, parameters and bodies. It
+//  1. The OpenAPI 3 document defines the routes, their methods, parameters and bodies. It
 //     is generated from the protos and from api/march/v1/http.yaml, and GET
 //     /v1/openapi.json answers it. Anything that it does not name is an error and not
 //     ignored (check.go): an unknown parameter, a parameter that is given twice, a

@@ -28,13 +28,15 @@ type operation struct {
 type parameter struct {
 	Name   string `json:"name"`
 	In     string `json:"in"`
-	Type   string `json:"type"`
-	Format string `json:"format"`
+	Schema struct {
+		Type   string `json:"type"`
+		Format string `json:"format"`
+	} `json:"schema"`
 }
 
 // bits returns how many bits an integer has, 0 for what is none.
 func (p *parameter) bits() int {
-	switch p.Format {
+	switch p.Schema.Format {
 	case "int64":
 		return 64
 	case "int32":
@@ -43,79 +45,28 @@ func (p *parameter) bits() int {
 	return 0
 }
 
-// parseDocument returns a generated OpenAPI document as it is served, and its
-// routes.
-//
-// The generator gives the path of PATCH /v1/tags/{tag.name} an entry of its own
-// beside GET /v1/tags/{name}, which OpenAPI forbids: such entries become one, with
-// the parameter's last name.
-func parseDocument(generated []byte) ([]byte, map[string]*route, error) {
-	var document map[string]json.RawMessage
+// parseDocument returns the routes of a generated OpenAPI document, by path.
+func parseDocument(generated []byte) (map[string]*route, error) {
+	var document struct {
+		Paths map[string]map[string]struct { // path, method
+			Parameters  []*parameter    `json:"parameters"`
+			RequestBody json.RawMessage `json:"requestBody"`
+		} `json:"paths"`
+	}
 	if err := json.Unmarshal(generated, &document); err != nil {
-		return nil, nil, fmt.Errorf("OpenAPI document: %w", err)
+		return nil, fmt.Errorf("OpenAPI document: %w", err)
 	}
-	var entries map[string]map[string]map[string]json.RawMessage // path, method, field
-	if err := json.Unmarshal(document["paths"], &entries); err != nil {
-		return nil, nil, fmt.Errorf("OpenAPI document: paths: %w", err)
-	}
-	paths := make(map[string]map[string]map[string]json.RawMessage, len(entries))
-	routes := make(map[string]*route, len(entries))
-	for given, methods := range entries {
-		path, renamed := shorten(given)
-		r, ok := routes[path]
-		if !ok {
-			r = newRoute(path)
-			routes[path], paths[path] = r, methods
+	routes := make(map[string]*route, len(document.Paths))
+	for path, methods := range document.Paths {
+		r := newRoute(path)
+		for method, takes := range methods {
+			op := newOperation(takes.Parameters)
+			op.body = takes.RequestBody != nil
+			r.methods[strings.ToUpper(method)] = op
 		}
-		for method, fields := range methods {
-			var parameters []map[string]any
-			if raw, ok := fields["parameters"]; ok {
-				if err := json.Unmarshal(raw, &parameters); err != nil {
-					return nil, nil, fmt.Errorf("OpenAPI document: %s %s: %w", method, given, err)
-				}
-			}
-			for _, p := range parameters {
-				if short, ok := renamed[fmt.Sprint(p["name"])]; ok && p["in"] == "path" {
-					p["name"] = short
-				}
-			}
-			raw, err := json.Marshal(parameters)
-			if err != nil {
-				return nil, nil, err
-			}
-			if len(parameters) > 0 {
-				fields["parameters"] = raw
-			}
-			if r.methods[strings.ToUpper(method)], err = newOperation(raw); err != nil {
-				return nil, nil, err
-			}
-			paths[path][method] = fields
-		}
+		routes[path] = r
 	}
-	var err error
-	if document["paths"], err = json.Marshal(paths); err != nil {
-		return nil, nil, err
-	}
-	served, err := json.Marshal(document)
-	if err != nil {
-		return nil, nil, err
-	}
-	return append(served, '\n'), routes, nil
-}
-
-// shorten returns a path with {name} for {tag.name}, and which names became
-// which.
-func shorten(path string) (short string, renamed map[string]string) {
-	renamed = make(map[string]string)
-	segments := strings.Split(path, "/")
-	for i, segment := range segments {
-		name, rest, ok := strings.Cut(strings.TrimPrefix(segment, "{"), "}")
-		if dot := strings.LastIndexByte(name, '.'); ok && dot >= 0 {
-			renamed[name] = name[dot+1:]
-			segments[i] = "{" + name[dot+1:] + "}" + rest
-		}
-	}
-	return strings.Join(segments, "/"), renamed
+	return routes, nil
 }
 
 func newRoute(path string) *route {
@@ -125,23 +76,17 @@ func newRoute(path string) *route {
 	return r
 }
 
-func newOperation(parameters []byte) (*operation, error) {
-	var list []*parameter
-	if err := json.Unmarshal(parameters, &list); err != nil {
-		return nil, fmt.Errorf("OpenAPI document: parameters: %w", err)
-	}
+func newOperation(parameters []*parameter) *operation {
 	op := &operation{query: make(map[string]*parameter), path: make(map[string]*parameter)}
-	for _, p := range list {
+	for _, p := range parameters {
 		switch p.In {
 		case "path":
 			op.path[p.Name] = p
 		case "query":
 			op.query[p.Name], op.query[snakeCase(p.Name)] = p, p
-		case "body":
-			op.body = true
 		}
 	}
-	return op, nil
+	return op
 }
 
 // snakeCase returns page_size for pageSize: a field's name in the protos, and in

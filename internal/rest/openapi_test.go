@@ -1,7 +1,6 @@
 package rest_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,32 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/hashicorp/go-hclog"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/rest"
 )
-
-// document is what of OpenAPI 2.0 the documents use.
-type document struct {
-	Swagger     string
-	Info        struct{ Title, Version string }
-	Paths       map[string]map[string]operation
-	Definitions map[string]json.RawMessage
-}
-
-type operation struct {
-	OperationID string
-	Parameters  []struct {
-		Name, In, Type, Format string
-		Required               bool
-		Schema                 json.RawMessage
-	}
-	Responses map[string]struct {
-		Description string
-		Schema      json.RawMessage
-	}
-}
 
 // unimplemented is both servers' routes, with services that only say which of
 // their methods was called.
@@ -57,83 +36,95 @@ func unimplemented(t *testing.T) map[string]*http.ServeMux {
 	return muxes
 }
 
-var pathParameter = regexp.MustCompile(`\{([^}]*)\}`)
+// document reads what a server answers, and checks it by the rules of OpenAPI 3.
+func document(t *testing.T, mux *http.ServeMux) *openapi3.T {
+	t.Helper()
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))
+	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+		t.Fatalf("%d %v", w.Code, w.Header())
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(w.Body.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
 
-// TestOpenAPI checks each document against the rules of OpenAPI 2.0, and each of
-// its routes against the server: it leads to the call that it names.
+// TestOpenAPI checks each document, and each of its routes against the server: it leads
+// to the call that it names.
 func TestOpenAPI(t *testing.T) {
 	for name, mux := range unimplemented(t) {
 		t.Run(name, func(t *testing.T) {
-			w := httptest.NewRecorder()
-			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))
-			var doc document
-			if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
-				t.Fatalf("%d %v %v", w.Code, w.Header(), err)
+			doc := document(t, mux)
+			if !doc.IsOpenAPI30() || doc.Info.Version != "v1" {
+				t.Errorf("it says %q, %v", doc.OpenAPI, doc.Info)
 			}
-			if doc.Swagger != "2.0" || doc.Info.Title == "" || doc.Info.Version != "v1" {
-				t.Errorf("it says %q, %v", doc.Swagger, doc.Info)
-			}
-			for _, ref := range regexp.MustCompile(`"\$ref":"([^"]*)"`).FindAllStringSubmatch(w.Body.String(), -1) {
-				if _, ok := doc.Definitions[strings.TrimPrefix(ref[1], "#/definitions/")]; !ok {
-					t.Errorf("%s leads nowhere", ref[1])
-				}
-			}
-			shapes, ids := map[string]bool{}, map[string]bool{}
-			for path, methods := range doc.Paths {
-				shape := pathParameter.ReplaceAllString(path, "{}")
-				if shapes[shape] {
-					t.Errorf("%s is there twice, but for the names of its parameters", path)
-				}
-				shapes[shape] = true
-				for method, op := range methods {
-					if op.OperationID == "" || ids[op.OperationID] {
-						t.Errorf("%s %s: operationId %q", method, path, op.OperationID)
-					}
-					ids[op.OperationID] = true
+			operations := 0
+			for path, item := range doc.Paths.Map() {
+				for method, op := range item.Operations() {
+					operations++
 					checkOperation(t, path, method, op)
 					checkRoute(t, mux, path, method, op)
 				}
 			}
-			if len(ids) < 8 {
-				t.Errorf("only %d operations", len(ids))
+			if operations < 8 {
+				t.Errorf("only %d operations", operations)
+			}
+			for _, schema := range doc.Components.Schemas {
+				checkNumbers(t, schema)
 			}
 		})
 	}
 }
 
-func checkOperation(t *testing.T, path, method string, op operation) {
+func checkOperation(t *testing.T, path, method string, op *openapi3.Operation) {
 	t.Helper()
-	var inPath, named []string
-	for _, m := range pathParameter.FindAllStringSubmatch(path, -1) {
-		inPath = append(inPath, m[1])
+	if op.RequestBody != nil {
+		checkNumbers(t, op.RequestBody.Value.Content["application/json"].Schema)
+		if method == http.MethodGet {
+			t.Errorf("%s %s: it has a body", method, path)
+		}
 	}
-	bodies := 0
 	for _, p := range op.Parameters {
-		switch {
-		case p.In == "path":
-			named = append(named, p.Name)
-			if !p.Required || p.Type == "" {
-				t.Errorf("%s %s: path parameter %+v", method, path, p)
-			}
-		case p.In == "body" && p.Schema != nil:
-			bodies++
-		case p.In != "query" || p.Type == "":
-			t.Errorf("%s %s: parameter %+v", method, path, p)
+		checkNumbers(t, p.Value.Schema)
+	}
+	kind := "application/json"
+	if strings.HasSuffix(path, ":watch") {
+		kind = "application/x-ndjson"
+	}
+	if ok := op.Responses.Status(http.StatusOK); ok == nil || ok.Value.Content[kind] == nil {
+		t.Errorf("%s %s: no answer of type %s", method, path, kind)
+	}
+	for _, code := range []string{"400", "429", "503", "default"} {
+		response := op.Responses.Value(code)
+		if response == nil || response.Value.Content["application/json"].Schema.Ref != "#/components/schemas/Error" {
+			t.Errorf("%s %s: response %s is not an error", method, path, code)
 		}
 	}
-	slices.Sort(inPath)
-	slices.Sort(named)
-	if !slices.Equal(inPath, named) || bodies > 1 || bodies > 0 && method == "get" {
-		t.Errorf("%s %s: parameters %v, %d bodies", method, path, named, bodies)
+}
+
+// checkNumbers checks that an integer of 64 bits is a string, wherever it is in a schema.
+func checkNumbers(t *testing.T, schema *openapi3.SchemaRef) {
+	t.Helper()
+	if schema == nil || schema.Ref != "" {
+		return
 	}
-	for _, response := range []string{"200", "default"} {
-		if r := op.Responses[response]; r.Description == "" || r.Schema == nil {
-			t.Errorf("%s %s: response %s: %v", method, path, response, r)
-		}
+	s := schema.Value
+	if s.Type.Is("integer") && s.Format != "int32" || s.Format == "int64" && !s.Type.Is("string") {
+		t.Errorf("%s: %v, format %s", s.Description, s.Type, s.Format)
 	}
-	if got := string(op.Responses["default"].Schema); got != `{"$ref":"#/definitions/Error"}` {
-		t.Errorf("%s %s: errors are %s", method, path, got)
+	for _, property := range s.Properties {
+		checkNumbers(t, property)
 	}
+	for _, part := range s.AllOf {
+		checkNumbers(t, part)
+	}
+	checkNumbers(t, s.Items)
+	checkNumbers(t, s.AdditionalProperties.Schema)
 }
 
 // recorder has the deadlines that a connection has.
@@ -142,29 +133,31 @@ type recorder struct{ *httptest.ResponseRecorder }
 func (recorder) SetReadDeadline(time.Time) error  { return nil }
 func (recorder) SetWriteDeadline(time.Time) error { return nil }
 
-func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op operation) {
+func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op *openapi3.Operation) {
 	t.Helper()
 	target, body := path, ""
-	for _, p := range op.Parameters {
+	if op.RequestBody != nil {
+		body = "{}"
+	}
+	for _, parameter := range op.Parameters {
+		p := parameter.Value
 		value := "a"
-		if p.Format != "" {
+		if p.Schema.Value.Format != "" {
 			value = "5"
 		}
 		switch p.In {
 		case "path":
 			target = strings.ReplaceAll(target, "{"+p.Name+"}", value)
 		case "query":
-			if p.Type == "boolean" {
+			if p.Schema.Value.Type.Is("boolean") {
 				value = "true"
 				w := httptest.NewRecorder()
-				mux.ServeHTTP(w, httptest.NewRequest(strings.ToUpper(method), path+"?"+p.Name+"=1", nil))
+				mux.ServeHTTP(w, httptest.NewRequest(method, path+"?"+p.Name+"=1", nil))
 				if want := p.Name + `: \"1\"; allowed: true or false`; w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 					t.Errorf("%s %s?%s=1: got %d %s, want %s", method, path, p.Name, w.Code, w.Body, want)
 				}
 			}
 			target += map[bool]string{false: "?", true: "&"}[strings.Contains(target, "?")] + p.Name + "=" + value
-		case "body":
-			body = "{}"
 		}
 	}
 	service, call, _ := strings.Cut(strings.TrimRight(op.OperationID, "0123456789"), "_")
@@ -172,13 +165,13 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op operat
 		call = "NextBatch"
 	}
 	w := httptest.NewRecorder()
-	mux.ServeHTTP(recorder{w}, httptest.NewRequest(strings.ToUpper(method), target, strings.NewReader(body)))
+	mux.ServeHTTP(recorder{w}, httptest.NewRequest(method, target, strings.NewReader(body)))
 	if want := fmt.Sprintf("method %s not implemented", call); w.Code != http.StatusNotImplemented || !strings.Contains(w.Body.String(), want) {
 		t.Errorf("%s %s: got %d %s, want %s of %s", method, target, w.Code, w.Body, want, service)
 	}
 	w = httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodTrace, target, nil))
-	if allow := strings.Split(w.Header().Get("Allow"), ", "); w.Code != 405 || !slices.Contains(allow, strings.ToUpper(method)) {
+	if allow := strings.Split(w.Header().Get("Allow"), ", "); w.Code != 405 || !slices.Contains(allow, method) {
 		t.Errorf("TRACE %s: got %d, Allow %v", target, w.Code, allow)
 	}
 }
@@ -187,15 +180,9 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op operat
 func TestIssuingIsNoGET(t *testing.T) {
 	reads := regexp.MustCompile(`_(Get|List|Search|Watch|Decode)`)
 	for name, mux := range unimplemented(t) {
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))
-		var doc document
-		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
-			t.Fatal(err)
-		}
-		for path, methods := range doc.Paths {
-			for method, op := range methods {
-				if (method == "get") != reads.MatchString(op.OperationID) {
+		for path, item := range document(t, mux).Paths.Map() {
+			for method, op := range item.Operations() {
+				if (method == http.MethodGet) != reads.MatchString(op.OperationID) {
 					t.Errorf("%s: %s %s is %s", name, method, path, op.OperationID)
 				}
 			}

@@ -67,11 +67,11 @@ type handler struct {
 }
 
 func newHandler(generated []byte, cfg Config) (*handler, error) {
-	document, routes, err := parseDocument(generated)
+	routes, err := parseDocument(generated)
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{cfg: cfg, document: document, routes: routes, origins: http.NewCrossOriginProtection()}
+	h := &handler{cfg: cfg, document: generated, routes: routes, origins: http.NewCrossOriginProtection()}
 	h.gateway = runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, newCodec(true)),
 		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {

@@ -76,6 +76,7 @@ type ConsoleServiceClient interface {
 	ListLayouts(ctx context.Context, in *ListLayoutsRequest, opts ...grpc.CallOption) (*ListLayoutsResponse, error)
 	// ValidateLayout checks a layout and changes nothing.
 	ValidateLayout(ctx context.Context, in *ValidateLayoutRequest, opts ...grpc.CallOption) (*ValidateLayoutResponse, error)
+	// CreateTag makes a tag; exists where there is one of its name.
 	CreateTag(ctx context.Context, in *CreateTagRequest, opts ...grpc.CallOption) (*CreateTagResponse, error)
 	// GetTag returns a tag with its mark in each room.
 	GetTag(ctx context.Context, in *GetTagRequest, opts ...grpc.CallOption) (*GetTagResponse, error)
@@ -125,12 +126,15 @@ type ConsoleServiceClient interface {
 	// exists); the plan must be for the current layout (else conflict). Without force
 	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
 	ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error)
+	// GetMigration returns a migration.
 	GetMigration(ctx context.Context, in *GetMigrationRequest, opts ...grpc.CallOption) (*GetMigrationResponse, error)
+	// ListMigrations returns migrations, the newest first, a page at a time.
 	ListMigrations(ctx context.Context, in *ListMigrationsRequest, opts ...grpc.CallOption) (*ListMigrationsResponse, error)
 	// WatchMigration sends a migration whenever it changed, until it has ended.
 	WatchMigration(ctx context.Context, in *WatchMigrationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMigrationResponse], error)
 	// PauseMigration stops it before its next move.
 	PauseMigration(ctx context.Context, in *PauseMigrationRequest, opts ...grpc.CallOption) (*PauseMigrationResponse, error)
+	// ResumeMigration lets a paused migration go on.
 	ResumeMigration(ctx context.Context, in *ResumeMigrationRequest, opts ...grpc.CallOption) (*ResumeMigrationResponse, error)
 	// AbortMigration plans the way back from where it stands, and goes it.
 	AbortMigration(ctx context.Context, in *AbortMigrationRequest, opts ...grpc.CallOption) (*AbortMigrationResponse, error)
@@ -491,6 +495,7 @@ type ConsoleServiceServer interface {
 	ListLayouts(context.Context, *ListLayoutsRequest) (*ListLayoutsResponse, error)
 	// ValidateLayout checks a layout and changes nothing.
 	ValidateLayout(context.Context, *ValidateLayoutRequest) (*ValidateLayoutResponse, error)
+	// CreateTag makes a tag; exists where there is one of its name.
 	CreateTag(context.Context, *CreateTagRequest) (*CreateTagResponse, error)
 	// GetTag returns a tag with its mark in each room.
 	GetTag(context.Context, *GetTagRequest) (*GetTagResponse, error)
@@ -540,12 +545,15 @@ type ConsoleServiceServer interface {
 	// exists); the plan must be for the current layout (else conflict). Without force
 	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
 	ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error)
+	// GetMigration returns a migration.
 	GetMigration(context.Context, *GetMigrationRequest) (*GetMigrationResponse, error)
+	// ListMigrations returns migrations, the newest first, a page at a time.
 	ListMigrations(context.Context, *ListMigrationsRequest) (*ListMigrationsResponse, error)
 	// WatchMigration sends a migration whenever it changed, until it has ended.
 	WatchMigration(*WatchMigrationRequest, grpc.ServerStreamingServer[WatchMigrationResponse]) error
 	// PauseMigration stops it before its next move.
 	PauseMigration(context.Context, *PauseMigrationRequest) (*PauseMigrationResponse, error)
+	// ResumeMigration lets a paused migration go on.
 	ResumeMigration(context.Context, *ResumeMigrationRequest) (*ResumeMigrationResponse, error)
 	// AbortMigration plans the way back from where it stands, and goes it.
 	AbortMigration(context.Context, *AbortMigrationRequest) (*AbortMigrationResponse, error)

@@ -43,10 +43,11 @@ type RoomServiceClient interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(ctx context.Context, in *ListChainsRequest, opts ...grpc.CallOption) (*ListChainsResponse, error)
-	// UpdateTag, SkipTag and PrescaleTag are the calls of ConsoleService, for an operator
-	// who can reach a room and no console. SkipTag without rooms is for this room alone.
+	// UpdateTag is ConsoleService's, for an operator who can reach a room and no console.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
+	// SkipTag is ConsoleService's, too. Without rooms it is for this room alone.
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
+	// PrescaleTag is ConsoleService's, too.
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
 	// ReportMarks returns what this instance remembers of its leases: for `march
 	// recover`, and for an instance that is without its journal.
@@ -155,10 +156,11 @@ type RoomServiceServer interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error)
-	// UpdateTag, SkipTag and PrescaleTag are the calls of ConsoleService, for an operator
-	// who can reach a room and no console. SkipTag without rooms is for this room alone.
+	// UpdateTag is ConsoleService's, for an operator who can reach a room and no console.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
+	// SkipTag is ConsoleService's, too. Without rooms it is for this room alone.
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
+	// PrescaleTag is ConsoleService's, too.
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
 	// ReportMarks returns what this instance remembers of its leases: for `march
 	// recover`, and for an instance that is without its journal.

@@ -27,7 +27,8 @@ const (
 // holds.
 type Tag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The tag's name: [a-z0-9][a-z0-9._-]{0,62}.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The least ID ever issued; default 1.
 	Start *int64 `protobuf:"varint,2,opt,name=start,proto3,oneof" json:"start,omitempty"`
 	// The end of the tag's IDs, exclusive; default 2^63-1.
@@ -292,7 +293,8 @@ func (x *UpdateTagResponse) GetBehind() []string {
 
 type SkipTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The tag's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The least ID that may be leased from now on.
 	To int64 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
 	// Only these rooms; all of the current layout when empty.
@@ -417,7 +419,8 @@ func (x *SkipTagResponse) GetBehind() []string {
 
 type PrescaleTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The tag's name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// How many IDs to hold at least: 1 to the tag's max_step; 0 ends a prescale.
 	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	// For how long, 1 s to 7 days.

@@ -1,0 +1,28 @@
+// Program openapi makes the OpenAPI documents in api/gateway, and lints them.
+//
+//	openapi convert <room.swagger.json >room.openapi.json
+//	openapi lint lint.yaml room.openapi.json...
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "openapi:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "convert":
+		return convert(os.Stdin, os.Stdout)
+	case len(args) > 2 && args[0] == "lint":
+		return lint(args[1], args[2:])
+	}
+	return errors.New("usage: openapi convert <SWAGGER >DOCUMENT, or openapi lint CONFIG DOCUMENT...")
+}
