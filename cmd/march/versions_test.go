@@ -62,7 +62,16 @@ func buildNext(t *testing.T) string {
 // versions is a cluster in which two versions of the program run.
 type versions struct {
 	*matrix
+	writer   string // the program that writes newField; empty if none of the two does
 	consoles int
+}
+
+// hasField checks whether a value has the field of the next version.
+func (v *versions) hasField(t *testing.T, key string, want bool) {
+	t.Helper()
+	if value := v.value(t, key); v.writer != "" && strings.Contains(value, newField) != want {
+		t.Errorf("%s: %s; want the next version's field: %v", key, value, want)
+	}
 }
 
 func (v *versions) begin(t *testing.T, program string, args ...string) *process {
@@ -138,9 +147,7 @@ func (v *versions) migrate(t *testing.T, begins, ends, move string) {
 	}
 	v.end(t, first)
 	key := "migrations/" + begun.ID
-	if has := strings.Contains(v.value(t, key), newField); has != (begins != "march") {
-		t.Errorf("begun by %s: %s", begins, v.value(t, key))
-	}
+	v.hasField(t, key, begins == v.writer)
 	second, address := v.console(t, ends)
 	if err := late.Leave(t.Context()); err != nil {
 		t.Fatal(err)
@@ -148,13 +155,11 @@ func (v *versions) migrate(t *testing.T, begins, ends, move string) {
 	if err := poll(patience(t), func() bool { return strings.Contains(v.value(t, key), `"state":"done"`) }); err != nil {
 		t.Fatalf("the migration does not end: %v\n%s", err, v.value(t, key))
 	}
-	if !strings.Contains(v.value(t, key), newField) {
-		t.Errorf("begun by %s, ended by %s: %s", begins, ends, v.value(t, key))
-	}
+	v.hasField(t, key, true)
 	v.next(t, 3_000)
 	does(t, "tag", "update", "order", "--max-skew", strconv.Itoa(1_000_000+v.consoles), "--console", address)
-	if !strings.Contains(v.value(t, "tags/order"), newField) && ends != "march" {
-		t.Errorf("updated by %s: %s", ends, v.value(t, "tags/order"))
+	if ends == v.writer {
+		v.hasField(t, "tags/order", true)
 	}
 	v.next(t, 3_000)
 	v.end(t, second)
@@ -168,7 +173,7 @@ func (v *versions) migrate(t *testing.T, begins, ends, move string) {
 func TestTwoVersions(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
-	v := &versions{matrix: newMatrix(t, false)}
+	v := &versions{matrix: newMatrix(t, false), writer: next}
 	v.next(t, 300)
 	for _, step := range []struct{ to, first, second string }{
 		{next, "a:40-50=b", "b:40-45=a"}, {"march", "b:45-50=a", "a:40-50=b"},
@@ -178,9 +183,7 @@ func TestTwoVersions(t *testing.T) {
 		v.replace(t, 1, step.to)
 		v.migrate(t, "march", next, step.second)
 		for _, room := range []string{"a", "b"} {
-			if value := v.value(t, "rooms/"+room+"/"+room+"-0"); strings.Contains(value, newField) != (step.to == next) {
-				t.Errorf("room %s, now of %s, says of itself: %s", room, step.to, value)
-			}
+			v.hasField(t, "rooms/"+room+"/"+room+"-0", step.to == next)
 		}
 		for _, key := range []string{"epoch", "layout"} {
 			if strings.Contains(v.value(t, key), `"new"`) {
@@ -188,19 +191,32 @@ func TestTwoVersions(t *testing.T) {
 			}
 		}
 	}
-	if value := v.value(t, "tags/order"); !strings.Contains(value, newField) {
-		t.Errorf("the field was lost: %s", value)
-	}
+	v.hasField(t, "tags/order", true)
+	v.verify(t, next)
+	v.future(t)
+	t.Logf("%d IDs, none twice", len(v.ids))
+}
+
+// verify runs the check of the cluster in both versions.
+func (v *versions) verify(t *testing.T, other string) {
+	t.Helper()
 	stdout, stderr := does(t, "verify", "--etcd", v.etcd.Endpoint)
 	if !strings.Contains(stdout, "nothing wrong") {
 		t.Errorf("verify:\n%s%s", stdout, stderr)
 	}
-	verify := exec.CommandContext(t.Context(), next, "verify", "--etcd", v.etcd.Endpoint) //nolint:gosec // built above
-	if out, err := verify.CombinedOutput(); err != nil || !strings.Contains(string(out), "nothing wrong") {
-		t.Errorf("verify of the next version: %v\n%s", err, out)
+	if out := runs(t, other, "verify", "--etcd", v.etcd.Endpoint); !strings.Contains(out, "nothing wrong") {
+		t.Errorf("verify of the other version:\n%s", out)
 	}
-	v.future(t)
-	t.Logf("%d IDs, none twice", len(v.ids))
+}
+
+// runs runs a command of another version, which must succeed.
+func runs(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput() //nolint:gosec // a test built it
+	if err != nil {
+		t.Errorf("%s %v: %v\n%s", program, args, err, out)
+	}
+	return string(out)
 }
 
 // future puts values of a format that neither version knows: lists name them, only

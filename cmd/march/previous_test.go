@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// buildPrevious builds march from the commit that testdata/previous names, and returns the
+// program. A repository that cannot tell that commit fails the test; source code that is
+// no repository, an unpacked archive say, skips it.
+func buildPrevious(t *testing.T) string {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "testdata", "previous"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := ""
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			commit += strings.TrimSpace(line)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, ".git")); os.IsNotExist(err) {
+		t.Skip("there is no .git here, so there is no previous version to build")
+	}
+	if out, err := command(t, root, "git", "cat-file", "-e", commit+"^{commit}"); err != nil {
+		t.Fatalf("git cannot read the commit that testdata/previous names, %s: %v\n%s"+
+			"If this clone does not have it, fetch it: git fetch --unshallow, or git fetch origin %s", commit, err, out, commit)
+	}
+	dir := t.TempDir()
+	archive, source, program := filepath.Join(dir, "source.tar"), filepath.Join(dir, "source"), filepath.Join(dir, "previous")
+	if err := os.Mkdir(source, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		in   string
+		args []string
+	}{
+		{root, []string{"git", "archive", "--output", archive, commit}},
+		{source, []string{"tar", "-xf", archive}},
+		{source, []string{"go", "build", "-buildvcs=false", "-o", program, "./cmd/march"}},
+	} {
+		if out, err := command(t, step.in, step.args...); err != nil {
+			t.Fatalf("%v: %v\n%s", step.args, err, out)
+		}
+	}
+	return program
+}
+
+// command runs a program in a folder.
+func command(t *testing.T, dir string, args ...string) ([]byte, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...) //nolint:gosec // buildPrevious's
+	cmd.Dir = dir
+	return cmd.CombinedOutput()
+}
+
+// TestPreviousVersion runs this version beside the one that testdata/previous names, as
+// that one was built. Rooms of the previous version are upgraded in either order and go
+// back again; in between, one version begins a migration and the other ends it. No ID
+// comes twice, and each version's commands work with the other's servers.
+func TestPreviousVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds march from another commit")
+	}
+	t.Parallel()
+	previous := buildPrevious(t)
+	v := &versions{matrix: newMatrix(t, false)}
+	v.next(t, 300)
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		v.replace(t, order[0], previous)
+		v.replace(t, order[1], previous)
+		v.replace(t, order[0], "march")
+		v.migrate(t, previous, "march", "a:40-50=b")
+		v.replace(t, order[1], "march")
+		v.migrate(t, "march", previous, "b:40-50=a")
+	}
+	console, address := v.console(t, "march")
+	runs(t, previous, "status", "--console", address)
+	runs(t, previous, "tag", "show", "order", "--console", address)
+	v.end(t, console)
+	for id := range strings.Lines(runs(t, previous, "id", "next", "order", "--count", "300", "--room", v.address(0))) {
+		if v.ids[id] {
+			t.Errorf("ID %s was issued twice", strings.TrimSpace(id))
+		}
+		v.ids[id] = true
+	}
+	v.verify(t, previous)
+	t.Logf("%d IDs, none twice", len(v.ids))
+}
