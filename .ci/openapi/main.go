@@ -24,5 +24,5 @@ func run(args []string) error {
 	case len(args) > 2 && args[0] == "lint":
 		return lint(args[1], args[2:])
 	}
-	return errors.New("usage: openapi convert <SWAGGER >DOCUMENT, or openapi lint CONFIG DOCUMENT...")
+	return errors.New("usage: openapi convert <SWAGGER >DOCUMENT, openapi lint CONFIG DOCUMENT")
 }
