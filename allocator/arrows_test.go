@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestArrows holds packages to what they may depend on. The allocator has the
-// standard library only: what decides which IDs may be issued depends on no
-// network, no store and no one else's release. The client has no ledger, and by
-// it no etcd: neither is a matter of its callers.
+// TestArrows checks the dependencies of packages. The allocator depends on the
+// standard library only: no network, store or other module takes part in deciding
+// which IDs may be issued. The client depends neither on the ledger nor on etcd,
+// because its callers need neither.
 func TestArrows(t *testing.T) {
 	goTool, err := exec.LookPath("go")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// background makes a chain whose source refills in real time, as a room's does
-// once warm: the segments are far larger than what a round trip uses.
+// background makes a chain whose source refills in real time, as a room's chain
+// does once it is warm: a segment has far more IDs than a round trip uses.
 func background(b testing.TB, layout allocator.Layout) *allocator.Chain {
 	b.Helper()
 	refiller := newRefiller(b, allocator.DefaultRefillerConfig(time.Now, rand.Float64))
@@ -44,7 +44,7 @@ func share(b *testing.B, n int, work func(times int)) {
 	all.Wait()
 }
 
-// BenchmarkIDs compares a chain with what no one can beat, in one run.
+// BenchmarkIDs compares a chain with a bare atomic counter, the lower bound, in one run.
 func BenchmarkIDs(b *testing.B) {
 	ctx := context.Background()
 	for _, goroutines := range []string{"1", "2"} {

@@ -35,7 +35,7 @@ func TestBurstOnAColdTag(t *testing.T) {
 				if len(errs) > 0 || len(seen) != 1000 {
 					w.Errorf("%d IDs, errors %v", len(seen), errs)
 				}
-				// Steps alone that double, from 1 on, would take ten.
+				// Steps that only double, from 1 on, would take ten leases.
 				if n := m.leases(); n > 7 {
 					w.Errorf("%d leases for a burst of 1000: %v", n, m.asked)
 				}
@@ -45,7 +45,7 @@ func TestBurstOnAColdTag(t *testing.T) {
 	}
 }
 
-// A refill that fails once is no caller's matter, whether it happened or not.
+// Callers do not notice a single failed refill, whether or not the source leased the segment.
 func TestRefillFailsOnce(t *testing.T) {
 	for name, f := range map[string]fault{"away": away, "lost": lost} {
 		t.Run(name, func(t *testing.T) {
@@ -89,9 +89,9 @@ func TestRefillHangs(t *testing.T) {
 			w.Errorf("errors %v", errs)
 		}
 		if got := c.Wanted(); got != 0 {
-			w.Errorf("%d IDs are wanted by nobody", got)
+			w.Errorf("the chain still wants %d IDs, but no caller waits", got)
 		}
-		// Who has no deadline is told when the lease times out, and then it goes on.
+		// A caller without a deadline gets an error when the lease times out. Then the chain goes on.
 		if _, err := c.Next(w.Context()); !errors.Is(err, allocator.Unavailable) || time.Since(start) != 2*time.Second {
 			w.Errorf("after %v: %v", time.Since(start), err)
 		}
@@ -120,7 +120,7 @@ func TestStoreAway(t *testing.T) {
 				if time.Since(start) != 0 {
 					w.Errorf("callers of a full chain waited %v", time.Since(start))
 				}
-				_, err := c.Next(w.Context()) // no deadline, and not stuck
+				_, err := c.Next(w.Context()) // returns although it has no deadline
 				var gone *allocator.AwayError
 				if !errors.As(err, &gone) || !errors.Is(err, allocator.Unavailable) || gone.Tag != "order" || !gone.Since.Equal(start) {
 					t.Fatalf("%v since %v, want an AwayError since %v", err, gone, start)
@@ -136,7 +136,7 @@ func TestStoreAway(t *testing.T) {
 				if _, err := c.Next(w.Context()); !errors.As(err, &gone) || time.Since(start) != 0 {
 					w.Errorf("told after %v: %v", time.Since(start), err)
 				}
-				// A day of it costs no memory, and one lease per back-off at most.
+				// A day's outage costs no memory, and at most one lease per back-off.
 				leases := m.leases()
 				for range 10_000 {
 					_, _ = c.Next(w.Context())
@@ -164,7 +164,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// A tag's own failure comes to all callers, and the source is left in peace.
+// All callers get a tag's own failure, and the chain seldom asks the source again.
 func TestExhausted(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -189,7 +189,7 @@ func TestExhausted(t *testing.T) {
 			w.Errorf("status says %v", s.Failure)
 		}
 		if since, _ := w.refiller.Outage(); !since.IsZero() {
-			w.Error("a tag's failure is an outage")
+			w.Error("a failure of one tag counts as an outage")
 		}
 		m.fault(nil)
 		time.Sleep(time.Second)
@@ -200,7 +200,7 @@ func TestExhausted(t *testing.T) {
 	})
 }
 
-// A failure of one tag whose cause says Unavailable is not the store's.
+// A failure of one tag is not a failure of the store, even if its cause says Unavailable.
 func TestFailureKindIsTheOutermost(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -254,8 +254,8 @@ func TestEndOfTheSpace(t *testing.T) {
 	}
 }
 
-// A source that breaks its promise is met with an alarm, not with a second ID,
-// a crash or a storm.
+// A chain answers a source that breaks its promise with an error. It does not issue
+// an ID twice, crash or storm the source.
 func TestSourceThatLies(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  fault
@@ -281,10 +281,10 @@ func TestSourceThatLies(t *testing.T) {
 						break
 					}
 					if id <= last[len(last)-1].First {
-						w.Fatalf("%d again", id)
+						w.Fatalf("ID %d came twice", id)
 					}
 					if i++; i > 1_000_000 {
-						t.Fatal("no end of it")
+						t.Fatal("the chain does not stop issuing")
 					}
 				}
 				leases := m.leases()
@@ -341,7 +341,7 @@ func TestClose(t *testing.T) {
 			w.Error("a closed chain issues")
 		}
 		m.fault(nil)
-		time.Sleep(time.Minute) // the lease that was under way is not accepted
+		time.Sleep(time.Minute) // the chain drops the answer of the lease that was under way
 		if err := c.Warm(w.Context()); !errors.Is(err, allocator.ErrClosed) || c.Status().Held != 0 {
 			w.Errorf("%v, %+v", err, c.Status())
 		}
@@ -349,7 +349,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// The segment that arrives after Close is not held.
+// A chain does not hold a segment that arrives after Close.
 func TestCloseWithALeaseUnderWay(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))

@@ -34,7 +34,7 @@ func TestNextNAndLeaseBounds(t *testing.T) {
 	})
 }
 
-// A lease takes what one segment has, wherever the head stands in it.
+// A lease comes from one segment, wherever the head stands in that segment.
 func TestLeaseTakesWholeSegments(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -54,13 +54,13 @@ func TestLeaseTakesWholeSegments(t *testing.T) {
 	})
 }
 
-// What lies between two segments belongs to somebody else.
+// The IDs between two segments may belong to another room, so no lease spans the gap.
 func TestLeaseDoesNotCrossAGap(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
 		w.take(c, 1)
 		m.skip(5000)
-		time.Sleep(time.Hour) // else a step that is issued so quickly doubles
+		time.Sleep(time.Hour) // otherwise the step doubles, as it was issued so quickly
 		w.take(c, 900)        // the head is the last link of the first segment
 		time.Sleep(time.Second)
 		if s := c.Status(); s.Refills != 2 {
@@ -76,7 +76,7 @@ func TestLeaseDoesNotCrossAGap(t *testing.T) {
 	})
 }
 
-// However many wait for one refill, the target doubles once.
+// The target doubles once, however many callers wait for one refill.
 func TestWaitersDoubleTheTargetOnce(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))

@@ -47,9 +47,9 @@ func TestAwayErrorKeepsItsKind(t *testing.T) {
 	}
 }
 
-// One lease is tried for all tags while the source is away, so the failure that a
-// caller is told of may name another tag than its own: it must not read as if
-// its tag waited for that one.
+// While the source is away, the chains of all tags share one attempt to lease. So
+// the failure that a caller gets may name another tag. The message must not suggest
+// that the caller's tag waits for that tag.
 func TestAwayErrorSaysWhoseTryFailed(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	err := &allocator.AwayError{Tag: "order", Since: since, Err: errors.New("lease of tag invoice: refused")}

@@ -2,7 +2,7 @@ package allocator
 
 import "unsafe"
 
-// Link opens the hot path's one object to its tests.
+// Link exports link, the object on the hot path.
 type Link struct{ l *link }
 
 // NewLink is newLink.
@@ -11,7 +11,7 @@ func NewLink(s Segment, n int64) (Link, Segment) {
 	return Link{l}, rest
 }
 
-// Try is the inside of Chain.TryNext.
+// Try takes an ID as Chain.TryNext does.
 func (l Link) Try() (int64, bool) {
 	n := uint64(l.l.counter.Add(1))
 	if n >= l.l.end {
@@ -20,7 +20,7 @@ func (l Link) Try() (int64, bool) {
 	return l.l.id(n), true
 }
 
-// TakeN appends the runs of what takeN took.
+// TakeN calls takeN and appends the runs that it took to dst.
 func (l Link) TakeN(n int64, dst []Run) ([]Run, int64) {
 	first, got := l.l.takeN(n)
 	if got > 0 {
@@ -34,7 +34,7 @@ func (l Link) Left() int64      { return l.l.left() }
 func (l Link) Taken() int64     { return l.l.taken() }
 func (l Link) Close() int64     { return l.l.close() }
 
-// Skip drives the counter on by n, as late takers would.
+// Skip advances the counter by n, as late callers would.
 func (l Link) Skip(n int64) { l.l.counter.Add(n) }
 
 // At returns the ID of the link's k-th ordinal without taking it.

@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// door is a gate that the test opens and closes: IDs of layouts below least
-// are not let through, and newest is what it says is known.
+// door is a gate that the test opens and closes. It lets no IDs of layouts below
+// least through, and reports newest as the newest known layout.
 type door struct{ least, newest atomic.Int64 }
 
 var errShut = allocator.Errorf(allocator.Unavailable, "shut")
@@ -34,7 +34,7 @@ func gated(t tb, r *allocator.Refiller, s allocator.Source, settings allocator.S
 	return c
 }
 
-// The ways to take IDs; each returns the first and how many.
+// takes are the ways to take IDs. Each function returns the first ID and their count.
 var takes = map[string]func(ctx context.Context, c *allocator.Chain) (first, n int64, err error){
 	"Next": func(ctx context.Context, c *allocator.Chain) (int64, int64, error) {
 		id, err := c.Next(ctx)
@@ -53,8 +53,8 @@ var takes = map[string]func(ctx context.Context, c *allocator.Chain) (first, n i
 	},
 }
 
-// TestGate shuts a gate with nothing newer known: callers get its error, what
-// is held stays, and is issued when it opens.
+// TestGate shuts a gate while no newer layout is known. Callers get the gate's
+// error. The chain keeps its IDs, and issues them when the gate opens.
 func TestGate(t *testing.T) {
 	for name, take := range takes {
 		t.Run(name, func(t *testing.T) {
@@ -77,10 +77,10 @@ func TestGate(t *testing.T) {
 				if _, _, err := take(w.Context(), c); !errors.Is(err, error(errShut)) {
 					w.Errorf("a shut gate: %v", err)
 				}
-				// Lease takes before it asks; the others ask first.
+				// Lease takes IDs before it asks the gate; the other calls ask first.
 				lost := c.Status().Issued - before.Issued
 				if name != "Lease" && lost != 0 || lost > 7 || c.Status().Dropped != 0 {
-					w.Errorf("a shut gate cost IDs: %+v, then %+v", before, c.Status())
+					w.Errorf("IDs were lost at a shut gate: %+v, then %+v", before, c.Status())
 				}
 				d.least.Store(0)
 				if next, _, err := take(w.Context(), c); err != nil || next != first+n+lost {
@@ -92,8 +92,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestGateNewer shuts it with a newer layout known: callers wait for a fresh
-// segment, and what was held is dropped.
+// TestGateNewer shuts the gate while a newer layout is known. Callers wait for a
+// fresh segment, and the chain drops the old ones.
 func TestGateNewer(t *testing.T) {
 	for name, take := range takes {
 		t.Run(name, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestGateNewer(t *testing.T) {
 	}
 }
 
-// TestGateShutsMeanwhile shuts the gate between the taking of an ID and its
-// hand-out: as a process sees it that was stopped there.
+// TestGateShutsMeanwhile shuts the gate after a call took an ID and before it
+// returns it, as if the process had been suspended in between.
 func TestGateShutsMeanwhile(t *testing.T) {
 	for _, newest := range []int64{1, 2} {
 		for name, take := range takes {
@@ -163,8 +163,8 @@ func TestGateShutsMeanwhile(t *testing.T) {
 	}
 }
 
-// TestGateStress shuts the gate for one layout after another under load: a call
-// that begins after that returns no ID of what was shut.
+// TestGateStress shuts the gate for one layout after another under load. A call
+// that begins after the gate was shut for a layout returns no ID of that layout.
 func TestGateStress(t *testing.T) {
 	refiller := newRefiller(t, allocator.DefaultRefillerConfig(time.Now, rand.Float64))
 	m, d := newMemory(t, strided()), &door{}
@@ -173,7 +173,7 @@ func TestGateStress(t *testing.T) {
 	run := make(chan error)
 	go func() { run <- refiller.Run(ctx) }()
 	var all sync.WaitGroup
-	var shut, border atomic.Int64 // layouts below shut begin below border
+	var shut, border atomic.Int64 // IDs of layouts below shut lie below border
 	const versions = 60
 	for _, take := range takes {
 		for range 2 {
@@ -181,7 +181,7 @@ func TestGateStress(t *testing.T) {
 				for shut.Load() < versions && !t.Failed() {
 					least := border.Load()
 					if id, n, err := take(ctx, c); err != nil || n > 0 && id < least {
-						t.Errorf("%d, %v; what is not shut begins at %d", id, err, least)
+						t.Errorf("%d, %v; the IDs that are not shut begin at %d", id, err, least)
 					}
 				}
 			})

@@ -10,8 +10,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// TestLimit: a limit that was lowered did not bind what was held: 900,000 IDs above
-// it came in six seconds.
+// TestLimit lowers a limit below IDs that a chain holds. Before, a lowered limit did
+// not bind these: a chain issued 900,000 IDs above it in six seconds.
 func TestLimit(t *testing.T) {
 	for name, limit := range map[string]int64{
 		"within the head": 320, "at a block's end": 700, "within a gap": 900, "within the tail": 3350, "below all": 5,
@@ -22,8 +22,8 @@ func TestLimit(t *testing.T) {
 				w.take(c, 10)
 				time.Sleep(time.Second)
 				c.Observe()
-				time.Sleep(time.Second)                                      // a tail
-				c.Renew(m.setRange(allocator.Range{Lower: 300, Upper: 800})) // which stays over a layout
+				time.Sleep(time.Second)                                      // the chain gets a tail
+				c.Renew(m.setRange(allocator.Range{Lower: 300, Upper: 800})) // the new layout keeps the tail
 				var want int64
 				for _, s := range c.Segments() {
 					for id := range s.IDs() {
@@ -48,7 +48,7 @@ func TestLimit(t *testing.T) {
 				m.fault(nil)
 				c.Limit(allocator.MaxID)
 				border := m.nextID()
-				time.Sleep(2 * time.Second) // the failure is repeated for a moment
+				time.Sleep(2 * time.Second) // the chain repeats the failure for a moment
 				if id, err := c.Next(w.Context()); err != nil || id < border {
 					w.Errorf("%d, %v after the limit was raised; the new begin at %d", id, err, border)
 				}
@@ -58,8 +58,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A segment that was leased before the limit was lowered, and is answered after
-// that, is cut.
+// A chain cuts a segment at the limit if the limit was lowered while the lease was
+// under way.
 func TestLimitWithALeaseUnderWay(t *testing.T) {
 	for _, below := range []int64{0, 700} {
 		virtual(t, func(w *world) {
@@ -93,7 +93,7 @@ func TestLimitWithALeaseUnderWay(t *testing.T) {
 	}
 }
 
-// What is left below a limit is counted as if its IDs were listed.
+// TestLimitAgainstAList compares the part of a segment below a limit with a list of IDs.
 func TestLimitAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		boundary := rapid.Int64Range(1, 20).Draw(t, "boundary")

@@ -51,8 +51,8 @@ func TestLinkIDsAreTheSegments(t *testing.T) {
 	})
 }
 
-// TestLinkReciprocalIsExact tries every ordinal around every edge that a wrong
-// reciprocal could get wrong, at the largest ordinals a link has.
+// TestLinkReciprocalIsExact tries every ordinal around each edge at which a wrong
+// reciprocal would fail, at the largest ordinals that a link has.
 func TestLinkReciprocalIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		width := rapid.OneOf(rapid.Int64Range(1, 10), rapid.Int64Range(1<<31-5, 1<<31+5), rapid.Int64Range(1, 1<<31+5), rapid.Int64Range(1<<31, 1<<34)).Draw(t, "width")
@@ -78,8 +78,8 @@ func TestLinkReciprocalIsExact(t *testing.T) {
 	})
 }
 
-// TestLinkTakeN takes random numbers, one by one in between, and wants the
-// runs of the segment.
+// TestLinkTakeN takes random numbers of IDs, and single IDs in between, and expects
+// the runs of the segment.
 func TestLinkTakeN(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSegment(t)
@@ -146,7 +146,7 @@ func TestLinkClose(t *testing.T) {
 	})
 }
 
-// TestLinkCloseRace: what close says was taken is what the takers got.
+// TestLinkCloseRace: close returns the number of IDs that callers took.
 func TestLinkCloseRace(t *testing.T) {
 	s, err := strided().Segment(room, 1, 100_000, allocator.MaxID)
 	if err != nil {

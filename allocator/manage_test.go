@@ -9,7 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// late leases at once, under the layout of now, and answers a second later.
+// late leases at once, under the current layout, and answers a second later.
 var late fault = func(_ context.Context, m *memory, n int64) (allocator.Segment, error) {
 	seg, err := m.lease(n)
 	time.Sleep(time.Second)
@@ -28,7 +28,7 @@ func TestRenew(t *testing.T) {
 		m.setVersion(2)
 		border := m.nextID()
 		c.Renew(part(2))
-		for range 100 { // callers do not wait, and get old IDs until it is done
+		for range 100 { // callers do not wait, and get old IDs until the chain is renewed
 			start := time.Now()
 			renewed := c.Renewed(part(2))
 			id, err := c.Next(w.Context())
@@ -45,15 +45,15 @@ func TestRenew(t *testing.T) {
 		c.Renew(part(1))
 		time.Sleep(time.Second)
 		if !c.Renewed(part(2)) || !c.Renewed(part(1)) || c.Status().Dropped != dropped {
-			w.Errorf("what is new was dropped: %+v, %d before", c.Status(), dropped)
+			w.Errorf("the chain dropped fresh IDs: %+v, %d before", c.Status(), dropped)
 		}
 		w.balance(c, m)
 	})
 }
 
-// A chain that is renewed leases as much as it gives up, so that its next refill is due
-// when it was: a layout that renews a hundred thousand chains at once would otherwise
-// have each of them lease a second time within moments.
+// A chain that is renewed leases as many IDs as it drops, so its next refill stays due
+// when it was. Otherwise a layout that renews 100,000 chains at once would make each of
+// them lease a second time within moments.
 func TestRenewLeasesOnce(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, 10*time.Minute))
@@ -88,7 +88,7 @@ func TestRenewLeasesOnce(t *testing.T) {
 	})
 }
 
-// What is renewed is bounded by what a chain aims to hold now: two targets.
+// A renewed chain leases no more than a chain aims to hold now: two targets.
 func TestRenewLeasesNoMoreThanItNeeds(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -109,7 +109,7 @@ func TestRenewLeasesNoMoreThanItNeeds(t *testing.T) {
 	})
 }
 
-// What was leased under the old layout and answered after Renew is dropped.
+// A chain drops a segment that was leased under the old layout and arrives after Renew.
 func TestRenewWithALeaseUnderWay(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -154,8 +154,8 @@ func TestRenewWhileAway(t *testing.T) {
 	})
 }
 
-// A source may know less than it did, as one instance of a room after another
-// does. No old segment hides behind a new one.
+// A source may answer under an older layout than before, for example if two instances
+// of a room answer in turn. No old segment hides behind a new one.
 func TestRenewWithVersionsOutOfOrder(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -232,7 +232,7 @@ func TestObserveAndCloseUnused(t *testing.T) {
 	})
 }
 
-// Cold is a chain that leased nothing, or of which nothing was taken for a while.
+// A chain is cold if it leased nothing, or if no caller took an ID for a while.
 func TestCold(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, _ := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -266,7 +266,7 @@ func TestCold(t *testing.T) {
 	})
 }
 
-// A chain with a caller that waits is in use.
+// A chain with a waiting caller is in use.
 func TestCloseUnusedSparesWaiters(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -301,7 +301,7 @@ func TestWarmAndStatus(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if m.leases() > 0 {
-			w.Error("a chain nobody used leases")
+			w.Error("an unused chain leases")
 		}
 		if err := c.Warm(w.Context()); err != nil {
 			w.Error(err)

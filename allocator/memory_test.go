@@ -34,7 +34,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// one is a Source that many chains can share: a word of the test's own each.
+// one is a Source that many chains share, so that it takes no memory per chain.
 type one struct{ layout allocator.Layout }
 
 func (o *one) Lease(_ context.Context, n int64) (allocator.Segment, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// model is what a chain may do, without any of how: it issues IDs of segments
-// that it leased, each once, in growing order.
+// model is the specification of a chain: a chain issues the IDs of the segments that
+// it leased, each ID once, in growing order.
 type model struct {
 	*rapid.T
 	chain  *allocator.Chain
@@ -23,10 +23,10 @@ type model struct {
 	leased []allocator.Segment // in growing order, under mu
 	last   int64               // issued
 	issued int64
-	bound  allocator.Part // what Renewed spoke of
+	bound  allocator.Part // the argument of the last Renewed
 }
 
-// recorder keeps what a memory leased.
+// recorder records the segments that a memory leased.
 type recorder struct{ *model }
 
 func (r recorder) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
@@ -54,7 +54,7 @@ func (m *model) take(first, count int64) {
 	m.issued += count
 }
 
-// segmentOf finds an ID the slow way; it must be the segment's for real.
+// segmentOf searches all leased segments for an ID, and fails the test if none contains it.
 func (m *model) segmentOf(id int64) allocator.Segment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,7 +108,7 @@ func checkModel(t *rapid.T) {
 	}()
 	t.Repeat(m.actions())
 
-	// At rest every ID that was leased is accounted for, whatever was lost on
+	// At rest every leased ID is accounted for, including those that were lost on
 	// the way.
 	m.m.fault(nil)
 	time.Sleep(10 * time.Second)
@@ -120,7 +120,7 @@ func checkModel(t *rapid.T) {
 	if s := m.chain.Status(); s.Issued+s.Held+s.Dropped != leased || s.Issued < m.issued || m.chain.Wanted() != 0 {
 		t.Fatalf("%+v, but %d were leased and %d came out; %d wanted", s, leased, m.issued, m.chain.Wanted())
 	}
-	// And the chain goes on, unless the space is at its end.
+	// The chain then goes on, unless the ID space is exhausted.
 	if id, err := m.chain.Next(ctx); err == nil {
 		m.take(id, 1)
 	} else if allocator.KindOf(err) != allocator.Exhausted || m.m.next < allocator.MaxID-50 {

@@ -9,7 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// TestKeeps holds the rule of what stays against a list of residues.
+// TestKeeps compares Keeps and Outdates with a list of residues.
 func TestKeeps(t *testing.T) {
 	drawRange := func(t *rapid.T, boundary int64) allocator.Range {
 		lower := rapid.Int64Range(0, boundary-1).Draw(t, "lower")
@@ -56,8 +56,9 @@ func TestKeeps(t *testing.T) {
 	})
 }
 
-// TestRenewKeepsWhatFits: every layout had a chain drop and lease again all it
-// held, also where the room's range had grown or was the same.
+// TestRenewKeepsWhatFits: a chain keeps the segments that the new layout allows. Before,
+// each layout made every chain drop its IDs and lease again, even where the room's
+// range had grown or was the same.
 func TestRenewKeepsWhatFits(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -69,7 +70,7 @@ func TestRenewKeepsWhatFits(t *testing.T) {
 		for _, r := range []allocator.Range{{Lower: 300, Upper: 700}, {Lower: 300, Upper: 800}, {Lower: 0, Upper: 1000}, {Lower: 300, Upper: 700}} {
 			part := m.setRange(r)
 			if !c.RenewIfKept(part) || !c.Renewed(part) || c.Outdated(part) {
-				w.Errorf("%v: what is held does not stay", part)
+				w.Errorf("%v: the chain does not keep its segments", part)
 			}
 			c.Renew(part)
 			time.Sleep(time.Minute)
@@ -81,10 +82,10 @@ func TestRenewKeepsWhatFits(t *testing.T) {
 			w.Errorf("%d, want the next ID of the segment that stayed", first)
 		}
 
-		// One residue less: fresh first, then all of the old is dropped.
+		// One residue less: the chain leases fresh IDs first, then drops all old ones.
 		part := m.setRange(allocator.Range{Lower: 300, Upper: 699})
 		if c.RenewIfKept(part) || c.Renewed(part) {
-			w.Error("what is held stays though the room lost a residue of it")
+			w.Error("the chain keeps a segment of which the room lost a residue")
 		}
 		c.Renew(part)
 		time.Sleep(time.Second)
@@ -95,9 +96,9 @@ func TestRenewKeepsWhatFits(t *testing.T) {
 	})
 }
 
-// TestRenewKeepsALeaseUnderWay: a segment that was leased under the old layout and
-// is answered after Renew is held where it fits, and an order to renew that a
-// newer layout takes back is forgotten.
+// TestRenewKeepsALeaseUnderWay: a chain keeps a segment that was leased under the old
+// layout and arrives after Renew if the segment fits the new layout. An order to renew
+// is cancelled if a newer layout makes it unnecessary.
 func TestRenewKeepsALeaseUnderWay(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -131,7 +132,7 @@ func TestManyChainsKeep(t *testing.T) {
 			m := newMemory(w, strided())
 			m.gauge = leases
 			chains[i] = newChain(w, w.refiller, m, settings(10, 100, time.Minute))
-			w.take(chains[i], 10) // what is left is less than the target
+			w.take(chains[i], 10) // the rest is less than the target
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Minute)

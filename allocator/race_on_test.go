@@ -2,5 +2,5 @@
 
 package allocator_test
 
-// raceDetector tells that the test is built with -race, which is ten times slower.
+// raceDetector reports whether the test is built with -race, which is ten times slower.
 const raceDetector = true

@@ -8,8 +8,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// drawRange draws any two bounds, the wrong way round too, that lie close
-// enough to a random place to list what is between.
+// drawRange draws any two bounds, also in the wrong order. They lie close enough to
+// a random place to list the residues in between.
 func drawRange(t *rapid.T, name string, place int64) allocator.Range {
 	near := rapid.Int64Range(0, 40)
 	return allocator.Range{
@@ -18,7 +18,7 @@ func drawRange(t *rapid.T, name string, place int64) allocator.Range {
 	}
 }
 
-// residues lists a range, the slow and obvious way.
+// residues lists a range, one residue at a time.
 func residues(r allocator.Range) map[int64]bool {
 	all := make(map[int64]bool)
 	for i := r.Lower; i < r.Upper; i++ {

@@ -114,8 +114,8 @@ func TestThousandChainsAway(t *testing.T) {
 	}
 }
 
-// What was known of the store an hour ago is no answer: callers that come after
-// a long rest are not told of an outage that nobody has looked at since.
+// A refiller forgets an old outage: callers that come an hour later do not get its
+// error, because the store may be back by then.
 func TestOutageIsForgottenWhenNobodyAsks(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -124,20 +124,20 @@ func TestOutageIsForgottenWhenNobodyAsks(t *testing.T) {
 		if _, err := c.Next(w.Context()); !errors.As(err, &gone) {
 			t.Fatal(err)
 		}
-		c.Close() // as a room does with chains nobody uses
+		c.Close() // as a room does with unused chains
 		time.Sleep(600 * time.Millisecond)
 		if since, _ := w.refiller.Outage(); since.IsZero() {
 			w.Error("a chain that needs nothing ends an outage")
 		}
 		time.Sleep(time.Hour)
 		if since, err := w.refiller.Outage(); !since.IsZero() {
-			w.Errorf("an outage since %v that nobody looks at: %v", since, err)
+			w.Errorf("an outage since %v is remembered, though no chain asks the store: %v", since, err)
 		}
 		fresh, _ := w.chain(settings(1000, 1_000_000, time.Minute))
 		if _, err := fresh.Next(w.Context()); err != nil {
 			w.Errorf("an hour later: %v", err)
 		}
-		// And one that is still there begins anew.
+		// An outage that is still there begins anew.
 		c, m = w.chain(settings(1000, 1_000_000, time.Minute))
 		m.fault(away)
 		start := time.Now()
@@ -217,7 +217,7 @@ func TestEndOfRunLetsWaitersGo(t *testing.T) {
 	}
 }
 
-// A chain waits for a refiller that does not run yet.
+// A chain waits for a refiller that is not running yet.
 func TestCallersBeforeRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRefiller(t, allocator.DefaultRefillerConfig(time.Now, rand.Float64))

@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// bigAt is Segment.At without a bound on any number.
+// bigAt computes Segment.At with numbers of any size.
 func bigAt(s allocator.Segment, k int64) *big.Int {
 	boundary, width := big.NewInt(s.Boundary), big.NewInt(s.Range.Upper)
 	width.Sub(width, big.NewInt(s.Range.Lower))
@@ -63,7 +63,7 @@ func drawSegment(t *rapid.T) allocator.Segment {
 	return s
 }
 
-// ordinals are the ones worth a look: both ends, around multiples of the width.
+// ordinals returns the ordinals worth testing: both ends, and those around multiples of the width.
 func ordinals(t *rapid.T, s allocator.Segment) []int64 {
 	ks := []int64{0, s.Count / 2, s.Count - 1}
 	width := s.Range.Width()
@@ -114,7 +114,7 @@ func TestSegmentRunsAndIDs(t *testing.T) {
 		if got := slices.Collect(s.IDs()); !slices.Equal(got, want) {
 			t.Fatalf("%v: IDs %v, want %v", s, got, want)
 		}
-		var runs []allocator.Run // the fewest that there can be
+		var runs []allocator.Run // the fewest possible
 		for _, id := range want {
 			if n := len(runs) - 1; n >= 0 && runs[n].First+runs[n].Count == id {
 				runs[n].Count++
@@ -125,7 +125,7 @@ func TestSegmentRunsAndIDs(t *testing.T) {
 		if got := slices.Collect(s.Runs()); !slices.Equal(got, runs) {
 			t.Fatalf("%v: runs %v, want %v", s, got, runs)
 		}
-		for range s.IDs() { // both iterators can be left
+		for range s.IDs() { // both iterators may be left early
 			break
 		}
 		for range s.Runs() {

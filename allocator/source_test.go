@@ -22,11 +22,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// A fault decides what a lease of n IDs does instead of leasing them.
+// A fault replaces a lease of n IDs.
 type fault func(ctx context.Context, m *memory, n int64) (allocator.Segment, error)
 
-// The faults, by name. STYLE 43: away did not happen, lost happened and the
-// answer was lost.
+// The faults, by name. With away the source leases nothing. With lost it leases, and
+// its answer is lost.
 var (
 	away fault = func(context.Context, *memory, int64) (allocator.Segment, error) {
 		return allocator.Segment{}, allocator.Errorf(allocator.Unavailable, "connection refused")
@@ -65,7 +65,7 @@ var (
 
 const room = allocator.Room("a")
 
-// tb is what testing.TB and rapid's T have in common.
+// tb has the common methods of testing.TB and rapid's T.
 type tb interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -78,7 +78,7 @@ type memory struct {
 	t       tb
 	maxStep int64
 	latency time.Duration
-	ttl     time.Duration // for how long what is leased may be issued, 0 for ever
+	ttl     time.Duration // for how long leased IDs may be issued, 0 for ever
 	gauge   *gauge        // shared by several, may be nil
 
 	mu      sync.Mutex
@@ -151,15 +151,15 @@ func (m *memory) lease(n int64) (allocator.Segment, error) {
 	return seg, err
 }
 
-// fault sets what the next leases do, and what all after them do.
+// fault sets the faults of the next leases, and the fault of all leases after them.
 func (m *memory) fault(always fault, next ...fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.faults, m.always = next, always
 }
 
-// setVersion changes the layout to one that keeps no segment of another version:
-// each has a boundary of its own. It returns where the next segment begins.
+// setVersion changes to a layout that keeps no segment of another version, because
+// each version has its own boundary. It returns where the next segment begins.
 func (m *memory) setVersion(version int64) (next int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,14 +177,14 @@ func (m *memory) setRange(r allocator.Range) allocator.Part {
 	return m.layout.Part(room)
 }
 
-// part returns what the room has by the layout.
+// part returns the room's part of the layout.
 func (m *memory) part() allocator.Part {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.layout.Part(room)
 }
 
-// setTTL changes for how long what is leased from now on may be issued.
+// setTTL sets for how long IDs that are leased from now on may be issued.
 func (m *memory) setTTL(ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +198,7 @@ func (m *memory) setNext(id int64) {
 	m.next = id
 }
 
-// setMaxStep changes what the next leases may ask for.
+// setMaxStep changes how many IDs the next leases may ask for.
 func (m *memory) setMaxStep(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,7 +245,7 @@ func settings(minStep, maxStep int64, reserve time.Duration) allocator.Settings 
 	return allocator.Settings{MinStep: minStep, MaxStep: maxStep, Reserve: reserve}
 }
 
-// part returns what the room has by a version of strided, see setVersion.
+// part returns the room's part of a version of strided, see setVersion.
 func part(version int64) allocator.Part {
 	p := strided().Part(room)
 	p.Version, p.Boundary = version, p.Boundary+version-p.Version
@@ -308,7 +308,7 @@ func (w *world) chain(s allocator.Settings) (*allocator.Chain, *memory) {
 	return newChain(w, w.refiller, m, s), m
 }
 
-// take is Next with a deadline that no sound chain meets.
+// take is NextN with a deadline that a sound chain never misses.
 func (w *world) take(c *allocator.Chain, n int64) []allocator.Run {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), time.Hour)
@@ -320,7 +320,7 @@ func (w *world) take(c *allocator.Chain, n int64) []allocator.Run {
 	return runs
 }
 
-// balance checks that what was leased was issued, is held or was dropped.
+// balance checks that every leased ID was issued, is held or was dropped.
 func (w *world) balance(c *allocator.Chain, m *memory) {
 	w.Helper()
 	if s, total := c.Status(), m.total(); s.Issued+s.Held+s.Dropped != total {
@@ -329,7 +329,7 @@ func (w *world) balance(c *allocator.Chain, m *memory) {
 	}
 }
 
-// together runs f n times at once and returns the errors by text.
+// together runs f n times at once and counts the errors by text.
 func together(n int, f func(i int) error) map[string]int {
 	var mu sync.Mutex
 	var all sync.WaitGroup

@@ -8,7 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// traffic drives a chain in virtual time and looks at it as a room does.
+// traffic takes IDs from a chain in virtual time and reads its status as a room does.
 type traffic struct {
 	*world
 	chain *allocator.Chain
@@ -25,7 +25,7 @@ func (w *world) traffic(s allocator.Settings, tick time.Duration) *traffic {
 	return &traffic{world: w, chain: newChain(w, w.refiller, m, s), m: m, tick: tick}
 }
 
-// drive takes IDs at rate(time since the call) for a while.
+// drive takes IDs for a while. rate is their rate at a time since the call.
 func (d *traffic) drive(length time.Duration, rate func(at time.Duration) float64) {
 	d.Helper()
 	begin, observed := time.Now(), time.Now()
@@ -86,7 +86,7 @@ func TestStepDayCurve(t *testing.T) {
 		waits, leases, targets := d.chain.Status().Waits, d.m.leases(), int64(0)
 		d.seen = func(s allocator.Status) {
 			at := time.Since(begin)
-			// The rate is known a window late: two hundredths of growth.
+			// The chain knows the rate one window late: two hundredths of growth.
 			if need := day(at) * 600 * 0.98; float64(s.Held) < need {
 				w.Errorf("at %v: held %d, want %.0f", at, s.Held, need)
 			}
@@ -115,8 +115,8 @@ func TestStepSale(t *testing.T) {
 	})
 }
 
-// A cold tag in a rush doubles its target with each refill until no caller
-// waits; from then on the first window's end decides.
+// TestStepSaleOnAColdTag: the target of a cold tag in a rush doubles with each refill
+// until no caller waits. From then on the end of the first window decides.
 func TestStepSaleOnAColdTag(t *testing.T) {
 	virtual(t, func(w *world) {
 		d := w.traffic(settings(100, 100_000_000, time.Minute), time.Millisecond)
@@ -161,11 +161,12 @@ func TestStepSilentNight(t *testing.T) {
 	})
 }
 
-// The reserve is the promise for when the store is away.
+// TestStepReserveOutlivesTheStore: no caller waits while the store is away for no
+// longer than the reserve.
 func TestStepReserveOutlivesTheStore(t *testing.T) {
 	virtual(t, func(w *world) {
 		d := w.traffic(allocator.DefaultSettings(), 100*time.Millisecond)
-		for range 5 { // wherever in its cycle the chain is
+		for range 5 { // at several points of the chain's cycle
 			d.drive(23*time.Minute, steady(5_000))
 			waits := d.chain.Status().Waits
 			d.m.fault(away)
@@ -209,7 +210,8 @@ func TestStepPrescaleAndUpdate(t *testing.T) {
 			w.Errorf("target %d after the sale", target)
 		}
 
-		// Updates are live: a larger least step at once, a smaller largest one at the next refill.
+		// Updates take effect while the chain runs: a larger least step at once, a smaller
+		// largest one at the next refill.
 		d.m.setMaxStep(20_000_000)
 		if err := d.chain.Update(settings(20_000_000, 20_000_000, time.Minute)); err != nil {
 			t.Fatal(err)
@@ -229,8 +231,8 @@ func TestStepPrescaleAndUpdate(t *testing.T) {
 	})
 }
 
-// A store that cannot keep up with max_step: callers wait, and no lease is
-// larger (memory complains).
+// TestStepAtMaxStep: if the store cannot keep up with max_step, callers wait, and no
+// lease is larger (memory complains).
 func TestStepAtMaxStep(t *testing.T) {
 	virtual(t, func(w *world) {
 		d := w.traffic(settings(1000, 50_000, 10*time.Minute), 10*time.Millisecond)
@@ -255,7 +257,7 @@ func TestStepAfterRestart(t *testing.T) {
 	})
 }
 
-// A busy tag does not sit on a small step until the first window is over.
+// A busy tag does not keep a small step until the end of the first window.
 func TestColdAndBusy(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 100_000_000, 10*time.Minute))

@@ -124,8 +124,8 @@ func stress(t *testing.T, goal, maxStep int64, gate allocator.Gate) {
 		}
 		return err
 	})
-	// The operator: new settings, layouts, looks. Each layout drops what is
-	// held, so there are few.
+	// The operator changes settings and layouts, and reads the status. Each layout drops
+	// the held IDs, so there are few.
 	all.Go(func() {
 		for version := int64(2); issued.Load() < goal && !t.Failed(); {
 			chain.Observe()
@@ -134,7 +134,7 @@ func stress(t *testing.T, goal, maxStep int64, gate allocator.Gate) {
 				t.Error(err)
 			}
 			if version <= 40 && issued.Load() > goal/50*version {
-				// By turns, none of which contains the other.
+				// Two ranges by turns, neither of which contains the other.
 				chain.Renew(m.setRange(allocator.Range{Lower: 300 + version%2, Upper: 699 + version%2}))
 				version++
 			}

@@ -13,10 +13,10 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-const longest = time.Hour // longer than any chain here is unused
+const longest = time.Hour // longer than any chain here stays unused
 
-// TestExpire has what is held end: dropped at its end and not before, with the
-// source away and with it there.
+// TestExpire lets segments end. A chain drops a segment at its end and not before,
+// whether the source is away or not.
 func TestExpire(t *testing.T) {
 	for name, f := range map[string]fault{"there": nil, "away": away, "lost": lost} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestExpire(t *testing.T) {
 				m.fault(nil)
 				time.Sleep(time.Second)
 				w.take(c, 1)
-				if f == nil { // what is lost is neither issued nor dropped
+				if f == nil { // lost IDs are neither issued nor dropped
 					w.balance(c, m)
 				}
 			})
@@ -60,8 +60,7 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// A chain that nobody uses lets what it holds end and leases no more, until its
-// next caller.
+// An unused chain lets its segments end, and leases no more until its next caller.
 func TestExpireUnused(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -79,7 +78,7 @@ func TestExpireUnused(t *testing.T) {
 		time.Sleep(longest)
 		c.Observe()
 		if next := c.Expire(time.Minute); m.leases() != before || !next.IsZero() {
-			w.Errorf("%d leases for nobody; the next end is at %v", m.leases()-before, next)
+			w.Errorf("an unused chain made %d leases; the next end is at %v", m.leases()-before, next)
 		}
 		w.take(c, 1)
 		time.Sleep(time.Second)
@@ -90,8 +89,8 @@ func TestExpireUnused(t *testing.T) {
 	})
 }
 
-// TestReplace replaces what ends soon: nobody waits, and one that is no better
-// replaces nothing and is not followed by more.
+// TestReplace replaces a segment that ends soon: no caller waits. A new segment that
+// ends no later replaces nothing, and the chain does not ask for another.
 func TestReplace(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -106,7 +105,7 @@ func TestReplace(t *testing.T) {
 		c.Replace(allocator.Part{}, time.Now().Add(20*time.Second))
 		time.Sleep(500 * time.Millisecond)
 		if s := c.Status(); s.Held != held+1000 || s.Dropped != 0 || m.leases() != leases+1 {
-			w.Errorf("%d leases, %+v after one that is no better; held %d", m.leases()-leases, s, held)
+			w.Errorf("%d leases, %+v after a segment that ends no later; held %d", m.leases()-leases, s, held)
 		}
 		m.setTTL(time.Minute)
 		border, taken := m.nextID(), int64(0)
@@ -129,8 +128,8 @@ func TestReplace(t *testing.T) {
 	})
 }
 
-// TestReplaceVersion asks for a newer layout from a source that is away, then
-// behind, then has heard of it.
+// TestReplaceVersion asks for a newer layout. The source is away at first, then behind,
+// and then has the layout.
 func TestReplaceVersion(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
@@ -155,8 +154,8 @@ func TestReplaceVersion(t *testing.T) {
 	})
 }
 
-// TestUnordered leases from a source that goes back and forth, as two instances
-// of a room in turn do; the same IDs again are refused all the same.
+// TestUnordered leases from a source that goes back and forth between layouts, as if
+// two instances of a room answered in turn. The chain still refuses the same IDs again.
 func TestUnordered(t *testing.T) {
 	virtual(t, func(w *world) {
 		m := newMemory(w, strided())
@@ -198,8 +197,8 @@ func TestUnordered(t *testing.T) {
 	})
 }
 
-// TestGateUntil stops a process, as it were, between the taking of an ID and
-// its hand-out, until after the segment's end.
+// TestGateUntil suspends the process, in effect, between the taking of an ID and its
+// return, until the segment has ended.
 func TestGateUntil(t *testing.T) {
 	for name, take := range takes {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +217,7 @@ func TestGateUntil(t *testing.T) {
 				time.Sleep(time.Second)
 				border := m.nextID()
 				stop = time.Hour
-				if name == "Lease" { // it asks once, after the taking: then the end comes first
+				if name == "Lease" { // Lease asks the gate once, after it took the IDs: so the end comes first
 					time.Sleep(stop)
 					stop = 0
 				}
@@ -235,8 +234,8 @@ func TestGateUntil(t *testing.T) {
 	}
 }
 
-// TestGateUntilInABatch stops it in the middle of a batch that takes from several
-// links: none of its IDs is past its end.
+// TestGateUntilInABatch suspends it in the middle of a batch that takes from several
+// links: the call returns no ID past its end.
 func TestGateUntilInABatch(t *testing.T) {
 	for stopAt := 1; stopAt < 12; stopAt++ {
 		virtual(t, func(w *world) {
@@ -268,7 +267,7 @@ func TestGateUntilInABatch(t *testing.T) {
 	}
 }
 
-// TestUntilIsCarried cuts a segment in pieces and puts them together again.
+// TestUntilIsCarried cuts a segment in pieces, puts them together, and expects the same end.
 func TestUntilIsCarried(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(1000, 1000, time.Minute))
@@ -284,8 +283,8 @@ func TestUntilIsCarried(t *testing.T) {
 	})
 }
 
-// TestExpireStress lets segments end and replaces them under load: each ID
-// comes once, and what was leased is accounted for.
+// TestExpireStress lets segments end and replaces them under load: each ID comes once,
+// and every leased ID is accounted for.
 func TestExpireStress(t *testing.T) {
 	for name, gate := range map[string]allocator.Gate{"open": nil, "gated": func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil }} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// TestDial dials nobody: the call's error has its Kind, and soon.
+// TestDial dials an address at which no server listens: the call fails with a Kind.
 func TestDial(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

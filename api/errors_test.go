@@ -161,7 +161,7 @@ func TestToStatus(t *testing.T) {
 	}
 }
 
-// A message that gRPC could not send must not cost the error its Kind.
+// An error keeps its Kind even if gRPC could not send its message.
 func TestMessagesThatCannotTravel(t *testing.T) {
 	for name, msg := range map[string]string{
 		"not UTF-8": "tag \xff\xfe",
@@ -181,7 +181,7 @@ func TestMessagesThatCannotTravel(t *testing.T) {
 	}
 }
 
-// A status without our reason is from gRPC itself or from a proxy between.
+// A status without March's reason comes from gRPC itself or from a proxy in between.
 func TestForeignStatus(t *testing.T) {
 	kinds := map[codes.Code]allocator.Kind{
 		codes.InvalidArgument:  allocator.Invalid,
@@ -236,8 +236,8 @@ func TestReasonOfANewerServer(t *testing.T) {
 	}
 }
 
-// TestUnforeseen: what a caller can deal with is foreseen, on either side of the
-// wire; a bug is not.
+// TestUnforeseen: an error that a caller can handle is foreseen, on either side of the
+// wire. A bug is not.
 func TestUnforeseen(t *testing.T) {
 	for _, kind := range allocator.Kinds() {
 		for _, err := range []error{kind, api.ToStatus(kind)} {

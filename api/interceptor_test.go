@@ -16,8 +16,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// failing fails each call with the Kind that the tag names, and issues ID 1 of
-// any other tag.
+// failing fails each call with the Kind that the tag names. For any other tag it
+// issues ID 1.
 type failing struct {
 	marchv1.UnimplementedIDServiceServer
 }

@@ -36,8 +36,8 @@ func whole(residues []allocator.Room, rooms []allocator.Room) bool {
 	return !slices.ContainsFunc(rooms, func(room allocator.Room) bool { return runs[room] != 1 })
 }
 
-// TestEditsAgainstPaint draws edits, paints them, and expects Apply to accept
-// exactly those after which each room has one range.
+// TestEditsAgainstPaint draws edits and paints them. It expects Apply to accept
+// exactly the edits after which each room has one range.
 func TestEditsAgainstPaint(t *testing.T) {
 	accepted := make(map[string]int)
 	rapid.Check(t, func(t *rapid.T) {

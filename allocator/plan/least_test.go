@@ -28,7 +28,7 @@ func everyLayout(boundary int64, rooms []allocator.Room) []allocator.Layout {
 	return all[1:] // a layout has at least one room
 }
 
-// safe is the rule of a move: nobody gains what another holds.
+// safe reports whether a move is allowed: no room gains a residue that another room holds.
 func safe(before, after allocator.Layout) bool {
 	for gainer, r := range after.Ranges {
 		for holder, held := range before.Ranges {
@@ -40,8 +40,8 @@ func safe(before, after allocator.Layout) bool {
 	return true
 }
 
-// least returns, for each layout, the fewest safe moves from layout i to it by
-// way of any layouts that have all the rooms of keep; 0 where there are none.
+// least returns, for each layout, the fewest safe moves from layout i to it, or 0 if
+// there are none. Every layout on the way has all the rooms of keep.
 func least(all []allocator.Layout, next [][]int, i int, keep []allocator.Room) []int {
 	moves := make([]int, len(all))
 	reached := []int{i}

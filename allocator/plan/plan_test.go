@@ -17,17 +17,16 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the expected output of testdata anew")
 
-// TestPlans runs testdata/*.txt. A case is a command, its input lines,
-// "----", and the output up to an empty line; what stands between the cases is
-// prose. The commands:
+// TestPlans runs testdata/*.txt. A case is a command, its input lines, "----", and
+// the output up to an empty line. Text between the cases is prose. The commands:
 //
 //	plan BOUNDARY ROOM=LOWER-UPPER...    a plan from this layout, version 7
 //	atomic BOUNDARY ROOM=LOWER-UPPER...  the same with --atomic
 //	back BOUNDARY ROOM=LOWER-UPPER...    the same by Back
 //	edit BOUNDARY ROOM=LOWER-UPPER...    only the layout that the edits make
 //
-// and the input lines: move, add-room, drain and boundary with what their flags
-// take, or target BOUNDARY ROOM=LOWER-UPPER...
+// and the input lines: move, add-room, drain and boundary with the values of their
+// flags, or target BOUNDARY ROOM=LOWER-UPPER...
 func TestPlans(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -185,8 +184,8 @@ func TestNewPlanChecksItsInput(t *testing.T) {
 	}
 }
 
-// A plan is kept for as long as a migration takes; what it was made of may
-// change meanwhile.
+// A plan lives as long as a migration. The layouts that it was made of may change
+// meanwhile.
 func TestPlanOwnsItsLayouts(t *testing.T) {
 	from := allocator.Layout{Version: 1, Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
 	target := allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 7}}}

@@ -13,13 +13,12 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// holders is a layout the slow way: who holds each residue of a sample, "" for
-// a gap.
+// holders lists the rooms that hold each residue of a sample: a layout in its
+// slowest form. Its entry for a gap is "".
 type holders map[int64][]allocator.Room
 
-// sample returns every residue of a small boundary. Of a huge one it returns
-// those at and next to every end of every range: between two of them nothing
-// changes.
+// sample returns every residue of a small boundary. Of a huge one it returns the
+// residues at and next to each end of each range: nothing changes between two of them.
 func sample(layouts ...allocator.Layout) []int64 {
 	seen := make(map[int64]bool)
 	for _, l := range layouts {
@@ -56,7 +55,7 @@ func list(l allocator.Layout, residues []int64) holders {
 	return h
 }
 
-// change is what a move does, found residue by residue.
+// change is the effect of a move, found residue by residue.
 type change struct {
 	gains, loses map[allocator.Room]bool
 	taken        bool // a residue went straight from one room to another
@@ -175,8 +174,8 @@ func checkMove(p plan.Plan, m plan.Move, before allocator.Layout, residues []int
 	return nil
 }
 
-// wedged reports whether nothing can ever move: every residue is the only one
-// of its room, and no room goes, or none comes before the only one goes.
+// wedged reports whether no move is possible: each residue is the only one of its room,
+// and no room leaves. A single room cannot leave either before another has come.
 func wedged(from, target allocator.Layout) bool {
 	if from.Boundary != target.Boundary || int64(len(from.Ranges)) != from.Boundary {
 		return false

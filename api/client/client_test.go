@@ -90,7 +90,7 @@ func TestIssues(t *testing.T) {
 	}
 }
 
-// TestErrors: what the room says comes back with its kind.
+// TestErrors: an error of the room reaches the caller with its kind.
 func TestErrors(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")
@@ -134,7 +134,7 @@ func TestErrors(t *testing.T) {
 	is(t, err, allocator.Unavailable)
 }
 
-// TestClose drops what is held, lets waiting callers go, and ends for good.
+// TestClose: Close drops the held IDs, lets waiting callers go, and is final.
 func TestClose(t *testing.T) {
 	c := newCluster(t)
 	f := newFront(t, c.room("a", "a1"))
@@ -187,8 +187,8 @@ func TestClose(t *testing.T) {
 	got.unique(t, "a", halves())
 }
 
-// TestUnusedTags are dropped from memory, but for those that somebody has a
-// handle to.
+// TestUnusedTags: the client drops unused tags from memory, but not those to which a
+// caller has a handle.
 func TestUnusedTags(t *testing.T) {
 	c := newCluster(t)
 	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})

@@ -41,7 +41,7 @@ func ExampleNew() {
 	// 3
 }
 
-// A handle to a tag, for where IDs are taken often.
+// A handle to a tag, for code that takes IDs often.
 func ExampleClient_Tag() {
 	ctx := context.Background()
 	ids, err := client.New(ctx, client.Options{Addresses: []string{exampleRoom()}})
@@ -58,7 +58,7 @@ func ExampleClient_Tag() {
 	var sum int64
 	for range 100 {
 		id, ok := order.TryNext()
-		if !ok { // the first time, and at times later
+		if !ok { // the first time, and sometimes later
 			if id, err = order.Next(ctx); err != nil {
 				fmt.Println(err)
 				return
@@ -93,7 +93,7 @@ func ExampleClient_NextN() {
 	// 201 from 1000
 }
 
-// What went wrong is told by the error's kind.
+// The kind of an error says what went wrong.
 func ExampleClient_Next_errors() {
 	ctx := context.Background()
 	ids, err := client.New(ctx, client.Options{Addresses: []string{exampleRoom()}})
@@ -167,7 +167,7 @@ func exampleRoom() string {
 	return example.address
 }
 
-// stopExampleRoom stops the examples' room, where there is one.
+// stopExampleRoom stops the examples' room if it was started.
 func stopExampleRoom() {
 	example.Lock()
 	defer example.Unlock()
@@ -176,7 +176,7 @@ func stopExampleRoom() {
 	}
 }
 
-// panics is what the store in memory complains to.
+// panics is the test that the store in memory reports errors to.
 type panics struct{}
 
 func (panics) Helper()                           {}

@@ -17,14 +17,14 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// quick has the faults that hang take little time.
+// quick returns options with which a fault that hangs takes little time.
 func quick(addresses ...string) client.Options {
 	return client.Options{Addresses: addresses, Timeout: 200 * time.Millisecond}
 }
 
-// TestFaults meets each fault of a lease under load, once and three times in a
-// row. No call fails, no ID comes twice, and what was leased by an answer that
-// was lost is never issued.
+// TestFaults injects each fault of a lease under load, once and three times in a row.
+// No call fails and no ID comes twice. The client never issues a segment if the
+// answer with it was lost.
 func TestFaults(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")
@@ -94,7 +94,7 @@ func slug(name string) string {
 	return string(b)
 }
 
-// TestSenselessAnswers: what no room answers is refused, and its IDs with it.
+// TestSenselessAnswers: the client refuses answers that no room gives, with their IDs.
 func TestSenselessAnswers(t *testing.T) {
 	c := newCluster(t)
 	f := newFront(t, c.room("a", "a1"))
@@ -113,12 +113,12 @@ func TestSenselessAnswers(t *testing.T) {
 		_, err := ids.Next(t.Context(), name)
 		is(t, err, allocator.Internal, "room at "+f.address, says)
 	}
-	// A segment that was over before its answer was there is nobody's fault.
+	// If a segment ended before its answer arrived, neither side is at fault.
 	f.alter(nil)
 	f.setTTL(time.Nanosecond)
 	_, err := ids.Next(t.Context(), "late")
 	is(t, err, allocator.Unavailable, "its answer took longer than the 1ns")
-	// The same IDs for the second time are.
+	// If the same IDs come a second time, the room is.
 	f.setTTL(0)
 	var first *marchv1.Segment
 	f.alter(func(r *marchv1.LeaseResponse) {
@@ -157,8 +157,8 @@ func TestInstances(t *testing.T) {
 	t.Logf("%d IDs, %d leases", got.unique(t, "a", halves()), order.Status().Refills)
 }
 
-// TestSticks: a client stays with the instance that answers, and after one that
-// failed is back its failure is forgotten.
+// TestSticks: a client stays with the instance that answers. It asks an instance that
+// fails only a few times more.
 func TestSticks(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")
@@ -183,12 +183,12 @@ func TestSticks(t *testing.T) {
 		lease(fmt.Sprintf("two-%d", n))
 	}
 	if n := one.calls() - 20; n > 3 {
-		t.Errorf("one that fails was asked %d times more", n)
+		t.Errorf("an instance that fails was asked %d times more", n)
 	}
 }
 
-// TestFallback takes another room's IDs while its own is away, where that is
-// allowed, and comes home.
+// TestFallback: a client takes IDs of another room while its own is away, if its options
+// allow that, and then returns to its own.
 func TestFallback(t *testing.T) {
 	c := newCluster(t)
 	a, b := newFront(t, c.room("a", "a1")), newFront(t, c.room("b", "b1"))
@@ -233,7 +233,7 @@ func TestFallback(t *testing.T) {
 	await(t, "home again", func() bool { n++; return take(fmt.Sprintf("home-%d", n)) < 50 })
 }
 
-// TestRefusals are no reason to ask elsewhere.
+// TestRefusals: a refusal is no reason to ask another instance.
 func TestRefusals(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")

@@ -17,11 +17,11 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// A fault decides what a lease does instead of going on to the room.
+// A fault replaces a lease. It may call lease, which goes on to the room.
 type fault func(ctx context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error)
 
-// The faults by name, each twice: it did not happen; it happened and the answer
-// was lost.
+// The faults by name, each twice: the lease did not happen, or it happened and the
+// answer was lost.
 var faults = map[string]fault{
 	"away": func(context.Context, func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		return nil, allocator.Errorf(allocator.Unavailable, "stopping")
@@ -61,14 +61,14 @@ func answers(err error) fault {
 	}
 }
 
-// front stands between the client and a real instance: it passes leases on,
-// does them harm on demand, and remembers what was leased through it.
+// front stands between the client and a real instance: it passes leases on, injects
+// faults on demand, and records the segments that were leased through it.
 type front struct {
 	marchv1.UnimplementedIDServiceServer
 	testing.TB
 	address string
 	to      marchv1.IDServiceClient
-	down    func() // stops listening, where it does
+	down    func() // stops it if it listens
 
 	mu struct {
 		sync.Mutex
@@ -96,7 +96,7 @@ func newFront(tb testing.TB, to *instance) *front {
 	return f
 }
 
-// listen has it listen, again where it was taken down.
+// listen makes the front listen, also after down.
 func (f *front) listen() {
 	f.Helper()
 	l := listen(f, f.address)
@@ -153,14 +153,14 @@ func (f *front) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.Le
 	return lease()
 }
 
-// fault sets what the next leases do, and what all after them do.
+// fault sets the faults of the next leases, and the fault of all leases after them.
 func (f *front) fault(always fault, next ...fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.next, f.mu.always = next, always
 }
 
-// setTTL sets for how long what is leased from now on may be used, 0 for ever.
+// setTTL sets for how long IDs that are leased from now on may be used, 0 for ever.
 func (f *front) setTTL(ttl time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,5 +180,5 @@ func (f *front) calls() int {
 	return f.mu.calls
 }
 
-// ttlUntil returns a time to live that ends then.
+// ttlUntil returns the time to live of a segment that ends at end.
 func ttlUntil(end time.Time) *durationpb.Duration { return durationpb.New(max(time.Until(end), 1)) }

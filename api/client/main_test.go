@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // cluster is a store in memory with a cluster in it: rooms a [0, 50) and
-// b [50, 100) mod 100. Its rooms are real ones.
+// b [50, 100) mod 100. The room servers are real.
 type cluster struct {
 	testing.TB
 	memory *ledgertest.Fake
@@ -100,7 +100,7 @@ func (c *cluster) room(in allocator.Room, name allocator.Instance) *instance {
 	return i
 }
 
-// start starts it, again where it was stopped, and waits until it is ready.
+// start starts the instance, also after end, and waits until it is ready.
 func (i *instance) start() {
 	i.Helper()
 	cfg := room.DefaultConfig()
@@ -187,8 +187,8 @@ func (s *issued) count() int {
 	return len(s.runs)
 }
 
-// unique checks that no ID came twice and all are of a range of layouts; none
-// means any. It returns how many there are.
+// unique checks that no ID came twice, and that every ID is of a range that the room
+// has in one of layouts; without layouts, any ID will do. It returns their number.
 func (s *issued) unique(tb testing.TB, in allocator.Room, layouts ...allocator.Layout) (n int64) {
 	tb.Helper()
 	s.Lock()
@@ -210,9 +210,9 @@ func (s *issued) unique(tb testing.TB, in allocator.Room, layouts ...allocator.L
 	return n
 }
 
-// load takes IDs of a tag on some goroutines until the function that it returns
-// is called; that returns the errors. Each takes some and rests a moment, so
-// that there is a rate, and a reserve that lasts.
+// load takes IDs of a tag on some goroutines until the caller calls stop, which returns
+// the errors. Each goroutine takes some IDs and then rests a moment, so that the tag has
+// a rate, and a reserve that lasts.
 func load(tb testing.TB, t *client.Tag, into *issued) (stop func() []error) {
 	ctx, cancel := context.WithCancel(tb.Context())
 	var all sync.WaitGroup
@@ -255,7 +255,7 @@ func load(tb testing.TB, t *client.Tag, into *issued) (stop func() []error) {
 	}
 }
 
-// some waits until so many more takes succeeded.
+// some waits until n more takes have succeeded.
 func (s *issued) some(tb testing.TB, n int) {
 	tb.Helper()
 	want := s.count() + n
@@ -282,8 +282,8 @@ func listen(tb testing.TB, address string) net.Listener {
 	return l
 }
 
-// silence takes an address that a server left, and closes every connection made
-// to it: another program's server could answer there.
+// silence listens at an address that a server left, and closes every connection.
+// Otherwise another program's server could answer there.
 func silence(tb testing.TB, address string) {
 	tb.Helper()
 	l := listen(tb, address)

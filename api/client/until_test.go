@@ -15,15 +15,15 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestTimeToLive has segments end while the room is away, in every way: from
-// then on nothing is issued, and the error says since when and why.
+// TestTimeToLive lets segments end while the room is away, in every way. From then on
+// the client issues nothing, and its error says since when and why.
 func TestTimeToLive(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")
 	for name, f := range faults {
 		for _, strict := range []bool{false, true} {
 			if strict && name != "away" && name != "hang, happened" {
-				continue // the room is away all the same
+				continue // for a strict client two ways of being away are enough
 			}
 			t.Run(fmt.Sprintf("%s, strict %t", name, strict), func(t *testing.T) {
 				t.Parallel()
@@ -41,7 +41,7 @@ func TestTimeToLive(t *testing.T) {
 				}
 				front.fault(f)
 				away := time.Now()
-				var last time.Time // a call that began then got an ID
+				var last time.Time // when the last call that got an ID began
 				var err error
 				await(t, "the end", func() bool {
 					start := time.Now()
@@ -68,8 +68,8 @@ func TestTimeToLive(t *testing.T) {
 	}
 }
 
-// TestHold has a room itself say how long its IDs may be used, of a strict tag
-// and of another, and go.
+// TestHold: a real room says how long its IDs may be used, for a strict tag and for
+// another tag, and then goes away.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -95,8 +95,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestRenewsBeforeTheEnd uses a tag over many times to live: no caller waits
-// but the first, and no call fails.
+// TestRenewsBeforeTheEnd uses a tag over many times to live: only the first caller
+// waits, and no call fails.
 func TestRenewsBeforeTheEnd(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -115,18 +115,18 @@ func TestRenewsBeforeTheEnd(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	got.unique(t, "a", halves())
-	// Nobody uses it any longer: it is let go, and no room is asked for more.
+	// The tag is unused now. The client lets its IDs end, and asks no room for more.
 	await(t, "nothing is held", func() bool { return order.Status().Held == 0 })
 	before := front.calls()
 	time.Sleep(1500 * time.Millisecond) // three times to live, and more than the keeper's second
 	if n := front.calls() - before; n != 0 {
-		t.Errorf("%d calls for a tag that nobody uses", n)
+		t.Errorf("%d calls for an unused tag", n)
 	}
 	mustNext(t, order)
 }
 
-// TestShortEnds: segments that end within a moment of each other, as those of a
-// room that has confirmed its layout long ago, do not storm it.
+// TestShortEnds: a client does not storm its room while segments end within a moment of
+// each other, such as those of a room that confirmed its layout long ago.
 func TestShortEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -150,8 +150,8 @@ func TestShortEnds(t *testing.T) {
 	got.unique(t, "a", halves())
 }
 
-// TestLayoutChanges changes the layout under load: no call fails, and all tags,
-// those that nobody uses included, move to it, though only one of them leases.
+// TestLayoutChanges changes the layout under load. No call fails, and all tags move to
+// the new layout, including unused ones, though only one tag leases.
 func TestLayoutChanges(t *testing.T) {
 	c := newCluster(t)
 	front := newFront(t, c.room("a", "a1"))
@@ -172,7 +172,7 @@ func TestLayoutChanges(t *testing.T) {
 		layouts = append(layouts, next)
 		version := int64(len(layouts))
 		await(t, fmt.Sprintf("layout %d", version), func() bool {
-			mustNext(t, others[0]) // somebody leases now and then
+			mustNext(t, others[0]) // one of the other tags leases now and then
 			_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
 			return err == nil && busy.Status().Version >= version
 		})
@@ -192,16 +192,16 @@ func TestLayoutChanges(t *testing.T) {
 	got.unique(t, "a", layouts...)
 }
 
-// TestLagging has one of two instances lag behind the layout: what it leases is
-// used while there is nothing else, it is not stormed, and replaced as soon as
-// the other is there.
+// TestLagging has one of two instances lag behind the layout. The client uses its
+// segments while it has no others, does not storm it, and replaces them as soon as the
+// other instance is there.
 func TestLagging(t *testing.T) {
 	c := newCluster(t)
 	c.change(layout(100, 50, 100, 0, 50))
 	a := c.room("a", "a1")
 	lags, knows := newFront(t, a), newFront(t, a)
 	lags.alter(func(r *marchv1.LeaseResponse) { r.Segment.Version, r.Serves.Version = 1, 1 })
-	knows.alter(func(r *marchv1.LeaseResponse) { r.Serves.Range.Lower = 51 }) // so layout 1 gave the room more
+	knows.alter(func(r *marchv1.LeaseResponse) { r.Serves.Range.Lower = 51 }) // one residue less than in layout 1
 	knows.fault(faults["away"])
 	ids := newClient(t, quick(lags.address, knows.address))
 	order := tagOf(t, ids, "order")
@@ -224,7 +224,7 @@ func TestLagging(t *testing.T) {
 	stop := load(t, order, &got)
 	got.some(t, 2000)
 	if n := lags.calls() - before; n > 20 {
-		t.Errorf("%d calls to one that lags", n)
+		t.Errorf("%d calls to the instance that lags", n)
 	}
 	knows.fault(nil)
 	await(t, "layout 2", func() bool { return order.Status().Version == 2 })
@@ -234,9 +234,9 @@ func TestLagging(t *testing.T) {
 	got.unique(t, "a", layout(100, 50, 100, 0, 50))
 }
 
-// TestLayoutsThatTakeNothing changes the layout to ones that give the room what it
-// had, or more: what a client holds stays, though it hears of them. Every layout
-// had clients replace all they held.
+// TestLayoutsThatTakeNothing changes the layout to ones that give the room the same
+// range, or a larger one. A client hears of them and keeps its IDs. Before, every layout
+// made clients replace all their IDs.
 func TestLayoutsThatTakeNothing(t *testing.T) {
 	c := newCluster(t)
 	front := newFront(t, c.room("a", "a1"))
@@ -260,7 +260,7 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 		})
 	}
 	front.alter(nil)
-	time.Sleep(100 * time.Millisecond) // the keeper looked
+	time.Sleep(100 * time.Millisecond) // the keeper has looked
 	for i, tag := range others {
 		if s := tag.Status(); s.Refills != before[i].Refills || s.Dropped != 0 || s.Version != 1 {
 			t.Errorf("%+v, before %+v", s, before[i])
@@ -277,8 +277,8 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 	})
 }
 
-// TestEverythingAtOnce has many callers of many tags, instances that come and
-// go, faults, short times to live and new layouts.
+// TestEverythingAtOnce has many callers of many tags, instances that start and stop,
+// faults, short times to live and new layouts.
 func TestEverythingAtOnce(t *testing.T) {
 	c := newCluster(t)
 	a1, a2 := c.room("a", "a1"), c.room("a", "a2")
@@ -333,8 +333,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 }
 
-// TestLowerLimit: a client drops what it holds from a lowered limit on with its
-// next call to the room, though the room has none left to lease.
+// TestLowerLimit: with its next call to the room a client drops its IDs from a lowered
+// limit on, though the room has no IDs left to lease.
 func TestLowerLimit(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
