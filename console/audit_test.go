@@ -22,7 +22,7 @@ type auditEntry struct {
 	From, To              map[string]any
 }
 
-// audit returns the audit, the oldest first.
+// audit returns the entries of the audit, the oldest first.
 func (c *consoleOf) audit() (entries []auditEntry) {
 	c.Helper()
 	answer, err := c.etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{
@@ -41,8 +41,8 @@ func (c *consoleOf) audit() (entries []auditEntry) {
 	return entries
 }
 
-// TestAudit makes every change there is: each leaves one entry, those that fail
-// or change nothing leave none.
+// TestAudit makes every kind of change. Each change leaves one entry. A call that fails
+// or changes nothing leaves none.
 func TestAudit(t *testing.T) {
 	c := start(t)
 	ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, "ann")
@@ -50,7 +50,7 @@ func TestAudit(t *testing.T) {
 	seen, required := 0, "required"
 	for _, step := range []struct {
 		does   func() error
-		action string // empty: nothing is to be written
+		action string // empty if the call must leave no entry
 		object string
 		from   map[string]any // some of it
 		to     map[string]any
@@ -96,7 +96,7 @@ func TestAudit(t *testing.T) {
 				_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: order(&marchv1.Tag{MinStep: p(7)})})
 				return err
 			},
-			"", "", nil, nil, // as it was
+			"", "", nil, nil, // no change
 		},
 		{
 			func() error {
@@ -162,7 +162,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestActor has clients say who they are in ways of their own.
+// TestActor has clients give their names in various ways.
 func TestActor(t *testing.T) {
 	c := startHalves(t)
 	seen := len(c.audit())

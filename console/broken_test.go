@@ -10,8 +10,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestBrokenLayout: while the layout in etcd cannot be used, a console shows the
-// last good one and what is wrong, be it a console that was started just now.
+// TestBrokenLayout: while the layout in etcd cannot be used, a console shows the last good
+// one and what is wrong. A console that has just started does so too.
 func TestBrokenLayout(t *testing.T) {
 	c := startHalves(t)
 	if _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil {
@@ -30,7 +30,7 @@ func TestBrokenLayout(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// shown checks what a console shows, and returns what it says is wrong.
+	// shown checks the answers and pages of a console, and returns the problem that it reports.
 	shown := func(c *consoleOf) string {
 		t.Helper()
 		l, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{})
@@ -66,7 +66,7 @@ func TestBrokenLayout(t *testing.T) {
 		if problem := shown(c); !strings.Contains(problem, "it differs from its own history") {
 			t.Errorf("a console %s: %q", name, problem)
 		}
-		// It is no ground to plan on.
+		// A console makes no plan on a broken layout.
 		_, err := c.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: quarter()})
 		want{codes.FailedPrecondition, "refused", []string{"differs from its own history"}}.check(t, "plan", err)
 	}

@@ -21,7 +21,7 @@ var bg = context.Background()
 // nowhere is a listener that is never used.
 type nowhere struct{ net.Listener }
 
-// bubble is a cluster whose consoles take the steps that a test wants.
+// bubble is a cluster whose consoles take a step only when a test says so.
 type bubble struct {
 	*testing.T
 	mem   *ledgertest.Fake
@@ -37,7 +37,7 @@ func newBubble(t *testing.T) *bubble {
 	return b
 }
 
-// layout gives room a the residues below one, and room b the rest of a hundred.
+// layout gives room a the residues below at, and room b the rest of a hundred.
 func (b *bubble) layout(at int64) allocator.Layout {
 	return allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: at}, "b": {Lower: at, Upper: 100}}}
 }
@@ -106,8 +106,7 @@ func (b *bubble) registered(s *Server) string {
 	return strings.Join(all, " ")
 }
 
-// looks has a console look for silent instances for a while, as it does when it
-// runs.
+// looks has consoles look for silent instances for a while, as a running console does.
 func (b *bubble) looks(d time.Duration, consoles ...*Server) {
 	b.Helper()
 	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(silenceEvery) {

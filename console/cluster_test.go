@@ -8,9 +8,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestCluster: the settings of the whole cluster are shown and changed, wherever
-// a console tells of the cluster; and an instance that is without its journal,
-// where one is required, is named and confirmed.
+// TestCluster shows and changes the settings of the cluster, over each interface of a
+// console. An instance that lacks a required journal is named, and then confirmed.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
@@ -41,7 +40,7 @@ func TestCluster(t *testing.T) {
 		return names
 	}
 	l := c.ledger()
-	i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}) // it asks nobody
+	i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}) // the address is never called
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +49,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("unconfirmed: %v", names)
 	}
 	if l.Leasable() == nil {
-		t.Error("it may lease")
+		t.Error("an unconfirmed instance may lease")
 	}
 	c.wants("POST /v1/rooms/b/instances/b2:confirm", 404, "march instance list")
 	c.wants("POST /v1/rooms/B/instances/b1:confirm", 400, "room")

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Without compaction heartbeats fill an etcd with default flags in weeks. A
-// console compacts hourly, and keeps at least two hours of history, whatever it
-// misses meanwhile.
+// Without compaction heartbeats fill an etcd with default flags in weeks. A console
+// compacts hourly and keeps at least two hours of history, even if it misses revisions
+// in between.
 func TestCompactions(t *testing.T) {
 	var c compactions
 	start := time.Unix(1e9, 0)
@@ -35,7 +35,7 @@ func TestCompactions(t *testing.T) {
 	if compacted < 15 {
 		t.Errorf("%d compactions in a day", compacted)
 	}
-	// A restored etcd counts from further back: nothing of before is compacted.
+	// A restored etcd counts from a lower revision: nothing from before the restore is compacted.
 	now := start.Add(25 * time.Hour)
 	for after := time.Duration(0); after < keepHistory; after += sizeEvery {
 		if at := c.due(now.Add(after), 10+int64(after/time.Second)); at != 0 {

@@ -14,7 +14,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// reader reads tags: one each second, until there are as many as it is to read.
+// reader reads tags: one each second, until it has read as many as it should.
 type reader struct {
 	began, cancelled atomic.Int64 // how often
 	tags             int64
@@ -36,9 +36,9 @@ func (r *reader) read(ctx context.Context, n *count) (costs, error) {
 	return costs{cost: &marchv1.PlanCost{Tags: r.tags}}, r.err
 }
 
-// TestCountGoesOnBetweenCallers: callers that come back find the count further, and
-// then what it found, which is kept for a minute. A caller that does not come back has
-// the tags read anew, and so has one with another plan.
+// TestCountGoesOnBetweenCallers: a caller that comes back finds the count further on, and
+// then its result, which is kept for a minute. For a caller that does not come back, or
+// comes with another plan, the tags are read anew.
 func TestCountGoesOnBetweenCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c counts
@@ -74,8 +74,8 @@ func TestCountGoesOnBetweenCallers(t *testing.T) {
 	})
 }
 
-// TestCountOfAnotherConsole: a caller that comes back to another console than before
-// finds one count under way there, not one more each time.
+// TestCountOfAnotherConsole: a caller that alternates between consoles begins one count on
+// each of them, not one more each time.
 func TestCountOfAnotherConsole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var consoles [2]counts
@@ -92,7 +92,7 @@ func TestCountOfAnotherConsole(t *testing.T) {
 			id = n.id
 		}
 		if r.began.Load() != 2 {
-			t.Errorf("begun %d times", r.began.Load())
+			t.Errorf("%d counts were begun", r.began.Load())
 		}
 		for i := range consoles {
 			consoles[i].stop()
@@ -101,8 +101,8 @@ func TestCountOfAnotherConsole(t *testing.T) {
 	})
 }
 
-// TestCountEndsWithoutCallers: a count that no caller waits for ends, and one that a
-// caller waits for does not. The next caller has it begin again.
+// TestCountEndsWithoutCallers: a count ends if no caller waits for it, and goes on while
+// one does. The next caller has it begin again.
 func TestCountEndsWithoutCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c counts
@@ -126,8 +126,8 @@ func TestCountEndsWithoutCallers(t *testing.T) {
 	})
 }
 
-// TestCountFails: each failure is told once to a caller that comes back, and then the
-// tags are read again.
+// TestCountFails: a caller that comes back gets each failure once. Then the tags are read
+// again.
 func TestCountFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c counts
@@ -150,8 +150,8 @@ func TestCountFails(t *testing.T) {
 	})
 }
 
-// TestCountsAreBounded: no more plans are counted at once than may be; costs that were
-// counted give way to others. A console that stops counts no more.
+// TestCountsAreBounded: no more than a fixed number of plans are counted at once. Finished
+// counts give way to new ones. A console that stops counts no more.
 func TestCountsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c counts
@@ -169,7 +169,7 @@ func TestCountsAreBounded(t *testing.T) {
 			t.Errorf("%d counts", len(c.mu.all))
 		}
 		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) || quick.began.Load() != 1 {
-			t.Errorf("one too many: %v", err)
+			t.Errorf("one count too many: %v", err)
 		}
 		c.stop()
 		c.work.Wait()

@@ -13,11 +13,11 @@ import (
 
 const damagedULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
-// damagedKeys are keys of each kind that what a console shows is read from: what the
-// list of problems says of each, where it is not in a list of its own alone.
+// damagedKeys has keys of each kind that a console reads, and the words of the list of
+// problems about each, unless it appears only in a list of its own.
 var damagedKeys = []struct {
 	key  string
-	puts []string // other keys, to make it count: each followed by its value
+	puts []string // other keys that make the damage matter: each followed by its value
 	says []string // of the problem; none where no list of problems has it
 }{
 	{"identity", nil, []string{"; it stops all leasing, in every room, and every change by a console; no process starts", "Put the value of a backup back"}},
@@ -40,9 +40,9 @@ var damagedKeys = []struct {
 	{"answered", nil, nil},
 }
 
-// A value that cannot be read is one problem that names the key, what it stops and what
-// to do, wherever problems are shown. All else is shown as before, by a console that saw
-// it and by one that was started just now.
+// A value that cannot be read is one problem, wherever problems are shown. The problem
+// names the key, its effect and the remedy. Everything else is shown as before, both by a
+// console that saw the damage happen and by one that has just started.
 func TestDamageStopsNoPage(t *testing.T) {
 	for _, test := range damagedKeys {
 		t.Run(fmt.Sprint(test.key, len(test.puts)), func(t *testing.T) {
@@ -75,8 +75,8 @@ func TestDamageStopsNoPage(t *testing.T) {
 	}
 }
 
-// showsAll checks that a console shows a cluster, and the problem of a key everywhere,
-// if it has one.
+// showsAll checks that a console shows a cluster, and that it shows the problem of a key
+// everywhere, if it has one.
 func showsAll(t *testing.T, c *consoleOf, key string, says []string) {
 	t.Helper()
 	line := ""

@@ -14,9 +14,10 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestPlanSaysWhatABoundaryCosts: a new boundary of 10^14 lets the lower room jump by
-// all of it, one above a thousandth of what a tag has left needs force, and so does
-// one after which a room may have nothing to lease. The forecast said 0 and some IDs.
+// TestPlanSaysWhatABoundaryCosts: a new boundary of 10^14 lets the lower room jump by all
+// of it. A plan needs force if the jump is above a thousandth of the IDs that a tag has
+// left, or if a room may have nothing to lease afterwards. Before, the forecast said 0 and
+// some IDs.
 func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
@@ -33,7 +34,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 		}
 		return answer.GetPlan(), w.cost(n, answer.GetPlan())
 	}
-	// refused checks that a plan is refused without force, and why.
+	// refused checks that a plan is refused without force, and the reason.
 	refused := func(what string, r *marchv1.PlanMigrationRequest, says ...string) {
 		t.Helper()
 		p, cost := plan(r)
@@ -60,7 +61,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	refused("above a thousandth", &marchv1.PlanMigrationRequest{Boundary: large * 100},
 		"boundary: 10000000000000000; allowed: up to 9223372036854775", "tag wide", "up to a block", "--force")
 
-	// A tag that is smaller than what rooms lease at once is a warning.
+	// If a tag has fewer IDs left than rooms lease at once, the plan has a warning.
 	small := record.DefaultTag()
 	small.Limit = 2000
 	if _, err := w.admin.CreateTag(bg, "small", small, "test"); err != nil {
@@ -73,7 +74,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What is forced is applied; what is not is refused again, with the marks as they are.
+	// A forced plan is applied. Another is refused again, with the marks as they are.
 	p, cost := plan(&marchv1.PlanMigrationRequest{Boundary: large * 100, Force: true})
 	if !p.GetForce() || cost.GetRefused() == "" {
 		t.Fatal(p, cost)
@@ -87,7 +88,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ends(n, m.GetMigration().GetId(), "done")
-	// A boundary that stays, or falls, is not asked for again.
+	// A plan that keeps or lowers the boundary needs no force.
 	for _, r := range []*marchv1.PlanMigrationRequest{{Boundary: large}, {Drain: []string{"b"}}} {
 		if _, cost := plan(r); cost.GetRefused() != "" {
 			t.Error(cost.GetRefused())

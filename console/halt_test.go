@@ -17,8 +17,8 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestHalted: a console tells of a halt wherever it is asked, goes on answering,
-// and forgets nobody meanwhile.
+// TestHalted: a console reports a halt on each page and in each answer, goes on answering,
+// and forgets no instance meanwhile.
 func TestHalted(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
@@ -40,8 +40,8 @@ func TestHalted(t *testing.T) {
 	c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
 }
 
-// TestBarred: while a recover asks, the console names the instances that it has
-// barred, by which operator and since when, wherever it tells of the halt.
+// TestBarred: during a recover the console names the instances that it has barred, with
+// the operator and the time, wherever it reports the halt.
 func TestBarred(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
@@ -79,8 +79,8 @@ func TestBarred(t *testing.T) {
 	}
 }
 
-// TestSeesARestore: a console is all that lived through a restore. It halts
-// leasing by itself, moves and forgets nothing, and goes on after the recover.
+// TestSeesARestore: a console is the only process that lived through a restore. It halts
+// leasing by itself, makes no move, forgets no instance, and goes on after the recover.
 func TestSeesARestore(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
@@ -89,7 +89,7 @@ func TestSeesARestore(t *testing.T) {
 	for i := range 100 {
 		c.create(&marchv1.Tag{Name: fmt.Sprint("tag-", i)})
 	}
-	c.wants("GET /v1/layout", 200, `"halt":null`) // and sees the revision
+	c.wants("GET /v1/layout", 200, `"halt":null`) // the console sees the revision
 	c.etcd.Restore(t, backup, 0, "")
 	await(t, "leasing is halted", func() bool {
 		_, body := c.get("/v1/layout")

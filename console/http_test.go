@@ -36,8 +36,8 @@ func (c *consoleOf) send(line string) (code int, body string) {
 	return answer.StatusCode, string(got)
 }
 
-// wants sends a request and fails the test unless the answer has that status and
-// contains that.
+// wants sends a request, and fails the test unless the answer has the status code and
+// contains says.
 func (c *consoleOf) wants(line string, code int, says string) string {
 	c.Helper()
 	got, body := c.send(line)
@@ -47,7 +47,7 @@ func (c *consoleOf) wants(line string, code int, says string) string {
 	return body
 }
 
-// TestHTTP makes a cluster over HTTP alone, and changes it.
+// TestHTTP creates a cluster over HTTP alone, and changes it.
 func TestHTTP(t *testing.T) {
 	c := start(t)
 	const layout = `{"boundary":"100","rooms":{"a":{"upper":"50"},"b":{"lower":"50","upper":"100"}}}`
@@ -79,7 +79,7 @@ func TestHTTP(t *testing.T) {
 
 	audit := c.wants("GET /v1/audit", 200, `"action":"delete tag"`)
 	if strings.Contains(audit, "unknown from") {
-		t.Errorf("who did it is lost: %s", audit)
+		t.Errorf("the audit lacks the actor: %s", audit)
 	}
 	c.wants("GET /v1/openapi.json", 200, `"/v1/migrations/{id}:watch"`)
 }
@@ -91,7 +91,7 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("GET /v1/migrations:latest", 404, "no migration yet")
 	plan := c.wants(`POST /v1/migrations:plan {"move":["a:25-50=b"]}`, 200, `"kind":"retract"`)
 	c.wants(`POST /v1/migrations:cost {"wait":"5s",`+plan[1:], 200, `"cost":{"tags":"0","skipped":"0",`)
-	c.wants("POST /v1/migrations "+plan, 200, `"actor":"ann from 127.0.0.1"`) // nothing has to be taken out of the answer
+	c.wants("POST /v1/migrations "+plan, 200, `"actor":"ann from 127.0.0.1"`) // the plan is sent back as it came
 	id, last := "", ""
 	for text := range strings.Lines(c.wants("GET /v1/migrations:watch", 200, "\n")) {
 		var line struct {
@@ -108,7 +108,7 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("GET /v1/migrations/"+id, 200, `"state":"done"`)
 	c.wants("GET /v1/migrations", 200, id)
 
-	// One that waits for an instance which never reports: it can be steered.
+	// This migration waits for an instance that never reports, so it can be steered.
 	if _, err := c.ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("POST /v1/migrations/"+id+":abort", 200, `"abort":true`)
 }
 
-// TestHealthWithoutEtcd: a console's health is its etcd's, over HTTP and gRPC.
+// TestHealthWithoutEtcd: a console is as healthy as its etcd, over HTTP and gRPC.
 func TestHealthWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)

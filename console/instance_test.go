@@ -20,7 +20,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// register registers an instance that serves nothing; alive sends heartbeats.
+// register registers an instance that serves nothing. It sends heartbeats if alive is set.
 func (c *consoleOf) register(in allocator.Room, name allocator.Instance, address string, alive bool) {
 	c.Helper()
 	i, err := c.ledger().Join(bg, ledger.Registration{Room: in, Name: name, Address: address, Build: "none"})
@@ -32,7 +32,7 @@ func (c *consoleOf) register(in allocator.Room, name allocator.Instance, address
 	}
 }
 
-// TestInstances lists live and dead instances, and asks them for their chains.
+// TestInstances lists live and dead instances, and asks live ones for their chains.
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
@@ -41,7 +41,7 @@ func TestInstances(t *testing.T) {
 	one, two := c.room("a", "one"), c.room("a", "two")
 	c.room("b", "one")
 	c.register("b", "dead", "127.0.0.1:1", false)      // no heartbeat
-	c.register("b", "deaf", "127.0.0.1:1", true)       // nobody listens there
+	c.register("b", "deaf", "127.0.0.1:1", true)       // no server listens there
 	c.register("c", "elsewhere", "127.0.0.1:1", false) // a room without a range
 	for k, ids := range []marchv1.IDServiceClient{one, two, two} {
 		if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
@@ -129,8 +129,8 @@ func (chainOf) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1
 	return &marchv1.GetChainResponse{Chain: &marchv1.Chain{Tag: r.GetTag(), Room: "a", Instance: "one"}}, nil
 }
 
-// TestInstanceComesBack has an instance be away for a while, which the console
-// notices, and come back at its address: the console is not slow to see it.
+// TestInstanceComesBack has an instance be away for a while, and come back at its address.
+// The console notices both, the second without delay.
 func TestInstanceComesBack(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
@@ -153,7 +153,7 @@ func TestInstanceComesBack(t *testing.T) {
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		t.Skipf("somebody took the port: %v", err)
+		t.Skipf("another program took the port: %v", err)
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(api.UnaryServerInterceptor))
 	marchv1.RegisterRoomServiceServer(server, chainOf{})
@@ -164,11 +164,11 @@ func TestInstanceComesBack(t *testing.T) {
 	start := time.Now()
 	await(t, "it answers", func() bool { return silent() == 0 })
 	if passed := time.Since(start); passed > 1500*time.Millisecond {
-		t.Errorf("the console saw that it is back after %v", passed)
+		t.Errorf("the console saw only after %v that the instance is back", passed)
 	}
 }
 
-// TestEtcdAway has calls fail soon, and say which etcd it is.
+// TestEtcdAway: without etcd calls soon fail, and their error names the etcd.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)

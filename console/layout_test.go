@@ -50,8 +50,7 @@ func TestInitLayout(t *testing.T) {
 	}
 }
 
-// TestBadLayouts has each constraint broken, in InitLayout and in
-// ValidateLayout.
+// TestBadLayouts breaks each constraint, in InitLayout and in ValidateLayout.
 func TestBadLayouts(t *testing.T) {
 	c := start(t)
 	many := make(map[string][2]int64)

@@ -43,7 +43,7 @@ func TestSkipTag(t *testing.T) {
 		t.Error(err)
 	}
 	skips(map[string]int64{"a": 50_000, "b": 50_000})
-	if _, err := skip(7, false); err != nil { // back: nothing comes of it
+	if _, err := skip(7, false); err != nil { // backwards: no effect
 		t.Error(err)
 	}
 	skips(map[string]int64{"a": 50_000, "b": 50_000})
@@ -107,7 +107,7 @@ func TestPrescaleTag(t *testing.T) {
 	}
 	await(t, "the chain knows", func() bool { return c.chain("order").GetStep() == 10 })
 
-	// One that is over is in nobody's way.
+	// A prescale that has ended limits no later setting.
 	if _, err = prescale(5000, durationpb.New(time.Second)); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestPrescaleTag(t *testing.T) {
 		return err == nil && r.GetTag().GetPrescale() == 0
 	})
 	if _, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MaxStep: p(100)}}); err != nil {
-		t.Errorf("a max_step below a prescale that is over: %v", err)
+		t.Errorf("a max_step below a prescale that has ended: %v", err)
 	}
 }
 

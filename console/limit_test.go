@@ -12,10 +12,10 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestLimitAndSkipAreFollowed: a limit below the marks is set once it is confirmed,
-// and a call that changes a limit or skips returns when the instances that answer
-// hold nothing else, and names one that does not answer. Both returned before, and
-// the limit stopped rooms without a question.
+// TestLimitAndSkipAreFollowed: a limit below the marks must be confirmed. A call that
+// changes a limit or skips returns once the instances that answer have dropped their old
+// IDs, and names the instances that do not answer. Before, both calls returned at once,
+// and the limit stopped rooms without a question.
 func TestLimitAndSkipAreFollowed(t *testing.T) {
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
@@ -59,7 +59,7 @@ func TestLimitAndSkipAreFollowed(t *testing.T) {
 			t.Fatalf("%d with a limit of 100100", id)
 		}
 	}
-	// Above the marks no question is asked.
+	// A limit above the marks needs no confirmation.
 	if _, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(1 << 40)}}); err != nil {
 		t.Error(err)
 	}

@@ -28,8 +28,8 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestMain makes this test program a console where it is called to be one: for
-// tests that kill processes.
+// TestMain makes this test program a console if its environment says so, for the tests
+// that kill processes.
 func TestMain(m *testing.M) {
 	if order := os.Getenv(consoleProcess); order != "" {
 		if err := beConsole(order); err != nil {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Tests that are parallel wait more than they work: so many are, however few
+	// Parallel tests wait more than they work. So this many run at once, however few
 	// processors there are. A flag overrides it.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 
 var bg = context.Background()
 
-// consoleOf is a console that runs, over a real etcd.
+// consoleOf is a running console over a real etcd.
 type consoleOf struct {
 	testing.TB
 	marchv1.ConsoleServiceClient
@@ -57,7 +57,7 @@ type consoleOf struct {
 	http string
 }
 
-// start starts a console of an etcd without a cluster.
+// start starts a console over an etcd without a cluster.
 func start(tb testing.TB) *consoleOf {
 	tb.Helper()
 	return startOver(tb, ledgertest.StartEtcd(tb))
@@ -110,7 +110,7 @@ func layout(boundary int64, ranges map[string][2]int64) *marchv1.Layout {
 	return l
 }
 
-// ledger returns a ledger of its own.
+// ledger returns a new ledger over the console's etcd.
 func (c *consoleOf) ledger() *ledger.Ledger {
 	c.Helper()
 	l, err := ledger.New(c.etcd.Store(c), ledger.DefaultConfig())
@@ -189,8 +189,8 @@ func listen(tb testing.TB) net.Listener {
 	return l
 }
 
-// patience is how long a test waits for what must happen: it says that it never
-// will, and nothing about how long it takes.
+// patience is how long a test waits for an event. It detects an event that never happens,
+// and does not measure how long an event takes.
 const patience = time.Minute
 
 // await polls until done or fails the test.
@@ -204,7 +204,7 @@ func await(tb testing.TB, what string, done func() bool) {
 	}
 }
 
-// want is what a status must be.
+// want describes a status.
 type want struct {
 	code   codes.Code
 	reason string
@@ -214,7 +214,7 @@ type want struct {
 func invalid(says ...string) want  { return want{codes.InvalidArgument, "invalid", says} }
 func notFound(says ...string) want { return want{codes.NotFound, "not_found", says} }
 
-// check fails the test unless err is what is wanted.
+// check fails the test unless err is as w describes.
 func (w want) check(tb testing.TB, what string, err error) {
 	tb.Helper()
 	s := status.Convert(err)

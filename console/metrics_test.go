@@ -10,8 +10,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// value returns a metric, -1 where there is none; state is its label, empty for
-// none.
+// value returns the value of a metric, or -1 if there is none. state is its label, or empty
+// for a metric without labels.
 func (n *node) value(name, state string) float64 {
 	families, err := n.metrics.Gatherer().Gather()
 	if err != nil {
@@ -27,7 +27,7 @@ func (n *node) value(name, state string) float64 {
 	return -1
 }
 
-// A console tells what becomes of the migration under way.
+// The metrics of a console follow the migration under way.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
@@ -72,8 +72,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A migration that is aborted before its first move ends with that call, at
-// whatever console it came to: it is counted and logged there.
+// A migration that is aborted before its first move ends with that call. The console that
+// gets the call counts and logs it.
 func TestMetricsOfAnEarlyAbort(t *testing.T) {
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
 	n := w.node()

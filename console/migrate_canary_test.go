@@ -17,18 +17,18 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// A room says that etcd is away where a lease got no answer within its time. A
-// test must not take its word for it: a room that is wrong about it is what the
-// test is there to find. So a canary writes to the same etcd over a connection
-// of its own, one transaction after another, and a call may fail only while the
-// canary could not make as many of them in the time of a lease as a lease needs.
+// A room reports that etcd is away if a lease got no answer in time. The test cannot
+// rely on that report, because a wrong one is a fault that it must find. So a canary
+// writes to the same etcd over its own connection, one transaction after another. A call
+// may fail only while the canary could not make, in the time of a lease, as many
+// transactions as a lease needs.
 const (
-	// leaseTrips is how often a cold lease waits for etcd where another instance
-	// of its room wins the mark once: it looks (a transaction, a status, and a
-	// beat), reads the mark, writes it, and then looks, reads and writes again.
+	// leaseTrips is how often a cold lease waits for etcd if another instance of its room
+	// wins the mark once. The instance probes (a transaction, a status and a beat), reads the
+	// mark and writes it. Then it probes, reads and writes again.
 	leaseTrips = 8
-	// loadWithin is how long a room reads a tag at most before it gives up, in
-	// an error that does not say since when etcd is away.
+	// loadWithin is how long a room reads a tag before it gives up. The error then does not
+	// say since when etcd is away.
 	loadWithin  = 5 * time.Second
 	canaryPause = 25 * time.Millisecond
 )
@@ -36,7 +36,7 @@ const (
 // leaseWithin is how long a lease may take.
 var leaseWithin = allocator.DefaultRefillerConfig(nil, nil).Timeout
 
-// canary keeps when etcd answered it.
+// canary keeps the times at which etcd answered it.
 type canary struct {
 	mu      sync.Mutex
 	answers []time.Time
@@ -72,8 +72,8 @@ func (c *canary) answered(at time.Time) {
 	c.answers = append(c.answers, at)
 }
 
-// slow reports whether at some time from since to told etcd took longer than
-// leaseWithin for leaseTrips of the canary's transactions. All ended at end.
+// slow reports whether, at some time between since and told, leaseTrips of the canary's
+// transactions took longer than leaseWithin. The last transaction ended at end.
 func (c *canary) slow(since, told, end time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,8 +89,8 @@ func (c *canary) slow(since, told, end time.Time) bool {
 	return false
 }
 
-// longest returns how long etcd took for leaseTrips of the canary's transactions
-// when that was longest.
+// longest returns the longest time that etcd took for leaseTrips of the canary's
+// transactions.
 func (c *canary) longest() (most time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +100,8 @@ func (c *canary) longest() (most time.Duration) {
 	return most
 }
 
-// awaySince returns since when etcd has been away, if that is what a room says
-// in the answer to a call that failed at a time.
+// awaySince returns since when etcd has been away, according to a room's answer to a call
+// that failed at told. away is false if the answer does not say so.
 func awaySince(err error, told time.Time) (since time.Time, away bool) {
 	s := status.Convert(err)
 	if s.Code() != codes.Unavailable {
@@ -118,7 +118,7 @@ func awaySince(err error, told time.Time) (since time.Time, away bool) {
 		}
 		return since, true
 	}
-	return time.Time{}, false // a connection that broke, say: never etcd's doing
+	return time.Time{}, false // a broken connection, for example, which is never etcd's doing
 }
 
 func TestCanary(t *testing.T) {
@@ -172,8 +172,8 @@ func TestAwaySince(t *testing.T) {
 	}
 }
 
-// A room's word that etcd is away excuses a failure for as long as that can be
-// so, and no longer.
+// A room's report that etcd is away excuses a failed call only while the report can be
+// true.
 func TestFailuresThatEtcdExcuses(t *testing.T) {
 	zero := time.Now()
 	at := func(s float64) time.Time { return zero.Add(time.Duration(s * float64(time.Second))) }

@@ -16,7 +16,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// tags creates so many, eight at a time.
+// tags creates n tags, eight at a time.
 func (w *world) tags(n int) {
 	w.Helper()
 	var work sync.WaitGroup
@@ -33,8 +33,8 @@ func (w *world) tags(n int) {
 	work.Wait()
 }
 
-// TestMigrateCostsTheSame counts a console's own writes for a migration: they
-// do not grow with the number of tags.
+// TestMigrateCostsTheSame counts a console's own writes for a migration. They do not grow
+// with the number of tags.
 func TestMigrateCostsTheSame(t *testing.T) {
 	etcd := ledgertest.StartEtcd(t)
 	many := 2000
@@ -67,8 +67,8 @@ func TestMigrateCostsTheSame(t *testing.T) {
 	}
 }
 
-// TestMigrateManyActiveTags has an instance with many active tags adopt a
-// layout, and says how long it took: 10,000 and 10 s where it measures.
+// TestMigrateManyActiveTags has an instance with many active tags adopt a layout, and logs
+// how long that took. As a measurement it has 10,000 tags and allows 10 s.
 func TestMigrateManyActiveTags(t *testing.T) {
 	tags := 2000
 	if *migrations > 0 {
@@ -109,8 +109,7 @@ func TestMigrateManyActiveTags(t *testing.T) {
 	w.holds(quarter(), 3)
 }
 
-// TestMigrateLargest takes the largest cluster through the longest plan that is
-// known: it is stored, sent and shown.
+// TestMigrateLargest stores, sends and shows the longest known plan of the largest cluster.
 func TestMigrateLargest(t *testing.T) {
 	from := allocator.Layout{Version: 1, Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
 	to := allocator.Layout{Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
@@ -137,8 +136,8 @@ func TestMigrateLargest(t *testing.T) {
 	w.holds(toProto(to), 1+int64(len(p.Moves)))
 }
 
-// TestMigrateLongest reverses the most rooms there may be, a single residue
-// each, with one gap to park in: the longest plan that is known.
+// TestMigrateLongest reverses as many rooms as a layout may have, each with a single
+// residue, with one gap to park in: the longest known plan.
 func TestMigrateLongest(t *testing.T) {
 	for _, width := range []int{2, 63} {
 		t.Run(fmt.Sprint(width), func(t *testing.T) {

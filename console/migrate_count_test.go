@@ -13,14 +13,14 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// tagGate is a store that keeps reads of many tags waiting, but for as many as a test
-// lets through.
+// tagGate is a store that holds back reads of many tags, except for as many as a test lets
+// through.
 type tagGate struct {
 	store.Store
-	first bool // reads from the first tag on pass
+	first bool // reads that begin at the first tag pass
 	mu    sync.Mutex
-	let   int           // through, from now on
-	came  int           // so far
+	let   int           // how many more reads pass
+	came  int           // how many reads came so far
 	more  chan struct{} // closed when let changes
 }
 
@@ -62,14 +62,15 @@ func (g *tagGate) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	return g.Store.Txn(ctx, txn)
 }
 
-// TestPlanAnswersBeforeItsCosts: a plan needs no tags. Its costs say how many tags were
-// read so far; and what they were is what the plan is applied with.
+// TestPlanAnswersBeforeItsCosts: a console makes a plan without reading tags. The answer
+// about the costs says how many tags were read so far. Once counted, the costs are not
+// counted again when the plan is applied.
 func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 	const tags, pages = 2500, 3
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
 	w.tags(tags)
-	w.try = time.Hour // reads wait for the test
+	w.try = time.Hour // a read waits for the test
 	etcd := &tagGate{Store: memory.Open(), more: make(chan struct{})}
 	n := w.nodeOver(etcd)
 	plan := w.plan(n, quarter())
@@ -89,7 +90,7 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 	if answer := cost(); answer.GetCost() != nil || answer.GetRead() != 0 || answer.GetRefused() != "" {
 		t.Errorf("before any tag is read: %v", answer)
 	}
-	const counted, names = 1, 2 // reads besides those of pages, until two pages are read
+	const counted, names = 1, 2 // other reads than of pages, until two pages are read
 	etcd.open(counted + names + 2)
 	await(t, "two pages are read", func() bool {
 		answer := cost()
@@ -108,7 +109,7 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 	}()
 	leave()
 	if err := <-left; err == nil {
-		t.Error("applied before its costs were known")
+		t.Error("the plan was applied before its costs were known")
 	}
 
 	etcd.open(1000)
@@ -131,14 +132,14 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 	}
 }
 
-// TestSearchShowsTheFirstTags: while a console reads all tags for the first time, the
-// first page of them is there. Nothing else can be asked for yet.
+// TestSearchShowsTheFirstTags: while a console reads all tags for the first time, it shows
+// the first page of them and answers no other search.
 func TestSearchShowsTheFirstTags(t *testing.T) {
 	const tags = 2500
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
 	w.tags(tags)
-	w.try = time.Hour // reads wait for the test
+	w.try = time.Hour // a read waits for the test
 	etcd := &tagGate{Store: memory.Open(), more: make(chan struct{}), first: true}
 	n := w.nodeOver(etcd)
 	search := func(r *marchv1.SearchTagsRequest) *marchv1.SearchTagsResponse {

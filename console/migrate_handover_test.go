@@ -11,8 +11,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestMigrateHandover kills the console that makes the moves at each point of a
-// migration. Another finishes it.
+// TestMigrateHandover kills the console that makes the moves, at each point of a migration.
+// Another console finishes it.
 func TestMigrateHandover(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
@@ -62,7 +62,7 @@ func TestMigrateHandover(t *testing.T) {
 			t.Logf("took %v", took)
 		}
 		if first.gone() == nil {
-			t.Error("nobody was killed")
+			t.Error("no console was killed")
 		}
 		w.holds(quarter(), 3)
 		m = w.apply(second, halves(), time.Hour)
@@ -76,8 +76,8 @@ func TestMigrateHandover(t *testing.T) {
 	})
 }
 
-// TestMigrateInDoubt has answers to a console's transactions lost, and the
-// transactions themselves, or sent late or twice.
+// TestMigrateInDoubt loses answers to a console's transactions or the transactions
+// themselves, or sends them late or twice.
 func TestMigrateInDoubt(t *testing.T) {
 	t.Parallel()
 	type strike struct {
@@ -146,8 +146,8 @@ func TestMigrateInDoubt(t *testing.T) {
 			} else if r.GetMigration().GetState() != "paused" { // it goes on, or has ended since
 				break
 			}
-			// Where its answer was lost and a console has gone on since, it cannot be told
-			// whether it was done; the state tells, above and at the end.
+			// If the answer was lost and a console has gone on since, the caller cannot learn whether
+			// the pause happened. The state shows it, above and at the end.
 			if _, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: id}); err != nil && at != "update" {
 				t.Errorf("resume: %v", err)
 			}
@@ -156,13 +156,13 @@ func TestMigrateInDoubt(t *testing.T) {
 		w.ends(n, id, "done")
 		w.holds(quarter(), 3)
 		if struck.Load() == 0 {
-			t.Error("nothing was struck")
+			t.Error("no transaction was struck")
 		}
 	})
 }
 
-// TestMakeMoveInDoubt asks the ledger itself: a move that was made is not
-// reported as failed, and is not made again.
+// TestMakeMoveInDoubt calls the ledger directly: it does not report a move as failed that
+// was made, and does not make it again.
 func TestMakeMoveInDoubt(t *testing.T) {
 	for _, fate := range []ledgertest.FateName{
 		ledgertest.Done, ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.Late, ledgertest.Twice, ledgertest.NoLeader, ledgertest.NoSpaceButApplied,

@@ -24,12 +24,12 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// gate is a store that counts what a console writes, and that a test can keep
-// shut for some transactions, or kill: what its console does then is lost, as
-// that of a process after SIGKILL.
+// gate is a store that counts a console's writes. A test can shut it for some
+// transactions, or kill it: then its console's later transactions are lost, as after a SIGKILL
+// of its process.
 type gate struct {
 	store.Store
-	writes atomic.Int64 // transactions that write, without beats, which are of time passing
+	writes atomic.Int64 // transactions that write, without beats, which depend on time alone
 	mu     struct {
 		sync.Mutex
 		dead bool
@@ -46,7 +46,7 @@ const (
 	dieAfter
 )
 
-// what names a console's transaction.
+// what returns a name for a console's transaction.
 func what(txn store.Txn) string {
 	var move, start, finish, migration, beat bool
 	for _, op := range txn.Then {
@@ -132,8 +132,8 @@ func (g *gate) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	return answer, err
 }
 
-// idle keeps a console from making moves, and from ending migrations, while it
-// holds.
+// idle keeps a console from making moves and from ending migrations, as long as holds
+// returns true.
 func (g *gate) idle(holds func() bool) {
 	g.on(func(what string) verdict {
 		if (what == "move" || what == "finish") && holds() {
@@ -143,16 +143,16 @@ func (g *gate) idle(holds func() bool) {
 	})
 }
 
-// world is a cluster among others in a store.
+// world is one of several clusters in a store.
 type world struct {
 	testing.TB
 	name  string
 	open  func(testing.TB) store.Store
 	admin *ledger.Ledger
-	// silence is after how long its consoles call an instance silent; 0 for the
+	// silence is after how long its consoles call an instance silent, or 0 for the
 	// default.
 	silence time.Duration
-	// try is for how long its ledgers wait for an answer of the store; 0 for 5 s.
+	// try is how long its ledgers wait for an answer of the store, or 0 for 5 s.
 	try time.Duration
 }
 
@@ -181,7 +181,7 @@ func (w *world) ledger(etcd store.Store) *ledger.Ledger {
 	return l
 }
 
-// node is a console that runs.
+// node is a running console.
 type node struct {
 	marchv1.ConsoleServiceClient
 	*gate
@@ -190,7 +190,7 @@ type node struct {
 	stop    func()
 }
 
-// logged is what a console logged.
+// logged is a console's log.
 type logged struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -202,7 +202,7 @@ func (l *logged) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// count returns how many lines have all of parts.
+// count returns how many lines contain all of parts.
 func (l *logged) count(parts ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,7 +255,7 @@ func (w *world) nodeOver(etcd store.Store) *node {
 	return n
 }
 
-// puppet registers an instance that reports what the test says.
+// puppet registers an instance that reports the layouts that the test chooses.
 func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *ledger.Instance {
 	w.Helper()
 	i, err := w.ledger(w.open(w)).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1"})
@@ -310,7 +310,7 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 	return m.GetMigration()
 }
 
-// follow polls a migration until it is as wanted.
+// follow polls a migration until done returns true for it.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
 	deadline := time.Now().Add(patience)
@@ -337,7 +337,7 @@ func (w *world) ends(n *node, id, state string) *marchv1.Migration {
 	return m
 }
 
-// stays fails the test where a migration gets further within a while.
+// stays fails the test if a migration gets further within a while.
 func (w *world) stays(n *node, id string, reached int32) {
 	w.Helper()
 	for until := time.Now().Add(700 * time.Millisecond); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
@@ -348,7 +348,7 @@ func (w *world) stays(n *node, id string, reached int32) {
 	}
 }
 
-// holds checks that the cluster is at a layout, and all that must hold of it.
+// holds checks that the cluster is at a layout, and that the ledger verifies.
 func (w *world) holds(want *marchv1.Layout, version int64) {
 	w.Helper()
 	r, err := w.admin.Refresh(bg)
@@ -369,13 +369,12 @@ func reached(n int32) func(*marchv1.Migration) bool {
 	return func(m *marchv1.Migration) bool { return m.GetReached() >= n }
 }
 
-// quarter is halves with residues 25 to 49 gone from a to b: a retract, then an
-// expand.
+// quarter is halves with residues 25 to 49 moved from a to b: a retract, then an expand.
 func quarter() *marchv1.Layout {
 	return layout(100, map[string][2]int64{"a": {0, 25}, "b": {25, 100}})
 }
 
-// together runs subtests at once, however few cores there are: they wait more
+// together runs subtests at once, however few processors there are, because they wait more
 // than they work.
 func together[T any](t *testing.T, cases map[string]T, test func(t *testing.T, name string, c T)) {
 	t.Helper()

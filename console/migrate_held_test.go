@@ -30,10 +30,10 @@ func (m *metered) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	return answer, err
 }
 
-// TestMovesCostWhatIsLost moves 20 times with many active tags in three rooms. Two
-// of them lose nothing, as one never changes and one only grows: these lease
-// nothing and write nothing for any tag. Every move had every room drop and lease
-// again all it held.
+// TestMovesCostWhatIsLost makes 20 moves with many active tags in three rooms. Two of the
+// rooms lose no residue: one never changes and one only grows. These two lease nothing and
+// write nothing for any tag. Before, every move had every room drop all its IDs and lease
+// again.
 func TestMovesCostWhatIsLost(t *testing.T) {
 	for name, test := range map[string]struct {
 		tags, most int // most where it measures
@@ -70,7 +70,7 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 		var work sync.WaitGroup
 		for part := range 16 {
 			work.Go(func() {
-				for k := part * every; k < tags; k += 16 * every { // what is left is below the target: a second lease follows
+				for k := part * every; k < tags; k += 16 * every { // the rest is below the target, so a second lease follows
 					if _, err := ids.Lease(bg, &marchv1.LeaseRequest{Tag: string(tagOf(k)), Count: 1}); err != nil {
 						t.Error(err)
 						return
@@ -137,7 +137,7 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 	if lost < int64(moves/2*tags/loses) {
 		t.Errorf("%d leases by the room that lost: the test shows nothing", lost)
 	}
-	// Versions have more digits: of the layout, and of what three instances report.
+	// The versions of the layout and of three reports have more digits now.
 	if nowKeys != keys || nowBytes-bytes > 200 {
 		t.Errorf("%d keys and %d bytes, then %d and %d", keys, bytes, nowKeys, nowBytes)
 	}

@@ -11,8 +11,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// join registers an instance that holds for so long, and never sends a
-// heartbeat.
+// join registers an instance with a hold. It never sends a heartbeat.
 func (w *world) join(in allocator.Room, name allocator.Instance, hold time.Duration) *ledger.Instance {
 	w.Helper()
 	i, err := w.admin.Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1", Hold: hold})
@@ -22,8 +21,8 @@ func (w *world) join(in allocator.Room, name allocator.Instance, hold time.Durat
 	return i
 }
 
-// TestMigrateOwnHold has a silent instance waited for as long as it may go on by
-// its own word, where the migration's hold is shorter; the log then names it.
+// TestMigrateOwnHold: a migration waits for a silent instance for the hold that the instance
+// registered, if the migration's hold is shorter. Then the log names the instance.
 func TestMigrateOwnHold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
@@ -49,8 +48,8 @@ func TestMigrateOwnHold(t *testing.T) {
 	w.holds(quarter(), 3)
 }
 
-// TestMigrateClientsOfTheGone: clients of an instance that stopped before the
-// migration have segments of it all the same.
+// TestMigrateClientsOfTheGone: clients may still hold segments of an instance that stopped
+// before the migration.
 func TestMigrateClientsOfTheGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
@@ -65,8 +64,8 @@ func TestMigrateClientsOfTheGone(t *testing.T) {
 	}
 }
 
-// TestMigrateClientsOfTheLeaving: so they have of one that stops once the migration
-// has begun, before the move that its room loses by.
+// TestMigrateClientsOfTheLeaving: clients may also hold segments of an instance that stops
+// after the migration has begun and before the move by which its room loses residues.
 func TestMigrateClientsOfTheLeaving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
@@ -89,7 +88,7 @@ func TestMigrateClientsOfTheLeaving(t *testing.T) {
 	}
 }
 
-// TestMigrateClientsUntil tells until when clients may use what instances leased
+// TestMigrateClientsUntil: a move says until when clients may use IDs that instances leased
 // to them before these reported.
 func TestMigrateClientsUntil(t *testing.T) {
 	t.Parallel()
@@ -116,6 +115,6 @@ func TestMigrateClientsUntil(t *testing.T) {
 		t.Errorf("until %v, want the longer hold, 2 h, after the report at %v", until, reported)
 	}
 	if expand := end.GetMoves()[1]; expand.GetClientsUntil() != nil {
-		t.Errorf("the expand, by which nobody lost, says %v", expand)
+		t.Errorf("the expand, by which no room lost a residue, says %v", expand)
 	}
 }

@@ -24,20 +24,20 @@ import (
 	"github.com/march-id/march/console"
 )
 
-// consoleProcess is the environment variable by which this test program becomes
-// a console, a process of its own: its value is a consoleOrder.
+// consoleProcess is the environment variable that makes this test program a console in a
+// process of its own. Its value is a consoleOrder.
 const consoleProcess = "MARCH_TEST_CONSOLE"
 
-// consoleOrder says what a console process is to do.
+// consoleOrder is the order to a console process.
 type consoleOrder struct {
 	Endpoint, Cluster string
 	Point             killPoint
 }
 
-// killPoint is where a console process sends itself SIGKILL: at its nth request
-// of a kind, never where Kind is empty.
+// killPoint is where a console process sends itself SIGKILL: at its nth request of a kind,
+// or never if Kind is empty.
 type killPoint struct {
-	Kind string // as what names it, or "waiting" (a read after the first move)
+	Kind string // the name that what returns, or "waiting" (a read after the first move)
 	Nth  int
 	When killTime
 }
@@ -53,14 +53,14 @@ const (
 
 var killTimes = []killTime{before, inFlight, answered, after}
 
-// TestMigrateKilled kills the console that makes the moves, a process, with
-// SIGKILL: at each request that it makes for them, at each moment of it. Another process
-// finishes the migration.
+// TestMigrateKilled kills the console process that makes the moves, with SIGKILL, at each
+// of its requests and at each moment of the request. Another process finishes the
+// migration.
 func TestMigrateKilled(t *testing.T) {
 	t.Parallel()
 	points, times := make(map[string]killPoint), killTimes
 	if testing.Short() {
-		times = []killTime{inFlight, answered} // a whole run has the others
+		times = []killTime{inFlight, answered} // only a full run has the others
 	}
 	for name, p := range map[string]killPoint{
 		"move 1": {Kind: "move", Nth: 1}, "waiting": {Kind: "waiting", Nth: 5},
@@ -89,8 +89,8 @@ func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, poin
 	p := w.puppet("a", "p", true)
 	m := w.apply(n, quarter(), time.Hour)
 	first := startConsole(t, consoleOrder{etcd.Endpoint, cluster, point})
-	// While the first lives, the instance reports only where the point lies
-	// behind the wait for it.
+	// While the first process lives, the instance reports only if the point comes
+	// after the wait for the report.
 	reports := point.Kind == "move" && point.Nth == 2 || point.Kind == "finish"
 	serve := func() {
 		if v := w.version(); v > 1 {
@@ -167,7 +167,7 @@ type consoleChild struct {
 	said bytes.Buffer // read when it has ended
 }
 
-// startConsole starts one; it is killed when the test ends, and ends when the
+// startConsole starts one. It is killed when the test ends, and ends by itself when the
 // test program does.
 func startConsole(t *testing.T, order consoleOrder) *consoleChild {
 	t.Helper()
@@ -210,7 +210,7 @@ func (c *consoleChild) ended() bool {
 	}
 }
 
-// beConsole is a console process, from its beginning to its end.
+// beConsole runs a console process from its beginning to its end.
 func beConsole(text string) error {
 	var order consoleOrder
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
@@ -249,17 +249,17 @@ type killStore struct {
 		sync.Mutex
 		seen  int  // requests of the point's kind
 		moved bool // a move was answered
-		next  bool // dies at the next request
+		next  bool // whether to die at the next request
 	}
 }
 
-// die does not return.
+// die kills this process and does not return.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// at makes a request, and dies where it is the one.
+// at makes a request, and kills the process if the request is the one of its point.
 func (s *killStore) at(kind string, request func()) {
 	s.mu.Lock()
 	if s.mu.next {
@@ -281,7 +281,7 @@ func (s *killStore) at(kind string, request func()) {
 		die()
 	case s.point.When == inFlight:
 		go request()
-		time.Sleep(time.Millisecond) // about what a request takes: some are applied, some are not
+		time.Sleep(time.Millisecond) // about the time of a request: some are applied, some are not
 		die()
 	case s.point.When == answered:
 		request()

@@ -21,7 +21,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// phase is what goes on while a call is made.
+// phase is the state of the cluster while a call is made.
 type phase = int32
 
 const (
@@ -31,16 +31,16 @@ const (
 	phases
 )
 
-// schedule says when calls are due in a phase. Each phase has its own, so that
-// what one is late with is not seen in the next.
+// schedule says when calls are due in a phase. Each phase has its own schedule, so that
+// late calls of one phase do not show in the next.
 type schedule struct {
 	phase phase
 	began time.Time
 	rate  int64        // calls a second
-	slots atomic.Int64 // that were taken
+	slots atomic.Int64 // taken slots
 }
 
-// due says when a slot is.
+// due returns when a slot is due.
 func (s *schedule) due(slot int64) time.Time {
 	return s.began.Add(time.Duration(slot) * time.Second / time.Duration(s.rate))
 }
@@ -49,9 +49,9 @@ func (s *schedule) due(slot int64) time.Time {
 // instance to take all the load.
 const callersEach = 2
 
-// load calls instances of rooms for every tag, on a common schedule: a call is
-// measured from when it was due, so one that holds up others is seen in theirs.
-// It keeps all that was issued.
+// load calls instances of rooms for every tag, on a common schedule. The time of a call
+// counts from when it was due, so a call that delays others shows in their times. load
+// keeps all issued IDs.
 type load struct {
 	*world
 	tags    int
@@ -77,15 +77,15 @@ type load struct {
 	}
 }
 
-// failure is a call that failed, other than for want of a range.
+// failure is a call that failed for another reason than that its room has no range.
 type failure struct {
-	since, told time.Time // from when on etcd was away, the room said
-	away        bool      // it said so
+	since, told time.Time // since when etcd was away, according to the room
+	away        bool      // the room said so
 	text        string
 }
 
-// caller asks one instance for one tag's IDs, again and again. What it counts
-// is read when it has ended.
+// caller asks one instance for IDs of one tag, again and again. Its counts are read when it
+// has ended.
 type caller struct {
 	room        allocator.Room
 	tag         allocator.Tag
@@ -95,15 +95,15 @@ type caller struct {
 	calls, next int
 }
 
-// issue is a run of IDs that a call answered, and what was so when the call
-// began: the version that the last migration ended with, the layout that its
-// successor had reached, and the version that the instance had reported.
+// issue is a run of IDs that a call returned, with the state when the call began: the
+// version that the last migration ended with, the layout that its successor had reached,
+// and the version that the instance had reported.
 type issue struct {
 	first, count, ended, reached, reported int64
 }
 
-// newLoad returns a load of some tags with most calls a second; with fewer
-// where the machine is too slow for so many, if it may adapt.
+// newLoad returns a load of some tags with most calls a second. If it adapts, it makes
+// fewer where the machine is too slow for so many.
 func newLoad(w *world, tags int, most int64, adapts bool) *load {
 	l := &load{world: w, tags: tags, most: most, began: time.Now(), done: make(chan struct{})}
 	for p := range l.mu.took {
@@ -132,10 +132,10 @@ func (l *load) enter(p phase) {
 	}
 }
 
-// A load that adapts is halved when its calls come later than tooLate, and
-// grows by a tenth a second while they do not. So it leaves the machine to etcd
-// and the rooms, however slow that is: more than they can do would only queue
-// up, and show how long the queue is.
+// A load that adapts is halved when its calls come later than tooLate, and grows by a
+// tenth a second while they do not. So it leaves the machine to etcd and the rooms, however
+// slow the machine is. More calls than it can serve would only queue up, and the times
+// would show the length of the queue.
 const (
 	tooLate   = 100 * time.Millisecond
 	adaptEach = 100 * time.Millisecond
@@ -152,14 +152,14 @@ func (l *load) adapt() {
 		}
 		was := l.now.Load()
 		now, rate := time.Now(), was.rate
-		switch late := now.Sub(was.due(was.slots.Load())); { // of the last slot that was taken
+		switch late := now.Sub(was.due(was.slots.Load())); { // the lateness of the last taken slot
 		case late > tooLate:
 			rate = max(rate/2, leastRate)
 		case now.Sub(changed) > time.Second:
 			rate = min(rate+rate/10, l.most)
 		}
 		if rate != was.rate {
-			// What was missed is not made up for.
+			// The load does not make up for missed calls.
 			l.now.CompareAndSwap(was, &schedule{phase: was.phase, began: now, rate: rate})
 			changed = now
 		}
@@ -194,7 +194,7 @@ func (l *load) stop() {
 	l.work.Wait()
 }
 
-// reports looks at which layout an instance has reported.
+// reports follows which layout an instance has reported.
 func (l *load) reports(in allocator.Room, name allocator.Instance, reported *atomic.Int64) {
 	for {
 		list, _, err := l.admin.Instances(bg, in)
@@ -240,7 +240,7 @@ func (l *load) run(c *caller, k int) {
 		}
 		if err != nil {
 			l.failed(c, err)
-			select { // it is for the others to make the load
+			select { // the other callers make the load
 			case <-l.done:
 			case <-time.After(200 * time.Millisecond):
 			}
@@ -275,14 +275,14 @@ func (l *load) failed(c *caller, err error) {
 	l.mu.failed = append(l.mu.failed, f)
 }
 
-// longestAgo is how long ago etcd may have become well again at most where a room
-// says that it is away: a lease that began before, the pause after that, and the
-// next one; or a tag that was read for as long. A room's word since when etcd is
-// away is not enough: one that is wrong about it might have been so for ever.
+// longestAgo is the longest time for which a room may still report that etcd is away after
+// etcd has recovered: a lease that began before, the pause after it and the next lease, or a
+// read of a tag. The room's own time since when etcd is away is not enough: a faulty room
+// could report an old time for ever.
 var longestAgo = max(2*leaseWithin+allocator.DefaultRefillerConfig(nil, nil).BackoffMax, loadWithin)
 
-// failures returns the calls that failed, but for those that say that etcd was
-// away where the canary found it slow, too; these are counted.
+// failures returns the calls that failed. It leaves out calls that report etcd as away
+// while the canary found it slow, too, and counts these.
 func (l *load) failures() (failed []string, away int) {
 	for _, f := range l.mu.failed {
 		since := f.since
@@ -306,14 +306,13 @@ func (l *load) record(p phase, took, fromDue time.Duration) {
 	}
 }
 
-// tally is what a load came to.
+// tally is the result of a load.
 type tally struct {
 	calls, next, refused int
 	ids                  int64
 }
 
-// check checks every ID that was issued, and every call that failed. The load
-// has stopped.
+// check checks every issued ID and every failed call. The load has stopped.
 func (l *load) check() tally {
 	l.Helper()
 	dump, err := l.admin.Dump(bg)
@@ -363,7 +362,7 @@ func (l *load) check() tally {
 	return sum
 }
 
-// wrong says what is wrong with an ID, empty for nothing.
+// wrong says what is wrong with an ID, or returns an empty string.
 func wrong(layouts map[int64]allocator.Layout, eras []record.Era, in allocator.Room, i issue, id int64) string {
 	k := sort.Search(len(eras), func(k int) bool { return eras[k].End > id })
 	if k == len(eras) || id < eras[k].First {
@@ -373,7 +372,7 @@ func wrong(layouts map[int64]allocator.Layout, eras []record.Era, in allocator.R
 	if l := layouts[version]; !l.Ranges[in].Contains(id % l.Boundary) {
 		return fmt.Sprintf("not in its room's range of version %d", version)
 	}
-	// What the room's range of the reported layout contains stays.
+	// IDs that the room's range of the reported layout contains stay valid.
 	was, is := layouts[version], layouts[i.reported]
 	had, has := was.Ranges[in], is.Ranges[in]
 	keeps := was.Boundary == is.Boundary && has.Contains(had.Lower) && has.Contains(had.Upper-1)

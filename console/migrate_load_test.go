@@ -22,32 +22,32 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// migrations makes TestMigrationsUnderLoad a measurement: so many in a row,
-// however long they take, and what they may cost callers is asserted. The tests
-// of what migrations cost take their full size with it.
+// migrations makes TestMigrationsUnderLoad a measurement: it makes this many migrations in a
+// row, however long they take, and asserts how much they may cost callers. The tests of
+// the costs of migrations take their full size with it.
 var migrations = flag.Int("migrations", 0, "measure so many migrations in a row; 0: make some, and assert no figures")
 
 const (
-	// So many tags are called; fewer in a short run, where etcd, the rooms and
+	// The load calls this many tags, and fewer in a short run. There etcd, the rooms and
 	// their callers share a processor with the race detector and other tests.
 	loadTags  = 50
 	shortTags = 20
-	// So many calls a second are made of all rooms together, most of them Next;
-	// fewer where nothing is measured, as other tests run beside, and fewer again
-	// where the machine is too slow for them.
+	// The load makes this many calls a second to all rooms together, most of them Next. It
+	// makes fewer if the test is no measurement, because other tests run beside it, and
+	// fewer again on a machine that is too slow for them.
 	measuredRate = 21_500
 	besideRate   = 5_000
 	shortRate    = 1_000
-	// So many are made, however slow the machine.
+	// The test makes this many migrations, however slow the machine.
 	fewest = 5
-	// What a measurement must come to.
+	// The bounds of a measurement.
 	leastNext = 20_000 // a second
-	mostRatio = 1.5    // of the p99 while migrations are under way to that of the time without
+	mostRatio = 1.5    // of the p99 during migrations to the p99 without them
 )
 
-// TestMigrationsUnderLoad makes random migrations in a row while all rooms are
-// called: by groups, with as long a time without after each, so that both are
-// measured on the same machine in the same state.
+// TestMigrationsUnderLoad makes random migrations in a row while all rooms are called. After
+// each group of migrations comes an equally long time without, so that both are measured
+// on the same machine in the same state.
 func TestMigrationsUnderLoad(t *testing.T) {
 	want, group, within, measure := 25, 3, 25*time.Second, *migrations > 0
 	rate, tags := int64(besideRate), loadTags
@@ -98,7 +98,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 		}
 		took := time.Since(start)
 		load.enter(settling)
-		time.Sleep(300 * time.Millisecond) // the last layout is adopted
+		time.Sleep(300 * time.Millisecond) // the instances adopt the last layout
 		load.enter(quiet)
 		if !measure {
 			took = min(took, time.Second)
@@ -171,8 +171,7 @@ func (l *load) migrate(n *node, random *rand.Rand, rooms []allocator.Room) []*ma
 
 func tagOf(k int) allocator.Tag { return allocator.Tag(fmt.Sprintf("tag-%d", k)) }
 
-// randomLayout returns a layout of some of rooms, in any order, with gaps or
-// without.
+// randomLayout returns a layout of some of rooms, in any order, with or without gaps.
 func randomLayout(random *rand.Rand, rooms []allocator.Room) *marchv1.Layout {
 	boundary := int64(100)
 	if random.IntN(10) == 0 {

@@ -10,8 +10,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestMigrateReports: each instance of a room that lost something is shown where
-// it stands with the move, and as waited for only where the driver waits for it.
+// TestMigrateReports: the console shows the progress of each instance of a room that lost
+// residues. It shows an instance as waited for only if the driver waits for it.
 func TestMigrateReports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
@@ -58,7 +58,7 @@ func TestMigrateReports(t *testing.T) {
 	m = w.follow(n, m.GetId(), "waiting for one", func(m *marchv1.Migration) bool { return len(m.GetWaiting()) == 1 })
 	is(m, "0 a/given-up without", "0 a/reports reported", "0 a/silent waiting", "for a/silent")
 
-	// The way back gives room a what it lost: nobody is waited for.
+	// The way back gives room a the residues that it lost, so no report is needed.
 	n.on(func(what string) verdict {
 		if what == "move" {
 			return refuse

@@ -16,8 +16,8 @@ import (
 
 func waits(m *marchv1.Migration) bool { return len(m.GetWaiting()) > 0 && m.GetReached() > 0 }
 
-// TestMigrateWaiting has an instance not report: a retract is not followed by
-// its expand until it does, is given up, or was silent for long enough.
+// TestMigrateWaiting has an instance not report. The expand does not follow its retract
+// until the instance reports, is given up, or was silent for long enough.
 func TestMigrateWaiting(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
@@ -91,8 +91,8 @@ func TestMigrateWaiting(t *testing.T) {
 	})
 }
 
-// TestMigrateWaitsForTheRest goes on without one instance: the other is still
-// waited for, and it alone is shown.
+// TestMigrateWaitsForTheRest goes on without one of two instances. The migration still
+// waits for the other one, and shows that one alone.
 func TestMigrateWaitsForTheRest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
@@ -195,7 +195,7 @@ func TestMigrateStops(t *testing.T) {
 		if want := []int32{0, 2, 4}[s.moves]; end.GetReached() != want {
 			t.Errorf("reached %d, want %d: %v", end.GetReached(), want, end)
 		}
-		// One that ended before its first move showed 0 of 0 moves.
+		// Before, a migration that ended before its first move showed 0 of 0 moves.
 		if want := []int{2, 2, 4}[s.moves]; len(end.GetMoves()) != want {
 			t.Errorf("%d moves, want %d: %v", len(end.GetMoves()), want, end)
 		}
@@ -207,14 +207,14 @@ func TestMigrateStops(t *testing.T) {
 			err := stop()
 			want{codes.FailedPrecondition, "refused", []string{id}}.check(t, "after the end", err)
 		}
-		m = w.apply(n, quarter(), time.Hour) // the next is welcome
+		m = w.apply(n, quarter(), time.Hour) // the next migration may start
 		w.ends(n, m.GetId(), "done")
 	})
 }
 
-// TestMigrateAbortsWithout has the instance that a migration waits for stay
-// silent while the migration is aborted: its room gets back what it may still
-// issue, so nobody waits for it.
+// TestMigrateAbortsWithout aborts a migration while it waits for a silent instance. The
+// abort gives the room back the residues that the instance may still issue, so the
+// migration no longer waits.
 func TestMigrateAbortsWithout(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
@@ -233,8 +233,8 @@ func TestMigrateAbortsWithout(t *testing.T) {
 			t.Error(err)
 		}
 		if name == "boundary" {
-			// It moves back at once, too, but what the instance may have leased under
-			// the other boundary is in nobody's way only when it says so.
+			// The layout moves back at once here, too. But the instance may have leased IDs
+			// under the other boundary, so the migration waits for its report.
 			w.follow(n, m.GetId(), "back", func(m *marchv1.Migration) bool { return m.GetReached() == 2 && len(m.GetWaiting()) == 1 })
 			w.stays(n, m.GetId(), 2)
 			if _, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/silent"}}); err != nil {
@@ -246,7 +246,7 @@ func TestMigrateAbortsWithout(t *testing.T) {
 	})
 }
 
-// TestMigrateRefuses has everything that must be refused, and changes nothing.
+// TestMigrateRefuses makes all calls that must be refused. None of them changes anything.
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)

@@ -14,7 +14,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestMigrateWatchSurvives has etcd away for a while: the watch goes on after it.
+// TestMigrateWatchSurvives has etcd away for a while: then the watch goes on.
 func TestMigrateWatchSurvives(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -50,7 +50,7 @@ func TestMigrateWatchSurvives(t *testing.T) {
 	}
 }
 
-// TestMigrateWatch streams a migration to its end, and ends with its console.
+// TestMigrateWatch streams a migration to its end. A stream also ends with its console.
 func TestMigrateWatch(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)

@@ -12,7 +12,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestOverview: rooms are told together, from what their instances tell.
+// TestOverview: the figures of a room come from all its instances together.
 func TestOverview(t *testing.T) {
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order"})
@@ -121,7 +121,7 @@ func TestSearchTags(t *testing.T) {
 		t.Errorf("t-19: %v", one)
 	}
 	c.create(&marchv1.Tag{Name: "late"})
-	c.search(&marchv1.SearchTagsRequest{}, 31) // what comes later is seen
+	c.search(&marchv1.SearchTagsRequest{}, 31) // a tag that is created later is seen
 
 	for _, r := range []*marchv1.SearchTagsRequest{{Sort: "colour"}, {Offset: -1}, {PageSize: 1001}, {Search: string(make([]byte, 64))}} {
 		_, err := c.SearchTags(bg, r)
@@ -158,7 +158,7 @@ func TestAuditFilters(t *testing.T) {
 		r    *marchv1.ListAuditRequest
 		want int
 	}{
-		{&marchv1.ListAuditRequest{PageSize: 4}, 27}, // the layout's too
+		{&marchv1.ListAuditRequest{PageSize: 4}, 27}, // including the entry of the layout
 		{&marchv1.ListAuditRequest{PageSize: 4, Action: "create"}, 25},
 		{&marchv1.ListAuditRequest{PageSize: 1, Object: "tags/t-07"}, 2},
 		{&marchv1.ListAuditRequest{PageSize: 10, Object: "tags/t-1"}, 10},
@@ -204,8 +204,8 @@ func TestDecode(t *testing.T) {
 	invalid("id: -1").check(t, "decode -1", err)
 }
 
-// TestDecodeFromBeforeARecover: the versions between a layout and that of a
-// recover never were.
+// TestDecodeFromBeforeARecover: the versions between a layout and the layout of a recover
+// never existed.
 func TestDecodeFromBeforeARecover(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)

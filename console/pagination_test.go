@@ -10,8 +10,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// Layouts and audit entries of the largest cluster come in pages that clients
-// take, however many are asked for, and all come.
+// Layouts and audit entries of the largest cluster come in pages that clients can take,
+// however large a page they ask for. No entry is missing.
 func TestPagesAreBounded(t *testing.T) {
 	c := startHalves(t)
 	l := c.ledger()

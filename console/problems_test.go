@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/internal/problem"
 )
 
-// when is the time of tests, and after so many minutes later.
+// when is the time of tests, and after(n) is n minutes later.
 var when = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func after(minutes int) time.Time { return when.Add(time.Duration(minutes) * time.Minute) }
@@ -33,7 +33,7 @@ func silent(room allocator.Room, name allocator.Instance, since int) instance {
 	return i
 }
 
-// tells is a sample in which instances tell of themselves.
+// tells returns a sample in which instances report their statuses.
 func tells(statuses map[record.InstanceID]*marchv1.InstanceStatus) sample {
 	s := sample{at: when, instances: make(map[record.InstanceID]told)}
 	for id, status := range statuses {
@@ -45,7 +45,7 @@ func tells(statuses map[record.InstanceID]*marchv1.InstanceStatus) sample {
 	return s
 }
 
-// mend is what keys stop in tests.
+// mend returns the damage of a key, as tests expect it.
 func mend(key string) record.Damage {
 	return record.Damage{Stops: key, Remedy: "mend it", Command: "mend " + key}
 }
@@ -65,8 +65,7 @@ func lines(list []*marchv1.Problem) string {
 	return b.String()
 }
 
-// Each thing that is wrong is listed with since when, until when and the command; and
-// each has a remedy.
+// Each problem has its beginning, its end and its command, and each has a remedy.
 func TestProblems(t *testing.T) {
 	full := problem.Instance{Room: "a", Name: "full"}
 	unreadable := alive("a", "newer")
@@ -137,7 +136,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// A list stays readable whatever there is.
+// A list of problems stays readable, however many there are.
 func TestProblemsAreBounded(t *testing.T) {
 	f := findings{damage: mend}
 	for i := range 1000 {
@@ -150,7 +149,7 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 }
 
-// etcd counts as nearly full since it was first seen to be, until it is not any longer.
+// etcd counts as nearly full from the first sample that shows it until one that does not.
 func TestFullness(t *testing.T) {
 	var f fullness
 	for minute, test := range []struct {
@@ -164,8 +163,8 @@ func TestFullness(t *testing.T) {
 	}
 }
 
-// An instance whose registration cannot be read serves no layout that is known: the room
-// shows that of its others.
+// An instance whose registration cannot be read serves no known layout. The room shows the
+// layout of its other instances.
 func TestRoomOfUnreadable(t *testing.T) {
 	one, unreadable := alive("a", "one"), alive("a", "newer")
 	one.Version, unreadable.Unreadable = 7, errors.New("format 99")

@@ -13,9 +13,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestSampleRates: rates come from differences, restarts and silence are no
-// negative rates, and a second that nobody measured has its place, or what the
-// instances remember of it.
+// TestSampleRates: rates come from differences. Restarts and silence cause no negative
+// rates. A second without a measurement has its place, or the rate that the instances
+// remember of it.
 func TestSampleRates(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	alive := func(room allocator.Room, name allocator.Instance) instance {
@@ -37,8 +37,8 @@ func TestSampleRates(t *testing.T) {
 		{1, []*marchv1.GetInstanceResponse{tell(1, 150), tell(1, 7)}, []float64{-1, 57}},
 		{2, []*marchv1.GetInstanceResponse{tell(1, 150), nil}, []float64{-1, 57, 0}},                   // y is silent
 		{3, []*marchv1.GetInstanceResponse{tell(1, 160), tell(2, 5)}, []float64{-1, 57, 0, 10}},        // y was restarted
-		{4, []*marchv1.GetInstanceResponse{nil, nil}, []float64{-1, 57, 0, 10, -1}},                    // nobody answers
-		{7, []*marchv1.GetInstanceResponse{nil, tell(2, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1}}, // nobody looked
+		{4, []*marchv1.GetInstanceResponse{nil, nil}, []float64{-1, 57, 0, 10, -1}},                    // no answer
+		{7, []*marchv1.GetInstanceResponse{nil, tell(2, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1}}, // the console did not ask
 		{8, []*marchv1.GetInstanceResponse{nil, tell(2, 25)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1, 20}},
 	} {
 		s = next(s, both, step.answers, t0.Add(time.Duration(step.second)*time.Second))
@@ -57,7 +57,7 @@ func TestSampleRates(t *testing.T) {
 		}
 	}
 
-	// Who comes to look is told what was.
+	// A console that has just started shows the rates that the instances remember.
 	s = sample{}
 	for _, step := range []struct {
 		second  int
@@ -74,6 +74,6 @@ func TestSampleRates(t *testing.T) {
 		}
 	}
 	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil}, t0).rates["a"]); n != api.RatesKept {
-		t.Errorf("%d rates are kept of those that an instance told, want %d", n, api.RatesKept)
+		t.Errorf("%d rates are kept of those that an instance reported, want %d", n, api.RatesKept)
 	}
 }

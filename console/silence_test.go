@@ -16,9 +16,9 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// A console with a clock a day ahead forgot every instance as soon as that was silent
-// for 15 s, and other consoles went on with what one had noted. Now each console counts
-// by itself, whatever the clocks of instances and of other consoles say.
+// Before, a console with a clock a day ahead forgot every instance that was silent for
+// 15 s, and consoles went on with each other's notes. Now each console counts by itself and
+// does not use the clocks of instances or of other consoles.
 func TestForgetSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
@@ -47,9 +47,9 @@ func TestForgetSilent(t *testing.T) {
 		if got := b.registered(first); got != "a/gone! a/lives b/at-48! b/at48!" {
 			t.Errorf("before a day has passed: %s", got)
 		}
-		b.looks(time.Minute, second) // the first one looks no more
+		b.looks(time.Minute, second) // the first console no longer looks
 		if got := b.registered(second); got != "a/gone! a/lives b/at-48! b/at48!" {
-			t.Errorf("what the first console counted the second one took: %s", got)
+			t.Errorf("the second console took over the count of the first: %s", got)
 		}
 		b.looks(24*time.Hour, second)
 		if got := b.registered(second); got != "a/lives" {
@@ -65,8 +65,8 @@ func TestForgetSilent(t *testing.T) {
 	})
 }
 
-// While a console does not look, or etcd does not answer, or nothing can be
-// written, no instance can be heard of: the count begins anew after it.
+// While a console does not look, etcd does not answer or nothing can be written, the console
+// hears of no instance. After that it begins the count anew.
 func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 	for name, pause := range map[string]func(b *bubble, s *Server, conn *ledgertest.Conn){
 		"it did not look": func(*bubble, *Server, *ledgertest.Conn) { time.Sleep(time.Minute) },
@@ -93,7 +93,7 @@ func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 				time.Sleep(silenceEvery)
 			}
 			if err == nil {
-				b.Error("it did not try to forget it")
+				b.Error("the console did not try to forget the instance")
 			}
 			conn.Fate(nil)
 		},
@@ -119,8 +119,8 @@ func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 	}
 }
 
-// Where there are many instances they send heartbeats more seldom, and a console
-// waits for them longer; also for a while after there are fewer.
+// Many instances send heartbeats less often, and a console waits for them longer. It goes on
+// doing so for a while after there are fewer.
 func TestSilenceAmongMany(t *testing.T) {
 	h := &heartbeats{silentAfter: silentAfter}
 	many := make([]record.Instance, 1000)
@@ -146,7 +146,7 @@ func TestSilenceAmongMany(t *testing.T) {
 	}
 	h = &heartbeats{silentAfter: silentAfter}
 	if silent(many, 0) || silent(many[:1], 100*time.Second) || !silent(many[:1], 150*time.Second) {
-		t.Error("one that was one of many, and sends its next heartbeat after 50 s")
+		t.Error("wrong for an instance that was one of many and sends its next heartbeat after 50 s")
 	}
 	for _, r := range many[:1] {
 		r.Beat = "new"
@@ -158,13 +158,13 @@ func TestSilenceAmongMany(t *testing.T) {
 		}
 		at = at.Add(silenceEvery / 2)
 		if h.note([]record.Instance{r}, at, at)[0].Alive {
-			t.Error("later it is one of few: it is silent after 15 s")
+			t.Error("an instance that is one of few is not silent after 15 s")
 		}
 	}
 }
 
-// No console is elected to make moves. Two that try at once make each move once,
-// and neither takes the other's for an error.
+// No console is elected to make moves. Two that try at once make each move once, and
+// neither takes the other's move for an error.
 func TestTwoConsolesMakeEachMoveOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
@@ -196,9 +196,9 @@ func TestTwoConsolesMakeEachMoveOnce(t *testing.T) {
 	})
 }
 
-// The hold of a silent instance was counted from times in etcd, by which a console
-// whose clock was ahead made the next move too early. A console that was started
-// just now waits no less than one that saw it all.
+// Before, the hold of a silent instance was counted from times in etcd, so a console with a
+// fast clock made the next move too early. A console that has just started waits no less
+// than a console that saw everything.
 func TestHoldIsCountedByEachConsole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
@@ -226,8 +226,8 @@ func TestHoldIsCountedByEachConsole(t *testing.T) {
 	})
 }
 
-// An operator's word to go on without an instance held for all later moves, and
-// for all later processes of its name.
+// Before, an operator's order to go on without an instance held for all later moves and
+// for all later processes of the same name.
 func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
@@ -258,7 +258,7 @@ func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
 				t.Fatalf("%s: it went on", what)
 			}
 		}
-		b.join("a", "one", time.Hour) // a restart, which reports no layout for the one before
+		b.join("a", "one", time.Hour) // a restart, which reports no layout on behalf of the old process
 		if _, err = b.admin.UpdateMigration(bg, m, "", "", func(m *record.Migration) error {
 			m.Without = []record.Waiver{said}
 			return nil
@@ -272,9 +272,10 @@ func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
 	})
 }
 
-// A migration whose layout was replaced, by a recover or by hand, can never go on. It
-// waited for an operator's abort: a chaos run of a minute with a restore and no operator
-// ended with it under way. Now it ends where it stands, paused or not, and says why.
+// A migration can never go on if its layout was replaced, by a recover or by hand. Before,
+// it waited for an operator's abort: a chaos run of a minute with a restore and no operator
+// ended with the migration under way. Now it ends where it stands, paused or not, and says
+// why.
 func TestMigrationOfAReplacedLayout(t *testing.T) {
 	for _, paused := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -298,23 +299,23 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 			if _, err := b.admin.ChangeLayout(bg, from, b.layout(60), "an operator"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.ledger.Refresh(bg); err != nil { // a watch tells a console that runs
+			if _, err := s.ledger.Refresh(bg); err != nil { // a running console has a watch for this
 				t.Fatal(err)
 			}
-			b.steps(2*time.Second, s) // a/one, which lost residues, has not reported: that keeps nothing
+			b.steps(2*time.Second, s) // a/one lost residues and has not reported: the migration does not wait for it
 			m = b.read(m.ID)
 			shown, err := s.showMigration(bg, m)
 			if err != nil || m.State != record.Aborted || m.Error != "" || !strings.Contains(shown.GetNoWayBack(), "layout is version 3") {
 				t.Errorf("paused %v: %+v, shown %v, %v", paused, m, shown, err)
 			}
 			if m := b.migrate(0); m.State != record.Running {
-				t.Error("no other migration can begin")
+				t.Error("the migration keeps another one from beginning")
 			}
 		})
 	}
 }
 
-// An error that is over is told no longer.
+// A console no longer shows an error that has ended.
 func TestMigrationGoesOnAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
@@ -325,7 +326,7 @@ func TestMigrationGoesOnAgain(t *testing.T) {
 		good, _ := b.mem.Value(key)
 		b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("{")}})
 		if _, err := s.step(bg); err == nil {
-			t.Error("it went on under a layout that cannot be read")
+			t.Error("the migration went on under a layout that cannot be read")
 		}
 		if m = b.read(m.ID); !strings.Contains(m.Error, key) {
 			t.Errorf("migration %+v", m)
@@ -338,7 +339,7 @@ func TestMigrationGoesOnAgain(t *testing.T) {
 	})
 }
 
-// A plan with a 65th room was made and applied, and then could not be followed.
+// Before, a plan with a 65th room was made and applied, and then could not be carried out.
 func TestPlanRefusesMoreRoomsThanALifeHas(t *testing.T) {
 	stored := record.Layout{}
 	for i := range allocator.MaxRooms {

@@ -11,8 +11,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// visits is a store that counts the keys of tags that etcd would visit for reads: all
-// of each interval.
+// visits is a store that counts the tag keys that etcd would visit for reads: all keys of
+// each interval.
 type visits struct {
 	store.Store
 	keys atomic.Int64
@@ -36,8 +36,8 @@ func (v *visits) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	return answer, err
 }
 
-// TestPagesOfTagsVisitFewKeys: to list all tags etcd visits each a few times, not as
-// often as there are pages.
+// TestPagesOfTagsVisitFewKeys: to list all tags etcd visits each key a few times, not once
+// for each page.
 func TestPagesOfTagsVisitFewKeys(t *testing.T) {
 	const tags, size = 2000, 20
 	memory := ledgertest.NewFake(t)

@@ -63,7 +63,7 @@ func TestTags(t *testing.T) {
 	notFound("order", "march tag create order").check(t, "get after delete", err)
 }
 
-// TestBadTags has every call refuse names and numbers out of bounds.
+// TestBadTags: every call refuses names and numbers out of bounds.
 func TestBadTags(t *testing.T) {
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order"})
@@ -180,7 +180,7 @@ func TestListTags(t *testing.T) {
 	if got := list(0, "nothing"); len(got) > 0 {
 		t.Errorf("prefix nothing: %v", got)
 	}
-	// Tokens from elsewhere are a place in the order like any other.
+	// A page token from elsewhere is a place in the order like any other.
 	for token, first := range map[string]string{"a": "tag-000", "tag-100x": "tag-101", "zzz": "", "tag-099:5": "tag-100", "tag-099:6": "tag-100", "tag-199:0": "tag-200"} {
 		r, err := c.ListTags(bg, &marchv1.ListTagsRequest{PageToken: token, PageSize: 1})
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// putRaw puts what this program would not write.
+// putRaw puts a value that this program would not write.
 func putRaw(tb testing.TB, etcd store.Store, key, value string) {
 	tb.Helper()
 	put := store.Op{Put: &store.Put{Key: key, Value: []byte(value)}}
@@ -24,8 +24,8 @@ func putRaw(tb testing.TB, etcd store.Store, key, value string) {
 	}
 }
 
-// One value that could not be read left no console a list, a plan or a page. They
-// show what can be read, and name the keys of the rest.
+// Before, one unreadable value left the consoles without a list, a plan or a page. Now they
+// show the readable values, and name the keys of the others.
 func TestListsNameWhatIsUnreadable(t *testing.T) {
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "good"})
@@ -87,7 +87,7 @@ func TestListsNameWhatIsUnreadable(t *testing.T) {
 			t.Errorf("the problems are without %s:\n%s", key, all)
 		}
 	}
-	// A migration under way that is not there failed the whole overview.
+	// Before, a reference to a missing migration failed the whole overview.
 	putRaw(t, etcd, prefix+"migration", `{"format":2,"name":"01ARZ3NDEKTSV4RRFFQ69G5FAX"}`)
 	gone, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
 	named("overview", err, gone.GetUnreadable(), "rooms/a/newer", "rooms/stray", "migration")
@@ -113,8 +113,8 @@ func TestListsNameWhatIsUnreadable(t *testing.T) {
 	}
 }
 
-// What decodes an ID names the layout that would tell, where the history is damaged;
-// and a tag that never was is not found, unlike one that was deleted.
+// If the history is damaged, Decode names the damaged layout that the answer needs. A tag
+// that never existed is not found, unlike a tag that was deleted.
 func TestDecodeInADamagedHistory(t *testing.T) {
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order"})
@@ -156,9 +156,9 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 	}
 }
 
-// A migration waits for an instance whose registration cannot be read, a newer
-// version's perhaps, as for one that has not reported, until an operator goes on
-// without it.
+// An instance's registration may be unreadable, for example if a newer version wrote it.
+// A migration waits for such an instance as for one that has not reported, until an
+// operator goes on without it.
 func TestMigrateWaitsForUnreadable(t *testing.T) {
 	t.Parallel()
 	server := ledgertest.StartEtcd(t)

@@ -9,22 +9,22 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// Growth opens the measure of how fast a mark rises.
+// Growth exports growth, which measures how fast a mark rises.
 type Growth = growth
 
-// Note takes note of a segment.
+// Note notes a segment.
 func (g *Growth) Note(now time.Time, last int64) { g.note(now, last) }
 
 // Rate returns by how much the mark rose per second.
 func (g *Growth) Rate(now time.Time, last int64) float64 { return g.rate(now, last) }
 
-// Rates opens what remembers rates.
+// Rates exports rates, which remembers how many IDs were issued in each second.
 type Rates = rates
 
-// Start begins.
+// Start starts the measurement.
 func (r *Rates) Start(now time.Time) { r.start(now) }
 
-// Note takes note of how many IDs were issued in all.
+// Note notes how many IDs were issued in all.
 func (r *Rates) Note(now time.Time, issued int64) { r.note(now, issued) }
 
 // Get returns the rates.
@@ -48,10 +48,10 @@ func (x *Index) After(tag allocator.Tag, n int) []allocator.Tag {
 	return tags
 }
 
-// Unknown opens what is remembered of tags that do not exist.
+// Unknown exports unknown, which remembers tags that do not exist.
 type Unknown struct{ unknown unknown }
 
-// NewUnknown returns one with a limit for each caller.
+// NewUnknown returns an Unknown with a limit for each caller.
 func NewUnknown(most int64) *Unknown {
 	var m *observe.Metrics
 	u := &Unknown{}
@@ -59,17 +59,17 @@ func NewUnknown(most int64) *Unknown {
 	return u
 }
 
-// Look asks whether a tag may be read.
+// Look reports whether a tag may be read.
 func (u *Unknown) Look(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
 	return u.unknown.look(caller, tag, now)
 }
 
-// Add tells that a tag was read and does not exist.
+// Add notes that a tag was read and does not exist.
 func (u *Unknown) Add(caller netip.Addr, tag allocator.Tag, now time.Time) {
 	u.unknown.add(caller, tag, now, u.unknown.changes())
 }
 
-// Changed tells that a tag was created.
+// Changed notes that a tag was created.
 func (u *Unknown) Changed(tag allocator.Tag) { u.unknown.changed(tag) }
 
 // Size returns how many tags and callers are remembered.
@@ -77,20 +77,20 @@ func (u *Unknown) Size() (tags, callers int) {
 	return len(u.unknown.mu.tags), len(u.unknown.mu.callers)
 }
 
-// Turns opens what bounds the streams that answer.
+// Turns exports turns, which bounds the streams that answer at once.
 type Turns struct{ turns *turns }
 
-// NewTurns returns turns for so many streams at once.
+// NewTurns returns turns for most streams at once.
 func NewTurns(most int) Turns { return Turns{newTurns(most)} }
 
-// Pass returns a stream's.
+// Pass returns a stream's pass.
 func (t Turns) Pass() *Pass { return &Pass{pass{turns: t.turns}} }
 
-// Pass opens a stream's way to its turns.
+// Pass exports pass, by which a stream takes its turns.
 type Pass struct{ pass pass }
 
 // Take waits for a turn.
 func (p *Pass) Take(ctx context.Context) { p.pass.take(ctx) }
 
-// End ends it.
+// End ends a turn.
 func (p *Pass) End() { p.pass.end() }

@@ -22,7 +22,7 @@ func TestHammer(t *testing.T) {
 	c.tag(nil, tags...)
 	instances := []*instance{
 		c.start("a", "one", nil), c.start("a", "two", nil),
-		c.start("b", "one", nil), c.start("b", "two", nil), // a name is of its room
+		c.start("b", "one", nil), c.start("b", "two", nil), // two rooms may use the same names
 	}
 	var all []*issued
 	var work sync.WaitGroup
@@ -73,8 +73,8 @@ func (i *instance) coldNext(tag string) int64 {
 	return id
 }
 
-// retried makes a call again that may be: where all processors are busy for long,
-// with the race detector say, etcd takes longer than a try may.
+// retried repeats a call that is unavailable. Where all processors are busy for long, for
+// example with the race detector, etcd takes longer than one attempt may.
 func retried[T any](call func() (T, error)) (answer T, err error) {
 	for range 10 {
 		if answer, err = call(); allocator.KindOf(api.FromStatus(err)) != allocator.Unavailable {

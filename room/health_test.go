@@ -24,8 +24,8 @@ func (i *instance) health(service string) healthpb.HealthCheckResponse_ServingSt
 	return r.GetStatus()
 }
 
-// TestHealth looks at an instance before it is ready, while it is, and while
-// it stops.
+// TestHealth checks the health of an instance before it is ready, while it is ready, and
+// while it stops.
 func TestHealth(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
@@ -54,7 +54,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("/nothing: %d", code)
 	}
 
-	// A call under way keeps the instance from stopping, so it can be looked at.
+	// A call under way keeps the instance from stopping, so the test can check its health.
 	release := make(chan struct{})
 	a.store.onTxn(func(store.Txn) { <-release })
 	watch, err := healthpb.NewHealthClient(a.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})

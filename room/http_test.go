@@ -33,7 +33,7 @@ func (i *instance) request(line string) string {
 	return fmt.Sprintf("%d %s", w.StatusCode, text)
 }
 
-// TestHTTP asks a room over HTTP for what it answers over gRPC.
+// TestHTTP asks a room over HTTP for the same answers as over gRPC.
 func TestHTTP(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
@@ -66,8 +66,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// TestReadyzWithoutEtcd: a room is ready while it holds IDs, says that it lives on
-// these, and then why it is ready no longer.
+// TestReadyzWithoutEtcd: a room without etcd is ready while it holds IDs, and says that it
+// lives on these. Then it is not ready, and says why.
 func TestReadyzWithoutEtcd(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 20 }, "order")

@@ -265,7 +265,7 @@ func TestUnknownTagCostsEtcdLittle(t *testing.T) {
 			t.Fatal("an unknown tag issued an ID")
 		}
 	}
-	// One read a second, and the server's own: a heartbeat, say.
+	// One read a second, and the server's own transactions, such as heartbeats.
 	seconds := int64(time.Since(start)/time.Second) + 1
 	if got := a.store.txns.Load() - before; got > 2*seconds+2 {
 		t.Errorf("%d calls cost etcd %d transactions in %d s", calls, got, seconds)
@@ -301,8 +301,8 @@ func TestCreateTags(t *testing.T) {
 	}
 }
 
-// A request on a stream that names no tag is for the tag before it; the first
-// must name one.
+// A request on a stream that names no tag is for the tag of the request before it.
+// The first request must name a tag.
 func TestStreamRemembersTheTag(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order", "other")

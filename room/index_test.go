@@ -10,8 +10,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// The index gives the same pages as a sorted list, whatever was added and
-// removed.
+// The index gives the same pages as a sorted list, after any additions and removals.
 func TestIndex(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var x room.Index

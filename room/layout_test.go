@@ -19,10 +19,10 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestLayoutChanges changes the layout again and again under load. No call
-// fails, every ID is of its room under some layout, and an instance that
-// reported a version answers no call made after that with an ID that is not of
-// the room's range under that version or a later one.
+// TestLayoutChanges changes the layout again and again under load. No call fails, and
+// every ID is in its room's range under some layout. Once an instance has reported a
+// version, its answers to later calls have only IDs in the room's range under that
+// version or a later one.
 func TestLayoutChanges(t *testing.T) {
 	c := newCluster(t, halves())
 	tags := []allocator.Tag{"order", "user", "item"}
@@ -105,8 +105,8 @@ func ofSome(layouts []allocator.Layout, in allocator.Room, id int64) bool {
 	return false
 }
 
-// TestIdleChainsMove changes the layout while nobody calls: what is held moves
-// all the same, and the instance reports it.
+// TestIdleChainsMove changes the layout while there are no calls. Chains still replace
+// their IDs, and the instance reports the layout.
 func TestIdleChainsMove(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -131,8 +131,8 @@ func TestIdleChainsMove(t *testing.T) {
 	c.verify()
 }
 
-// TestColdTagsMove changes the layout while there are no calls, for another room
-// and for this one: nothing is leased ahead, and the next caller waits for one
+// TestColdTagsMove changes the layout while there are no calls, once for another room and
+// once for this one. The instance leases nothing ahead, and the next caller waits for one
 // transaction.
 func TestColdTagsMove(t *testing.T) {
 	c := newCluster(t, halves())
@@ -158,7 +158,7 @@ func TestColdTagsMove(t *testing.T) {
 		a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	if n := a.store.writes.Load() - writes; n >= int64(len(tags)) {
-		t.Errorf("%d transactions that write while nobody called", n)
+		t.Errorf("%d transactions that write without a call", n)
 	}
 	for k, tag := range tags {
 		var first atomic.Pointer[store.Txn] // of the transactions on this tag
@@ -172,8 +172,8 @@ func TestColdTagsMove(t *testing.T) {
 		})
 		id := a.mustNext(string(tag))
 		a.store.onTxn(nil)
-		// Leases compare the registration: the first may come while the answer to
-		// the report is on its way. A lease ahead of the next caller may follow at once.
+		// Leases compare the registration: the first lease may come while the answer to the
+		// report is on its way. A lease ahead of the next caller may follow at once.
 		leased := first.Load() != nil && slices.ContainsFunc(first.Load().Then, func(op store.Op) bool { return op.Put != nil })
 		if !leased && k > 0 || id%100 >= 25 {
 			t.Errorf("tag %s: got %d after %+v, want a lease first", tag, id, first.Load())
@@ -183,9 +183,9 @@ func TestColdTagsMove(t *testing.T) {
 	c.verify(all...)
 }
 
-// TestColdTagsMoveBounded changes the layout while etcd hangs where tags are read:
-// it is asked for a bounded number of them at a time, and by refills that are due,
-// which read tags as well.
+// TestColdTagsMoveBounded changes the layout while etcd hangs on reads of tags. The
+// instance sends a bounded number of reads at a time. Refills that are due read tags as
+// well, and have a bound of their own.
 func TestColdTagsMoveBounded(t *testing.T) {
 	t.Parallel()
 	const tags, bound = 500, 64
@@ -224,8 +224,8 @@ func TestColdTagsMoveBounded(t *testing.T) {
 	c.verify()
 }
 
-// TestNoRange starts an instance of a room that has no range, and takes
-// another's away: both stay up and say so, and issue when they get one.
+// TestNoRange starts an instance of a room without a range, and takes the range of
+// another room away. Both stay up, say so, and issue once they get a range.
 func TestNoRange(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, layout(100, map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}))
@@ -263,8 +263,8 @@ func TestNoRange(t *testing.T) {
 	c.verify()
 }
 
-// TestReportsVersionOfStart changes the layout between an instance's
-// registration and its first look at what it serves.
+// TestReportsVersionOfStart changes the layout between an instance's registration and
+// its first check of the layout that it serves.
 func TestReportsVersionOfStart(t *testing.T) {
 	for range 5 {
 		c := newCluster(t, halves())

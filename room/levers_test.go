@@ -9,7 +9,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// The operators' levers are on a room, too. A skip is for this room alone.
+// The operators' levers also work on a room. A skip is for this room alone.
 func TestLevers(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order", "cold")
@@ -27,7 +27,7 @@ func TestLevers(t *testing.T) {
 	if _, err := client.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Reserve: durationpb.New(time.Hour)}}); err != nil {
 		t.Error(err)
 	}
-	// A prescale is there before the first caller.
+	// A prescale takes effect before the first caller.
 	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: 50_000, Duration: durationpb.New(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestLowerLimit lowers a tag's limit below what an instance holds, over a layout
-// before: it issues no ID from the limit on, and tells clients the limit with an
-// answer and with an error.
+// TestLowerLimit lowers a tag's limit below IDs that an instance holds since an earlier
+// layout. The instance issues no ID from the limit on. It tells clients the limit, both
+// in an answer and in an error.
 func TestLowerLimit(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

@@ -32,7 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Tests that are parallel wait more than they work: so many are, however few
+	// Parallel tests wait more than they work. So this many run at once, however few
 	// processors there are. A flag overrides it.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// bg is for what must not end with the test's own context.
+// bg is for calls that must outlive the test's own context.
 var bg = context.Background()
 
 // halves is the layout that most tests begin with: boundary 100, a [0, 50), b
@@ -95,7 +95,7 @@ func (c *cluster) ledger(etcd store.Store) *ledger.Ledger {
 	return l
 }
 
-// tag creates tags, with settings that change changed.
+// tag creates tags with the default settings as change modifies them.
 func (c *cluster) tag(change func(*record.TagSettings), names ...allocator.Tag) {
 	c.Helper()
 	for _, name := range names {
@@ -117,7 +117,7 @@ func (c *cluster) update(name allocator.Tag, change func(*record.TagSettings)) {
 	}
 }
 
-// change makes to the layout.
+// change changes the layout and returns its version.
 func (c *cluster) change(to allocator.Layout) int64 {
 	c.Helper()
 	from, err := c.admin.Refresh(bg)
@@ -146,7 +146,7 @@ func (c *cluster) registered(in allocator.Room, name allocator.Instance) *record
 	return nil
 }
 
-// instance is a room server that runs.
+// instance is a running room server.
 type instance struct {
 	testing.TB
 	marchv1.IDServiceClient
@@ -257,7 +257,7 @@ func (i *instance) mustNext(tag string) int64 {
 	return id
 }
 
-// chain returns what the instance tells of a tag's chain, nil when it has none.
+// chain returns the instance's report on a tag's chain, or nil if it has none.
 func (i *instance) chain(tag string) *marchv1.Chain {
 	r, err := marchv1.NewRoomServiceClient(i.conn).GetChain(bg, &marchv1.GetChainRequest{Tag: tag})
 	if err != nil {
@@ -271,9 +271,8 @@ func (i *instance) await(what string, done func() bool) {
 	await(i, what, done)
 }
 
-// patience is how long a test waits for what takes milliseconds on an idle
-// machine: it says that something never happens, and nothing about how long it
-// takes. That is took's to say.
+// patience is how long a test waits for an event that takes milliseconds on an idle
+// machine. It detects an event that never happens; took checks how long an event takes.
 const patience = time.Minute
 
 // await polls until done or fails the test.
@@ -306,8 +305,8 @@ func dial(tb testing.TB, address string) *grpc.ClientConn {
 	return conn
 }
 
-// countingStore counts transactions, and lets a test come between, or cut them
-// off.
+// countingStore counts transactions. A test can run code before each of them, or cut
+// them off.
 type countingStore struct {
 	store.Store
 	cut    atomic.Bool
@@ -354,14 +353,14 @@ func reason(err error) (codes.Code, *errdetails.ErrorInfo) {
 	return s.Code(), &errdetails.ErrorInfo{}
 }
 
-// want is what a status must be.
+// want describes a status.
 type want struct {
 	code   codes.Code
 	reason string
 	says   []string // in the message
 }
 
-// check returns what is wrong with err, empty when nothing is.
+// check returns how err differs from w, or an empty string if it does not.
 func (w want) check(err error) string {
 	code, info := reason(err)
 	if code != w.code || info.GetReason() != w.reason || info.GetDomain() != "march" {

@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// metrics returns what /metrics shows, by series.
+// metrics returns the values of /metrics, by series.
 func (i *instance) metrics() map[string]string {
 	i.Helper()
 	code, body := i.get("/metrics")
@@ -34,8 +34,8 @@ func (i *instance) metrics() map[string]string {
 	return values
 }
 
-// What an instance does and holds can be read by Prometheus, and every name
-// begins with march_.
+// Prometheus can read an instance's work and its IDs. The name of every metric begins
+// with march_.
 func TestMetrics(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(func(s *record.TagSettings) { s.Chain.MaxStep = s.Chain.MinStep }, "order")
@@ -56,7 +56,7 @@ func TestMetrics(t *testing.T) {
 	})
 	got := a.metrics()
 	refills, held, mark := "1", "993", "2001"                          // 1 to 49, 50 of each hundred after it, and 2000
-	if got[`march_chain_refills_total{room="a",tag="order"}`] == "2" { // a slow machine looks at its chains meanwhile
+	if got[`march_chain_refills_total{room="a",tag="order"}`] == "2" { // on a slow machine the instance checks its chains meanwhile
 		refills, held, mark = "2", "1993", "4001"
 	}
 	for series, want := range map[string]string{
@@ -105,8 +105,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// At most so many tags have series of their own; every ID is counted in one
-// series, and no counter falls, whichever tag gets or loses its own.
+// Only a limited number of tags have series of their own. Every ID is counted in one series, and
+// no counter falls when a tag gets or loses its own series.
 func TestMetricsTags(t *testing.T) {
 	const limit, tags = 2, 6
 	c := newCluster(t, halves())
@@ -167,8 +167,8 @@ func TestMetricsTags(t *testing.T) {
 	if own, other := issued(off); len(own) != 0 || other != tags {
 		t.Errorf("switched off: %v, others %d", own, other)
 	}
-	// A tag with a series of its own goes, and takes its count along: another
-	// takes the place, from 0, and what it counted before stays with the others.
+	// A tag with a series of its own is deleted along with its count. Another tag takes its
+	// place, from 0. The IDs of that tag that were counted before stay with the others.
 	before, _ := issued(a)
 	if err := c.admin.DeleteTag(bg, "t0", "test"); err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestEtcdAway stops etcd: an instance goes on with what it holds, then says
-// since when and why it cannot, and issues again soon after etcd is back.
+// TestEtcdAway stops etcd. An instance goes on with the IDs that it holds. Then it says
+// since when and why it issues none, and it issues again soon after etcd is back.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -27,7 +27,7 @@ func TestEtcdAway(t *testing.T) {
 	stopped := time.Now()
 	c.etcd.Stop()
 
-	// A tag that was never used, while IDs of another are held.
+	// A tag that was never used, while the instance holds IDs of another.
 	start := time.Now()
 	_, err := a.next("cold")
 	if problem := awayWant.check(err); problem != "" {
@@ -84,7 +84,7 @@ func TestEtcdAway(t *testing.T) {
 
 var awayWant = want{codes.Unavailable, "unavailable", []string{"since 2", "retry"}}
 
-// checkSince checks the time in the ErrorInfo.
+// checkSince checks the time in the ErrorInfo of err.
 func checkSince(t *testing.T, err error, tag string, stopped time.Time) {
 	t.Helper()
 	_, info := reason(err)
@@ -98,7 +98,7 @@ func checkSince(t *testing.T, err error, tag string, stopped time.Time) {
 	}
 }
 
-// TestStopsWithoutEtcd stops an instance whose etcd is away.
+// TestStopsWithoutEtcd stops an instance while etcd is away.
 func TestStopsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -114,16 +114,16 @@ func TestStopsWithoutEtcd(t *testing.T) {
 	took(t, "the stop", start, 5*time.Second)
 	c.etcd.Start(t)
 	if c.registered("a", "a1") == nil {
-		t.Error("the registration is gone, which nobody can have taken away")
+		t.Error("the registration is gone, though etcd was away")
 	}
-	// The same name again takes the old registration's place.
+	// A new instance of the same name takes the old registration's place.
 	again := c.start("a", "a1", nil)
 	if got := again.mustNext("order"); got <= 1000 {
 		t.Errorf("after a restart: got %d, want one above what was leased before", got)
 	}
 }
 
-// TestStartsWithoutEtcd starts an instance whose etcd is away: an error soon,
+// TestStartsWithoutEtcd starts an instance while etcd is away: it soon ends with an error
 // that says so.
 func TestStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestStartsWithoutEtcd(t *testing.T) {
 	}
 	took(t, "the error", start, 5*time.Second)
 	if _, err := a.next("order"); err == nil {
-		t.Error("it serves")
+		t.Error("the instance serves")
 	}
 	c.etcd.Start(t)
 }

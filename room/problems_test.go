@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// wrong returns what an instance tells that is wrong with it.
+// wrong returns the problems that an instance reports.
 func (i *instance) wrong() []*marchv1.Problem {
 	r, err := marchv1.NewRoomServiceClient(i.conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
 	if err != nil {
@@ -25,7 +25,7 @@ func (i *instance) wrong() []*marchv1.Problem {
 	return r.GetStatus().GetProblems()
 }
 
-// put puts what this program would not write, nothing where the value is empty.
+// put puts a value that this program would not write, or deletes the key if the value is empty.
 func (c *cluster) put(key, value string) {
 	c.Helper()
 	op := store.Op{Put: &store.Put{Key: "/march/default/" + key, Value: []byte(value)}}
@@ -37,8 +37,8 @@ func (c *cluster) put(key, value string) {
 	}
 }
 
-// Whatever is broken, an instance tells the same problem over gRPC and at /readyz, with
-// since when it is and what to do; even if no caller asks it for IDs.
+// For each fault, an instance reports the same problem over gRPC and at /readyz, with its
+// beginning and its remedy. It does so even if no caller asks for IDs.
 func TestTellsItsProblems(t *testing.T) {
 	damage := func(key string) func(*cluster, *instance) {
 		return func(c *cluster, _ *instance) { c.put(key, "garbage") }
@@ -129,8 +129,8 @@ func TestTellsItsProblems(t *testing.T) {
 	}
 }
 
-// An instance that issues nothing says so besides why; it says nothing any longer when
-// that has ended.
+// An instance that issues nothing reports both that and the cause. It stops reporting it
+// when it issues again.
 func TestTellsThatItIsNotReady(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

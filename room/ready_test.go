@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// An etcd that is full answers reads, and no lease is made. The instance says so, is
-// ready while it has IDs, is not when they have run out, and does not change its mind
-// in between.
+// A full etcd answers reads, but an instance cannot lease. The instance says so. It is
+// ready while it has IDs, not ready once they have run out, and does not switch back and
+// forth in between.
 func TestReadyWithoutSpace(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -32,10 +32,10 @@ func TestReadyWithoutSpace(t *testing.T) {
 	})
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(20 * time.Millisecond) {
 		if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable {
-			t.Fatalf("it changed its mind: %d %s", code, body)
+			t.Fatalf("the instance switched back: %d %s", code, body)
 		}
 	}
-	// A tag that no caller asked for has IDs, and they can still be had.
+	// The instance has IDs of a tag that no caller asked for, and still issues them.
 	a.mustNext("idle")
 	a.await("ready by another tag", func() bool {
 		code, body := a.get("/readyz?verbose")
@@ -49,9 +49,9 @@ func TestReadyWithoutSpace(t *testing.T) {
 	})
 }
 
-// An etcd that no lease can be made in says why on the way: another cluster's answers, or
-// it asks for a user that the instance was not given. The instance says so, is ready while
-// it has IDs, is not when they have run out, and is again when the etcd is mended.
+// Leases can fail although etcd answers: the answers are another cluster's, or etcd wants
+// a user and password that the instance was not given. The instance says so. It is ready
+// while it has IDs, not ready once they have run out, and ready again after the repair.
 func TestReadyWhereEtcdRefuses(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -85,7 +85,7 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 	}
 }
 
-// With a ready-reserve an instance leaves before its IDs run out.
+// With a ready-reserve an instance becomes not ready before its IDs run out.
 func TestReadyReserve(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

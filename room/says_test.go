@@ -25,7 +25,7 @@ func says(err error, parts ...string) string {
 	return ""
 }
 
-// issued is every ID that a test was given, to be checked at its end.
+// issued collects all IDs that a test gets, to be checked at its end.
 type issued struct {
 	testing.TB
 	room allocator.Room
@@ -34,8 +34,8 @@ type issued struct {
 	runs []allocator.Run
 }
 
-// add takes runs that one instance answered one caller, who waits for an
-// answer before asking again: so they must grow.
+// add takes the runs that one instance gave to one caller. The caller waits for each
+// answer before it asks again, so the runs must grow.
 func (s *issued) add(runs ...*marchv1.Run) {
 	for _, r := range runs {
 		if r.GetFirst() <= s.last || r.GetCount() < 1 {
@@ -72,8 +72,8 @@ func (c *cluster) verify(all ...*issued) {
 				c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras[s.tag][s.room])
 				continue
 			}
-			// Runs of adjacent segments are joined; they are of one range as
-			// long as a test's layouts leave gaps between ranges of one room.
+			// Runs of adjacent segments are joined. They are of one range if the
+			// layouts of the test leave gaps between ranges of one room.
 			segments.Add(s.tag, s.room, allocator.Segment{
 				Version: l.Version, Boundary: l.Boundary, Range: l.Ranges[s.room], First: r.First, Count: r.Count,
 			})
@@ -95,7 +95,7 @@ func under(layouts map[int64]allocator.Layout, eras []record.Era, id int64) (all
 // took fails the test when more than most passed since start.
 func took(tb testing.TB, what string, start time.Time, most time.Duration) {
 	tb.Helper()
-	if raceEnabled { // all is slower then by as much, at the least
+	if raceEnabled { // with the race detector all is slower by at least as much
 		most *= 5
 	}
 	if passed := time.Since(start); passed > most {

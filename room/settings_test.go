@@ -64,7 +64,7 @@ func TestTagChangesLive(t *testing.T) {
 		}
 		b.await("room b skips", func() bool { return b.mustNext("lagging") >= 10_000_000 })
 		c.update("lagging", func(s *record.TagSettings) { s.MaxSkew = 5000 })
-		// It holds at the next lease, not for what is held.
+		// The new max_skew holds from the next lease on, not for IDs that are held.
 		for range 10 {
 			if _, err := a.NextBatch(bg, batchRequest("lagging", 1000)); err != nil {
 				t.Fatal(err)
@@ -77,7 +77,7 @@ func TestTagChangesLive(t *testing.T) {
 
 	t.Run("limit", func(t *testing.T) {
 		a.mustNext("limited")
-		c.update("limited", func(s *record.TagSettings) { s.Limit = 5000 }) // of what is leased from now on
+		c.update("limited", func(s *record.TagSettings) { s.Limit = 5000 }) // for IDs that are leased from now on
 		exhausted := want{codes.ResourceExhausted, "exhausted", []string{"limited", "5000"}}
 		last, err := int64(0), error(nil)
 		for id := int64(0); err == nil; id, err = a.next("limited") {
@@ -95,8 +95,8 @@ func TestTagChangesLive(t *testing.T) {
 	c.verify()
 }
 
-// TestTagDeletedAndMadeAgain deletes a tag that instances hold IDs of, and
-// makes it again: its IDs go on above the old ones.
+// TestTagDeletedAndMadeAgain deletes a tag of which instances hold IDs, and creates it
+// again: its IDs go on above the old ones.
 func TestTagDeletedAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -127,8 +127,8 @@ func TestTagDeletedAndMadeAgain(t *testing.T) {
 	c.verify(mine)
 }
 
-// TestMissedChange updates a tag before the room's watch is back after etcd's
-// restart. The chain must take it up all the same.
+// TestMissedChange updates a tag after etcd's restart, before the room's watch is back.
+// The chain must follow the change all the same.
 func TestMissedChange(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

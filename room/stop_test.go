@@ -23,8 +23,8 @@ func batchRequest(tag string, n int64) *marchv1.NextBatchRequest {
 	return &marchv1.NextBatchRequest{Tag: tag, Count: n}
 }
 
-// TestGracefulStop stops an instance with calls under way: they are answered,
-// new ones are not, and nothing is left of it.
+// TestGracefulStop stops an instance with calls under way. It answers these, takes no new
+// ones, and leaves nothing behind.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -35,7 +35,7 @@ func TestGracefulStop(t *testing.T) {
 
 	release, waiting := make(chan struct{}), make(chan struct{})
 	var once, gone sync.Once
-	var after []store.Txn // what was sent after the registration was taken away
+	var after []store.Txn // the transactions after the registration was deleted
 	var mu sync.Mutex
 	var left bool
 	a.store.onTxn(func(txn store.Txn) {
@@ -87,13 +87,13 @@ func TestGracefulStop(t *testing.T) {
 		t.Errorf("the registration is still there: %v", r)
 	}
 	if len(after) > 0 {
-		t.Errorf("sent after the registration was taken away: %+v", after)
+		t.Errorf("sent after the registration was deleted: %+v", after)
 	}
 	c.verify(mine)
 }
 
-// TestStopEndsStreams stops an instance with streams open: an idle one ends at
-// once, one with a pipeline gets answers up to its end, in order.
+// TestStopEndsStreams stops an instance with open streams. An idle stream ends at once. A
+// stream with a pipeline gets all its answers in order.
 func TestStopEndsStreams(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -162,7 +162,7 @@ func TestStopEndsStreams(t *testing.T) {
 	c.verify(mine)
 }
 
-// TestDrainEnds stops an instance while a call hangs: the drain ends it.
+// TestDrainEnds stops an instance while a call hangs: the end of the drain ends the call.
 func TestDrainEnds(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -196,8 +196,8 @@ func TestDrainEnds(t *testing.T) {
 	}
 }
 
-// TestReplaced starts a second process of the same name: the first stops with
-// an error and issues nothing more.
+// TestReplaced starts a second process of the same name: the first stops with an error
+// and issues nothing more.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -208,10 +208,10 @@ func TestReplaced(t *testing.T) {
 	second := c.start("a", "a1", nil)
 	seconds.addID(second.mustNext("order"))
 
-	// A tag that the first holds nothing of it cannot lease any longer.
+	// The first process can no longer lease IDs of a tag of which it holds none.
 	_, err := first.next("user")
 	if problem := (want{codes.FailedPrecondition, "refused", []string{"another process registered", second.grpc}}).check(err); problem != "" {
-		t.Errorf("a lease of the one replaced: %s", problem)
+		t.Errorf("a lease of the replaced process: %s", problem)
 	}
 	var stopped time.Time
 	var work sync.WaitGroup
@@ -238,9 +238,9 @@ func TestReplaced(t *testing.T) {
 	c.verify(firsts, seconds)
 }
 
-// TestForgotten takes an instance's registration away, as an operator does. The
-// instance stopped then, and what it alone remembered was gone; now it drops what
-// it holds, registers anew, and goes on.
+// TestForgotten deletes an instance's registration, as an operator does. Before, the
+// instance then stopped, and its memory was lost. Now it drops its IDs, registers anew,
+// and goes on.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

@@ -16,12 +16,12 @@ import (
 
 var strictWant = want{codes.Unavailable, "unavailable", []string{"strict_retract", "hold (1s)", "layout version 1"}}
 
-// strict holds more than a test can issue while etcd is away.
+// strict makes a tag strict, with more IDs held than a test can issue while etcd is away.
 func strict(s *record.TagSettings) { s.StrictRetract, s.Chain.MinStep = true, 1_000_000 }
 
-// TestStrictRetract cuts an instance off from etcd and takes residues from its
-// room meanwhile: its strict tag stops within hold of the change, the other goes
-// on with what it holds, and both adopt the layout when etcd is back.
+// TestStrictRetract cuts an instance off from etcd and takes residues from its room
+// meanwhile. Its strict tag stops within hold of the change. The other tag goes on with
+// its IDs. Both adopt the layout when etcd is back.
 func TestStrictRetract(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -57,14 +57,14 @@ func TestStrictRetract(t *testing.T) {
 	if problem := strictWant.check(refusal); problem != "" {
 		t.Errorf("strict: %s", problem)
 	}
-	lost := false // a residue that the room lost: unique, and allowed here
+	lost := false // an ID of a residue that the room lost: unique, and allowed here
 	for range 20 {
 		id := a.mustNext("plain")
 		issuedOf["plain"].addID(id)
 		lost = lost || id%1000 >= 5
 	}
 	if !lost {
-		t.Error("the plain tag issued nothing that the room lost: the test shows nothing")
+		t.Error("the plain tag issued no ID of a lost residue: the test shows nothing")
 	}
 	if _, err := a.Lease(bg, &marchv1.LeaseRequest{Tag: "strict", Count: 5}); strictWant.check(err) != "" {
 		t.Errorf("lease of a strict tag: %v", err)
@@ -95,8 +95,8 @@ func TestStrictRetract(t *testing.T) {
 	c.verify(issuedOf["strict"], issuedOf["plain"])
 }
 
-// TestStrictReady: an instance without etcd that holds only IDs which it may not
-// issue any longer is not ready, be they many.
+// TestStrictReady: an instance without etcd is not ready if it holds only IDs that it may
+// no longer issue, however many.
 func TestStrictReady(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -114,7 +114,7 @@ func TestStrictReady(t *testing.T) {
 	if r := a.chain("strict"); r.GetHeld() == 0 {
 		t.Fatalf("it holds nothing, so the test shows nothing: %v", r)
 	} else if r.GetReserve().AsDuration() != 0 {
-		t.Errorf("what may not be issued lasts %v", r.GetReserve().AsDuration())
+		t.Errorf("IDs that may not be issued last %v", r.GetReserve().AsDuration())
 	}
 	a.await("it is not ready", func() bool {
 		return contains(a.request("GET /readyz"), "503 ", "[-]ids failed: those that are held may not be issued, as strict_retract is set and hold (1s) has passed, and etcd has not answered since ")
@@ -124,8 +124,8 @@ func TestStrictReady(t *testing.T) {
 	a.await("it is ready", func() bool { return a.request("GET /readyz") == "200 ok\n" })
 }
 
-// TestStrictUnderLoad changes the layout all the while: no caller of a strict
-// tag notices, and a switched-off strictness leaves no gate behind.
+// TestStrictUnderLoad changes the layout all the while. No caller of a strict tag notices,
+// and a tag that is no longer strict has no gate.
 func TestStrictUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -159,7 +159,7 @@ func TestStrictUnderLoad(t *testing.T) {
 	c.verify(mine...)
 }
 
-// TestLeaseTimeToLive tells clients for how long they may use a segment.
+// TestLeaseTimeToLive: a lease says for how long a client may use its segment.
 func TestLeaseTimeToLive(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -179,15 +179,15 @@ func TestLeaseTimeToLive(t *testing.T) {
 	}
 }
 
-// TestStrictStays has a strict tag's room keep its range over layouts that other
-// rooms change, for longer than hold: the tag issues what it holds all the while
-// and leases nothing, and stops within hold of the layout that takes a residue.
+// TestStrictStays keeps the range of a strict tag's room while the layout changes for other
+// rooms, for longer than hold. The tag issues its IDs all the while and leases nothing. It
+// stops within hold of the layout that takes a residue from its room.
 func TestStrictStays(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
 	c.tag(func(s *record.TagSettings) {
 		strict(s)
-		s.Chain.Reserve = 10 * time.Second // the first segment is enough, however often it is measured
+		s.Chain.Reserve = 10 * time.Second // the first segment is enough at any measured rate
 	}, "strict")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
 	mine := &issued{TB: t, room: "a", tag: "strict"}

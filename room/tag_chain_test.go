@@ -16,7 +16,7 @@ func TestGrowth(t *testing.T) {
 	last := int64(0)
 	for _, step := range []struct {
 		after time.Duration // since start
-		last  int64         // a segment to there is leased; 0 for none
+		last  int64         // the end of a leased segment; 0 for none
 		want  float64       // the rate then
 	}{
 		{0, 1000, 0},
@@ -27,7 +27,7 @@ func TestGrowth(t *testing.T) {
 		{time.Hour, 37000, 10},       // and speeds up: 36000 in an hour
 		{2 * time.Hour, 109000, 20},  // looks back to the hour before, not to the start
 		{4 * time.Hour, 0, 72000. / 3 / 3600},
-		{4*time.Hour + 1, 50, 0}, // whatever comes, it is not negative
+		{4*time.Hour + 1, 50, 0}, // the rate is never negative
 	} {
 		now := start.Add(step.after)
 		if step.last != 0 {

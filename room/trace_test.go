@@ -43,7 +43,7 @@ func (r *receiver) got() []*otlp.Span {
 	return slices.Clone(r.spans)
 }
 
-// traces starts a receiver and returns what makes spans for it.
+// traces starts a receiver and returns a provider that sends spans to it.
 func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 	t.Helper()
 	r, l, server := &receiver{}, listen(t), grpc.NewServer()
@@ -66,7 +66,7 @@ func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 	return r, provider
 }
 
-// path returns a span's name below those of its parents.
+// path returns a span's name after the names of its parents.
 func path(spans []*otlp.Span, s *otlp.Span) string {
 	for _, parent := range spans {
 		if slices.Equal(parent.GetSpanId(), s.GetParentSpanId()) {
@@ -76,9 +76,9 @@ func path(spans []*otlp.Span, s *otlp.Span) string {
 	return s.GetName()
 }
 
-// The first call of a tag waits for etcd: its trace, which the caller began,
-// goes through room and ledger to etcd's own call. Later ones are answered from
-// memory and have no span, nor have heartbeats.
+// The first call of a tag waits for etcd: its trace, which the caller began, goes through
+// room and ledger to etcd's own call. Later calls are answered from memory and have no
+// span. Heartbeats have none either.
 func TestTraces(t *testing.T) {
 	received, provider := traces(t, 1)
 	c := newCluster(t, halves())
@@ -131,8 +131,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// Where the caller decided that a trace is not kept, nothing of it is sent, nor
-// is anything where the ratio is 0.
+// A room sends nothing of a trace that the caller decided not to keep. It sends no spans
+// at all if the ratio is 0.
 func TestTracesUnsampled(t *testing.T) {
 	received, provider := traces(t, 0)
 	c := newCluster(t, halves())

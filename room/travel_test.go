@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// recover recovers c; ask asks instances.
+// recover recovers the cluster; ask asks its instances.
 func (c *cluster) recover(ask ledger.Ask, change func(*ledger.RecoverConfig)) {
 	c.Helper()
 	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: ask}
@@ -26,16 +26,16 @@ func (c *cluster) recover(ask ledger.Ask, change func(*ledger.RecoverConfig)) {
 	}
 }
 
-// report asks the instance at an address what it remembers.
+// report asks the instance at an address for its memory.
 func (c *cluster) report(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
 	conn := dial(c, s.Address)
 	defer func() { _ = conn.Close() }()
 	return room.AskMarks(ctx, conn, q, use)
 }
 
-// TestHalted halts leasing: an instance goes on with what it holds and says why
-// that is all, on every way by which it can be asked. After a recover it leases
-// again, without a restart, and nothing halts again.
+// TestHalted halts leasing. An instance goes on with the IDs that it holds, and says why
+// it leases no more, over each interface. After a recover it leases again without a
+// restart, and nothing halts again.
 func TestHalted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -78,7 +78,7 @@ func TestHalted(t *testing.T) {
 	a.await("no longer barred", func() bool { _, body := a.get("/readyz?verbose"); return !contains(body, "barred") })
 	a.await("ready", func() bool { _, err := a.next("order"); return err == nil })
 	mine.addID(a.mustNext("order"))
-	c.etcd.Stop() // has everything be looked at again
+	c.etcd.Stop() // has the instance check everything again
 	c.etcd.Start(t)
 	c.update("order", func(s *record.TagSettings) { s.Chain.MinStep = 5_000 })
 	for range 3_000 {
@@ -95,8 +95,8 @@ func TestHalted(t *testing.T) {
 	}
 }
 
-// TestOrphaned recovers without an instance that lives: it drops what other
-// instances may have by now, and goes on above it.
+// TestOrphaned recovers without an instance that still runs. The instance drops the IDs
+// that others may have by now, and goes on above them.
 func TestOrphaned(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// So many streams answer at the same moment, and each gets its turn.
+// Many streams answer at the same moment, and each gets its turn.
 func TestTurns(t *testing.T) {
 	const most, streams, answers = 2, 50, 200
 	turns := room.NewTurns(most)
@@ -30,14 +30,14 @@ func TestTurns(t *testing.T) {
 		})
 	}
 	work.Wait()
-	// Streams that found few others busy are not counted against the turns.
+	// The bound does not count a stream that found few others busy.
 	if n := top.Load(); n > 2*most {
 		t.Errorf("%d streams answered at once, want %d at most", n, 2*most)
 	}
 }
 
-// A stream that blocks in its turn, as its client does not read, does not keep
-// it from the others.
+// A stream that blocks in its turn, because its client does not read, does not keep other
+// streams from theirs.
 func TestTurnsOfBlockedStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := room.NewTurns(1)

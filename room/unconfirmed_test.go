@@ -12,9 +12,9 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestRequiredJournal: where the cluster requires journals, a new cluster's first
-// instance comes up by itself, with its tags warmed. One that starts later without a
-// journal says why it issues nothing, until an operator confirms it.
+// TestRequiredJournal: if a cluster requires journals, the first instance of a new cluster
+// starts by itself, with its tags warmed. An instance that starts later without a journal
+// issues nothing and says why, until an operator confirms it.
 func TestRequiredJournal(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())

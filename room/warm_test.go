@@ -44,8 +44,8 @@ func TestWarmTags(t *testing.T) {
 	a.mustNext("cold")
 }
 
-// TestColdBurst has a thousand callers ask for a cold tag at once: all are
-// answered, and etcd sees one of them.
+// TestColdBurst has a thousand callers ask for a cold tag at once. All get an answer, and
+// etcd gets the transactions of one caller.
 func TestColdBurst(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order")
@@ -70,14 +70,14 @@ func TestColdBurst(t *testing.T) {
 		mine.last = -1
 		mine.addID(id)
 	}
-	if got := cost.Load(); got < 2 || got > 50 { // a read, a lease or two; again where one took too long
+	if got := cost.Load(); got < 2 || got > 50 { // a read, a lease or two; more if one took too long
 		t.Errorf("%d callers cost etcd %d transactions", callers, got)
 	}
 	c.verify(mine)
 }
 
-// TestColdTags has callers ask for many cold tags at once: etcd gets them a
-// bounded number at a time.
+// TestColdTags has callers ask for many cold tags at once: etcd gets a bounded number of
+// transactions at a time.
 func TestColdTags(t *testing.T) {
 	c := newCluster(t, halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
@@ -99,7 +99,7 @@ func TestColdTags(t *testing.T) {
 	}
 }
 
-// TestManyTags has one room issue 10,000 tags: no goroutine is theirs.
+// TestManyTags has one room issue 10,000 tags: no tag has a goroutine of its own.
 func TestManyTags(t *testing.T) {
 	tags := 10_000
 	if testing.Short() || raceEnabled {
@@ -144,8 +144,7 @@ func TestManyTags(t *testing.T) {
 	}
 }
 
-// TestIdleChains drops the chains of tags that are not used for long, and those
-// alone.
+// TestIdleChains drops the chains of tags that were not used for long, and no others.
 func TestIdleChains(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
@@ -176,8 +175,7 @@ func TestIdleChains(t *testing.T) {
 	}
 }
 
-// TestDeadlines has callers give up while etcd hangs: none waits longer than
-// it wanted.
+// TestDeadlines has callers give up while etcd hangs: none waits beyond its deadline.
 func TestDeadlines(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(nil, "order", "cold")

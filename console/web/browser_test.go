@@ -16,7 +16,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestBrowser goes through the pages in a real browser, as people do.
+// TestBrowser visits the pages in a real browser, as an operator does.
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
 	for name, test := range map[string]func(*testing.T){
@@ -31,7 +31,7 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// Two browsers at two consoles see the same, and who comes second is told.
+// Two browsers at two consoles see the same. If both apply a plan, the second is refused.
 func (b *browser) two(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at1, _ := w.console("")
@@ -48,7 +48,7 @@ func (b *browser) two(t *testing.T) {
 	p.says("Waiting until a/gone reports.")
 	q.click(button("Apply: 2 moves"))
 	q.until("the second is refused", `/layout is version 2: plan again|is under way, and there is one at a time/.test(document.body.innerText)`)
-	over.says("Migration under way") // nobody reloaded
+	over.says("Migration under way") // without a reload
 	over.says("Waiting until a/gone reports.")
 	over.click(button("Migration under way"))
 	over.says("Waiting until a/gone reports.")
@@ -62,8 +62,8 @@ func (b *browser) two(t *testing.T) {
 	}
 }
 
-// A console that is killed while a page is open: the page says so, keeps what it
-// shows, and goes on when there is a console again.
+// A console is killed while a page is open. The page says so, keeps its content, and goes
+// on when a console is back.
 func (b *browser) restart(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, kill := w.console("")
@@ -86,14 +86,14 @@ func (b *browser) restart(t *testing.T) {
 	if _, err := w.admin.ChangeLayout(t.Context(), record, next, "bob"); err != nil {
 		t.Fatal(err)
 	}
-	p.says("layout 2") // by itself
+	p.says("layout 2") // without a reload
 	if _, err := w.admin.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
 		t.Fatal(err)
 	}
 	p.says("Leasing is halted in all rooms by bob: a backup comes back. Since")
 
-	// etcd goes away: the page keeps what it shows and says why it is old; a page
-	// that is opened then comes by itself when etcd is back.
+	// etcd stops: the page keeps its content and says why it is old. A page that is opened
+	// then loads by itself when etcd is back.
 	w.etcd.Stop()
 	p.says("this is how it stood at")
 	p.says("layout 2")
@@ -105,7 +105,7 @@ func (b *browser) restart(t *testing.T) {
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
 }
 
-// Decode, and what a script of somebody else's may do.
+// The page for decoding, and a script in the address of a page.
 func (b *browser) rest(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -128,7 +128,7 @@ func (b *browser) rest(t *testing.T) {
 	p.visit("/tags/nothing-here")
 	p.says("tag nothing-here does not exist")
 
-	// Names are text, whatever is in them.
+	// Names are shown as text, even if they contain a script.
 	p.visit("/audit?actor=" + url.QueryEscape(`"><script>document.title = "owned"</script>`))
 	if title := eval[string](p, "document.title"); title != "Audit · March" {
 		t.Errorf("the title is %q", title)
@@ -149,7 +149,7 @@ func (b *browser) empty(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.says("issues nothing") // by itself
+	p.says("issues nothing") // without a reload
 	p.visit("/instances")
 	p.says("No instance is registered.")
 }

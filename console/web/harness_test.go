@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long anything may take that a test waits for.
+// patience is how long a test waits for an event.
 const patience = 30 * time.Second
 
 // world is a cluster with consoles and rooms.
@@ -38,8 +38,7 @@ type world struct {
 	admin *ledger.Ledger
 }
 
-// newWorld makes a cluster with a layout, or an etcd without a cluster for a
-// boundary of 0.
+// newWorld makes a cluster with a layout, or an etcd without a cluster if boundary is 0.
 func newWorld(tb testing.TB, boundary int64, rooms ...allocator.Room) *world {
 	tb.Helper()
 	w := &world{TB: tb, etcd: ledgertest.StartEtcd(tb)}
@@ -65,14 +64,14 @@ func (w *world) ledger() *ledger.Ledger {
 	return l
 }
 
-// console starts a console and returns its page's address, and what stops it.
-// at is where it listens, empty for anywhere.
+// console starts a console. It returns the address of its pages, and a function that stops
+// it. The console listens at the address at, or anywhere if at is empty.
 func (w *world) console(at string) (url string, stop func()) {
 	w.Helper()
 	return w.consoleWith(at, func(*console.Config) {})
 }
 
-// consoleWith is console with what change changes.
+// consoleWith is console with a configuration that change modifies.
 func (w *world) consoleWith(at string, change func(*console.Config)) (url string, stop func()) {
 	w.Helper()
 	cfg := console.DefaultConfig()
@@ -147,8 +146,8 @@ func (w *world) tag(names ...string) {
 	}
 }
 
-// load asks for IDs all the time, n at a time, until the test ends. Every error
-// but the end fails the test.
+// load asks for IDs all the time, n at a time, until the test ends. Any other error fails
+// the test.
 func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -189,7 +188,7 @@ func await(tb testing.TB, what string, done func() bool) {
 // browser is a Chromium without a window.
 type browser struct{ ctx context.Context }
 
-// startBrowser starts one. That there is none fails the test.
+// startBrowser starts Chromium, and fails the test if there is none.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	path := ""
@@ -218,17 +217,17 @@ func startBrowser(t *testing.T) *browser {
 	return &browser{ctx: ctx}
 }
 
-// tab is a page that is open, in a profile of its own.
+// tab is an open page, in a profile of its own.
 type tab struct {
 	testing.TB
 	ctx   context.Context
 	base  string
 	mu    sync.Mutex
-	wrong []string // what the browser complained of
+	wrong []string // the browser's complaints
 }
 
-// open opens a tab on a console. What the browser complains of (errors of
-// scripts, of the policy) fails the test.
+// open opens a tab on a console. Complaints of the browser (errors of scripts or of the
+// policy) fail the test.
 func (b *browser) open(tb testing.TB, base string) *tab {
 	tb.Helper()
 	ctx, cancel := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
@@ -278,7 +277,7 @@ func (p *tab) dark(on bool) {
 	}
 }
 
-// do does something within the time that a test has.
+// do runs an action within the time that a test has.
 func (p *tab) do(what chromedp.Action[chromedp.Void]) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -288,7 +287,7 @@ func (p *tab) do(what chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// eval returns what an expression is in a page.
+// eval returns the value of an expression in a page.
 func eval[T any](p *tab, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -300,7 +299,7 @@ func eval[T any](p *tab, expression string) T {
 	return value
 }
 
-// text returns what the page shows, for messages.
+// text returns the text of the page, for messages.
 func (p *tab) text() string {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -322,7 +321,7 @@ func (p *tab) until(what, condition string) {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	for {
-		// While a page gives way to the next an expression has nowhere to run.
+		// While one page gives way to the next, an expression cannot run.
 		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+condition+")"))
 		if ok && err == nil {
 			return
@@ -340,7 +339,7 @@ func (p *tab) says(text string) {
 	p.until("the page says "+text, fmt.Sprintf(`document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
 }
 
-// place returns where the middle of an element is, scrolled to.
+// place returns the middle of an element, after scrolling to it.
 func (p *tab) place(element string) (x, y float64) {
 	p.Helper()
 	p.until("there is "+element, element)
@@ -348,7 +347,7 @@ func (p *tab) place(element string) (x, y float64) {
 	return at[0], at[1]
 }
 
-// css is an element by a selector, button one by the beginning of its text.
+// css returns the expression for an element by its selector.
 func css(selector string) string { return fmt.Sprintf("document.querySelector(%q)", selector) }
 
 func button(text string) string {
@@ -362,7 +361,7 @@ func (p *tab) click(element string) {
 	p.do(chromedp.MouseClickXY(x, y))
 }
 
-// fill types into a field, in place of what it holds.
+// fill types into a field, replacing its content.
 func (p *tab) fill(selector, text string) {
 	p.Helper()
 	p.until("there is "+selector, css(selector))

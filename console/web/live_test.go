@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/console"
 )
 
-// One caller could hold all live pages, and no other saw any.
+// Before, one caller could hold all live pages, so no other caller got one.
 func TestLivePages(t *testing.T) {
 	w := newWorld(t, 100, "a")
 	url, _ := w.consoleWith("", func(cfg *console.Config) { cfg.MaxLivePages, cfg.MaxCallerLivePages = 3, 2 })

@@ -18,8 +18,8 @@ import (
 //go:embed testdata/axe.min.js
 var axe string
 
-// Every page, with long names and many rooms: nothing to scroll sideways from
-// narrow to wide, and nothing that axe finds serious, light and dark.
+// Every page, with long names and many rooms, fits its width from narrow to wide. axe finds
+// nothing serious in it, light and dark.
 func (b *browser) looks(t *testing.T) {
 	if raceEnabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
@@ -87,7 +87,7 @@ func (b *browser) looks(t *testing.T) {
 	}
 }
 
-// axe returns what axe-core, which the page has loaded, finds serious in a page, or worse.
+// axe returns the findings of axe-core in a page that are serious or worse. The page has loaded axe-core.
 func (p *tab) axe() []string {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)

@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/console/web"
 )
 
-// told is a console that says what a test wants.
+// told is a console with answers that a test chooses.
 type told struct {
 	marchv1.UnimplementedConsoleServiceServer
 	migration *marchv1.Migration
@@ -31,7 +31,7 @@ func (c *told) GetLayout(context.Context, *marchv1.GetLayoutRequest) (*marchv1.G
 
 var tags = regexp.MustCompile(`<[^>]*>|\s+`)
 
-// shown returns the words of a page of a console.
+// shown returns the text of a console's page.
 func shown(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
 	t.Helper()
 	h, err := web.New(web.Config{Console: c})
@@ -48,7 +48,7 @@ func shown(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
 	return strings.Join(strings.Fields(tags.ReplaceAllString(answer.Body.String(), " ")), " ")
 }
 
-// TestReports: who is waited for is what the console says, move by move.
+// TestReports: the page shows the instances that the console waits for, move by move.
 func TestReports(t *testing.T) {
 	full := func(version, upper int64) *marchv1.Layout {
 		return &marchv1.Layout{Version: version, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: upper}}}
@@ -81,11 +81,11 @@ func TestReports(t *testing.T) {
 		}
 	}
 	if made := strings.Count(page, "made, waiting"); made != 1 {
-		t.Errorf("%d moves are waited for, want the second alone:\n%s", made, page)
+		t.Errorf("%d moves have a waiting instance, want the second alone:\n%s", made, page)
 	}
 }
 
-// TestAborted: the page says whether an abort led back. It went by a text of the log.
+// TestAborted: the page says whether an abort led back. Before, it judged by the log's text.
 func TestAborted(t *testing.T) {
 	layout := &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 100}}}
 	for problem, want := range map[string]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 )
 
-// drag moves an edge in the planner to a share of the boundary with the mouse.
+// drag drags an edge in the planner to a share of the boundary with the mouse.
 func (p *tab) drag(handle string, share float64) {
 	p.Helper()
 	x, y := p.place(css(handle + " .knob"))
@@ -26,7 +26,7 @@ func value(name, room string) string {
 	return fmt.Sprintf(`document.querySelector('#planform input[name=%s][data-room=%q]').value`, name, room)
 }
 
-// The whole path under load: drag, see the plan, apply, watch, done.
+// A whole migration under load: drag, see the plan, apply, watch, done.
 func (b *browser) migration(t *testing.T) {
 	w := newWorld(t, 1000, "a", "b")
 	at, _ := w.console("")
@@ -64,15 +64,15 @@ func (b *browser) migration(t *testing.T) {
 		}
 	}
 	if err != nil || started != "web from 127.0.0.1" {
-		t.Errorf("who started it is %q, %v", started, err)
+		t.Errorf("the actor that started it is %q, %v", started, err)
 	}
 	p.visit("/")
 	p.says("layout 3")
 	p.until("rates are drawn", `document.querySelector(".spark polyline")?.getAttribute("points").split(" ").length >= 2`)
 }
 
-// A plan that breaks constraints is told next to its fields, and comes right at
-// once; rooms are added and drained, a boundary scaled.
+// The page shows the errors of an invalid plan next to its fields, and shows the plan once
+// it is valid. The test adds and drains rooms, and scales a boundary.
 func (b *browser) planner(t *testing.T) {
 	w := newWorld(t, 900, "a", "b", "c")
 	at, _ := w.console("")
@@ -88,7 +88,7 @@ func (b *browser) planner(t *testing.T) {
 	p.says("The plan: 2 moves")
 	p.until("it can be applied", css("#apply"))
 
-	// An answer that comes late does not take back what was typed meanwhile.
+	// A late answer does not overwrite the fields that were typed meanwhile.
 	eval[bool](p, `(() => {
 		const fetch = window.fetch;
 		window.fetch = async (...args) => {
@@ -129,9 +129,9 @@ func (b *browser) planner(t *testing.T) {
 	p.click(button("Scale"))
 	p.says("does not scale")
 	p.do(chromedp.Reload())
-	p.says("does not scale") // what it shows is in its address
+	p.says("does not scale") // the address holds the content of the page
 
-	// A plan of a layout that is no longer current is not followed.
+	// A plan that was made for an earlier layout is not applied.
 	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"}, "upper": {"200", "600", "900"}, "do": {"apply"}}
 	p.visit("/migrations?" + q.Encode())
 	record, err := w.admin.Refresh(t.Context())
@@ -152,7 +152,7 @@ func (b *browser) steering(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	w.server("a", "host-1")
-	// One that is registered and never reports.
+	// This instance is registered and never reports.
 	silent, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0", Hold: 10 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func (b *browser) steering(t *testing.T) {
 	p.until("it is gone", `!document.querySelector("#i-a-host-2") && document.querySelector("#i-a-host-1")`)
 }
 
-// fillPlanner sees that a plan that is being typed is not lost by a reload.
+// fillPlanner checks that a reload keeps a plan that is being typed.
 func (p *tab) fillPlanner(b *browser, at string) {
 	p.Helper()
 	q := b.open(p.TB, at)
@@ -212,7 +212,7 @@ func (p *tab) fillPlanner(b *browser, at string) {
 	q.until("the field is as it was", value("upper", "a")+` === "40"`)
 }
 
-// Keys alone: to the planner, move an edge, apply, pause.
+// Keys alone reach the planner, move an edge, apply and pause.
 func (b *browser) keyboard(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -221,7 +221,7 @@ func (b *browser) keyboard(t *testing.T) {
 	}
 	p := b.open(t, at)
 	p.visit("/")
-	// tabTo presses the tab key until what has the focus is wanted.
+	// tabTo presses the tab key until the element with the focus meets the condition.
 	tabTo := func(what, condition string) {
 		t.Helper()
 		for range 60 {

@@ -17,9 +17,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the texts in testdata, anew")
 
-// TestPictures takes the pictures of docs/. What a picture shows is in testdata
-// as text, without its numbers: where a page says something else by now, the
-// picture is to be taken anew.
+// TestPictures takes the pictures of docs/. The text of each picture is in testdata, without
+// its numbers. If a page has another text now, its picture must be taken anew.
 func TestPictures(t *testing.T) {
 	t.Parallel()
 	if raceEnabled {
@@ -43,7 +42,7 @@ func TestPictures(t *testing.T) {
 	p.size(1200, 800)
 	take := func(name string) {
 		t.Helper()
-		// Which rooms are how far behind is the load's to decide: not in the text.
+		// How far behind each room is depends on the load, so the text leaves it out.
 		text := eval[string](p, `(() => {
 			const hide = [...document.querySelectorAll(".costs > table")];
 			hide.forEach((e) => e.hidden = true);

@@ -15,8 +15,8 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// counting is a console with a million tags: of the costs of its plan it says what the
-// test has it say.
+// counting is a console with a million tags. It gives the answers about the costs of its
+// plan that the test chooses.
 type counting struct {
 	marchv1.UnimplementedConsoleServiceServer
 
@@ -107,7 +107,7 @@ func (c *counting) serve(t *testing.T) (at string) {
 const movedForm = "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100"
 
 // TestPlanIsShownBeforeItsCosts: a page has the plan while its costs are being counted,
-// and leads to them, with scripts or without.
+// and gets the costs afterwards, with scripts or without.
 func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	c := &counting{}
 	at := c.serve(t)
@@ -154,8 +154,8 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	shows(movedForm, []string{"The plan: 1 move", "What it costs is not known: etcd is away", "Try again"}, []string{"in all, at most"})
 }
 
-// TestApplyFromThePage: a form names the count that its page showed; an apply that has
-// to wait for another one says so.
+// TestApplyFromThePage: a form names the count that its page showed. If an apply has to wait
+// for another count, the page says so.
 func TestApplyFromThePage(t *testing.T) {
 	c := &counting{}
 	at := c.serve(t)
@@ -178,7 +178,7 @@ func TestApplyFromThePage(t *testing.T) {
 	}
 }
 
-// Costs that are being counted come by themselves, without a reload.
+// Costs that are being counted appear without a reload.
 func (b *browser) costs(t *testing.T) {
 	c := &counting{}
 	c.says(counts(1000), counts(500_000), counts(999_999), counted(""))

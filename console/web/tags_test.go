@@ -16,7 +16,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// 10,000 tags are searched, sorted and paged.
+// The page searches, sorts and pages 10,000 tags.
 func (b *browser) tags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -55,8 +55,8 @@ func (b *browser) tags(t *testing.T) {
 	p.says("No room has leased IDs of this tag yet.")
 }
 
-// A tag is made, its settings changed with mistakes and without, it is skipped
-// and prescaled.
+// The test creates a tag, changes its settings with and without mistakes, skips it and
+// prescales it.
 func (b *browser) tag(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")

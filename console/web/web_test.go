@@ -23,7 +23,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// vendored are the files that are somebody else's, as the npm registry has them:
+// vendored are the files that other projects publish, as the npm registry has them:
 // htmx.org 4.0.1 (dist/) and axe-core 4.10.3.
 var vendored = map[string]string{
 	"static/htmx.min.js":   "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
@@ -43,13 +43,13 @@ func TestVendored(t *testing.T) {
 	}
 }
 
-// client keeps no connection that a test would leak.
+// client keeps no connections open, because a test would leak them.
 var client = http.Client{
 	Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// head is an answer but for its body.
+// head is an answer without its body.
 type head struct {
 	Status     string
 	StatusCode int
@@ -79,8 +79,8 @@ func get(t testing.TB, address string) (head, string) {
 	return fetch(t, r)
 }
 
-// TestFirstPage: the first page with all that it loads is small, and comes from
-// this console alone.
+// TestFirstPage: the first page is small with all that it loads, and loads everything from
+// this console.
 func TestFirstPage(t *testing.T) {
 	rooms := make([]allocator.Room, 12)
 	for i := range rooms {
@@ -116,8 +116,7 @@ func TestFirstPage(t *testing.T) {
 	}
 }
 
-// TestNotFound: an address that leads nowhere has a page too, one of the API has
-// none.
+// TestNotFound: an unknown address has a page, but an unknown address of the API has none.
 func TestNotFound(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -138,8 +137,8 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// TestForms: what is changed from here is changed by the page, with who did it;
-// another site's page can change nothing.
+// TestForms: a form of the console's own pages makes its change, and the audit names the
+// actor. A page of another site can change nothing.
 func TestForms(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -186,8 +185,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestBarred: while a recover asks, the pages that tell of the halt name the
-// instances that it has barred.
+// TestBarred: during a recover, the pages that report the halt name the instances that it
+// has barred.
 func TestBarred(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -222,8 +221,8 @@ func TestBarred(t *testing.T) {
 	}
 }
 
-// TestStreams: pages have a stream, but for those that hardly change or that cost
-// much to look for; and these have one while they cannot be shown.
+// TestStreams: a page has a stream, unless it hardly changes or costs much to search. Such
+// a page has one while it cannot be shown.
 func TestStreams(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
@@ -256,13 +255,13 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestStream: a stream sends what changed, nothing that a browser has, and ends
-// first when the console stops.
+// TestStream: a stream sends changes, and nothing that the browser already has. It ends
+// before the rest when the console stops.
 func TestStream(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, stop := w.console("")
 	w.tag("order")
-	// follow reads a stream's events until one has a text; it returns that one's id.
+	// follow reads a stream's events until one contains text. It returns the ID of that event.
 	follow := func(last, text string) (id string, rest *bufio.Reader, end context.CancelFunc) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -302,7 +301,7 @@ func TestStream(t *testing.T) {
 	if next == id {
 		t.Errorf("two events have the id %q", id)
 	}
-	// What the browser has does not come again: the first event is the next change.
+	// The stream does not repeat events that the browser has: its first event is the next change.
 	changed := make(chan struct{})
 	go func() {
 		defer close(changed)
