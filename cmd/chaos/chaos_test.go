@@ -22,8 +22,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// Random layouts are valid, have every room, and give each a tenth at least, so
-// that the IDs of a run do not lie too far apart.
+// A random layout is valid, has every room, and gives each room at least a tenth, so that
+// the IDs of a run do not lie too far apart.
 func TestRandomLayout(t *testing.T) {
 	for seed := range uint64(2_000) {
 		layout, err := api.LayoutFromProto(randomLayout(rand.New(rand.NewPCG(seed, 0)), []string{"a", "b", "c"}))
@@ -41,7 +41,7 @@ func TestRandomLayout(t *testing.T) {
 	}
 }
 
-// Kinds of faults have different names, and can be chosen.
+// Kinds of faults have distinct names, and can be selected.
 func TestDeck(t *testing.T) {
 	all, err := deck(nil)
 	if err != nil || len(all) < 10 {
@@ -50,7 +50,7 @@ func TestDeck(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, f := range all {
 		if seen[f.kind] || f.what == "" || f.begin == nil {
-			t.Errorf("kind %q: twice, or without what it is", f.kind)
+			t.Errorf("kind %q: twice, or without a description", f.kind)
 		}
 		seen[f.kind] = true
 		one, err := deck([]string{f.kind})
@@ -60,8 +60,8 @@ func TestDeck(t *testing.T) {
 	}
 }
 
-// Every cell of the restore matrix is there once, and only those that nobody can
-// see are residual.
+// Every cell of the restore matrix is there once. Only the cells in which no process can
+// see the restore are residual.
 func TestCells(t *testing.T) {
 	seen := make(map[string]bool)
 	residual := 0
@@ -108,8 +108,8 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
-// A run that broke is checked as far as it came, and both are told: how it broke,
-// and what was wrong by then. Not so one that was interrupted.
+// A run that broke is checked as far as it came. Its error says how it broke, and its report
+// says what was wrong by then. A run that was interrupted is not checked.
 func TestBrokenRunIsChecked(t *testing.T) {
 	dir := t.TempDir()
 	check := func(err error) {
@@ -121,7 +121,7 @@ func TestBrokenRunIsChecked(t *testing.T) {
 	check(runlog.Run{Cluster: clusterName}.Write(dir))
 	check(os.Mkdir(filepath.Join(dir, "history"), 0o700))
 	check(os.WriteFile(filepath.Join(dir, "history", "history.log"), nil, 0o600))
-	events, err := runlog.CreateEvents(dir) // which a run makes itself: this one breaks
+	events, err := runlog.CreateEvents(dir) // a run makes this file itself, so this run breaks
 	check(err)
 	check(events.Close())
 	callers, err := runlog.Create(dir, runlog.Header{Process: "load-a", Worker: "1"})
@@ -143,8 +143,8 @@ func TestBrokenRunIsChecked(t *testing.T) {
 	}
 }
 
-// Nobody is stopped for long while a room is cut off from etcd, and anybody may be
-// again when that is over, or could not be had.
+// No process is stopped for long while a room is cut off from etcd. Processes may be stopped
+// again when the room is connected again, or if it could not be cut off.
 func TestCutOffHoldsPauses(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 0))
 	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Rooms: []cluster.Room{{Name: "a"}}}}, nil, hclog.NewNullLogger())
@@ -160,7 +160,7 @@ func TestCutOffHoldsPauses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if free() {
-		t.Error("somebody may be stopped while a room is cut off")
+		t.Error("a process may be stopped while a room is cut off")
 	}
 	if err := hurt.end(t.Context()); err != nil || !free() {
 		t.Errorf("after the end: %v, free %v", err, free())
@@ -168,12 +168,12 @@ func TestCutOffHoldsPauses(t *testing.T) {
 	stopped := &cluster.Server{Room: "a"}
 	d.Instances, d.mu.paused[stopped] = []*cluster.Server{stopped}, true
 	if _, err := cutOff(t.Context(), d, r); !errors.Is(err, errSkip) || !free() {
-		t.Errorf("a room with one that is stopped: %v, free %v", err, free())
+		t.Errorf("a room with a stopped instance: %v, free %v", err, free())
 	}
 }
 
-// All callers are to be given IDs again, the Go client's too, but not while somebody
-// is stopped whom they ask.
+// The driver expects all callers to get IDs again, including the Go client, but not while
+// an instance that they ask is stopped.
 func TestExpected(t *testing.T) {
 	one, two, alone := &cluster.Server{Room: "a", ID: "a-0"}, &cluster.Server{Room: "a", ID: "a-1"}, &cluster.Server{Room: "c", ID: "c-0"}
 	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Tags: []allocator.Tag{"t"}}, Instances: []*cluster.Server{one, two, alone}}, nil, hclog.NewNullLogger())
@@ -190,14 +190,13 @@ func TestExpected(t *testing.T) {
 		}
 	}
 	asked := 0
-	stopped := func(*cluster.Server) bool { asked++; return asked > len(d.Instances) } // just after they were asked
+	stopped := func(*cluster.Server) bool { asked++; return asked > len(d.Instances) } // just after the driver asked about each instance
 	if late := d.awaitIssuing(t.Context(), time.Now(), stopped, nil); late != "" {
-		t.Errorf("%s is waited for, and nobody runs", late)
+		t.Errorf("the driver waits for %s, though no instance runs", late)
 	}
 }
 
-// A fault that never begins, for want of an etcd that answers say, is an error in
-// the end.
+// A fault that never begins, for example because no etcd answers, is an error in the end.
 func TestBeginningIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver(&config{}, &cluster.Cluster{}, nil, hclog.NewNullLogger())

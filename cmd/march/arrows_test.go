@@ -11,8 +11,8 @@ import (
 )
 
 // arrows are the imports that the project's layout rests on: the packages under a path may
-// not reach, through any of their imports, what is listed. Both are without the module's
-// name, or of another module.
+// not reach the listed packages, through any of their imports. All are without the
+// module's name, or of another module.
 var arrows = []struct {
 	from string
 	not  []string
@@ -28,12 +28,12 @@ var arrows = []struct {
 	{"internal/observe", []string{"room", "console"}},
 }
 
-// direct are packages of which only one of the product's packages may import anything.
+// direct maps packages to the only package of the product that may import them.
 var direct = map[string]string{
 	"go.etcd.io/etcd/client/v3": "allocator/ledger/store",
 }
 
-// goPackage is what `go list` says of a package.
+// goPackage is a package in the output of `go list`.
 type goPackage struct {
 	ImportPath string
 	Imports    []string
@@ -61,8 +61,8 @@ func listPackages(t *testing.T) (all []goPackage) {
 	}
 }
 
-// under reports whether a package is of a path: of the module, or of another one where its
-// first part is a host.
+// under reports whether a package is under a path: of this module, or of another one if the
+// first part of the path is a host.
 func under(pkg, path string) bool {
 	if host, _, _ := strings.Cut(path, "/"); !strings.Contains(host, ".") {
 		path = module + path
@@ -108,8 +108,8 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// proof reports whether a package is of the proof: it speaks with etcd by itself, so that
-// a fault of the product cannot hide there.
+// proof reports whether a package is of the proof. The proof speaks with etcd by itself, so
+// that a fault of the product cannot hide there.
 func proof(pkg string) bool {
 	return slices.ContainsFunc([]string{"allocator/ledger/ledgertest", "allocator/ledger/embedded", "cmd/chaos", "cmd/scale", "cmd/bench"},
 		func(path string) bool { return under(pkg, path) })

@@ -16,9 +16,8 @@ import (
 
 var metricName = regexp.MustCompile(`\bmarch_[a-z0-9_]+`)
 
-// exported returns the metrics that a room and a console show, by name as
-// queries have it, after their names were checked as `promtool check metrics`
-// does.
+// exported returns the metrics that a room and a console show, by the names that queries
+// use. It checks the names first, as `promtool check metrics` does.
 func exported(t *testing.T) map[string]bool {
 	t.Helper()
 	base, err := freeBase()
@@ -30,7 +29,7 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(stderr)
 	}
 	names := make(map[string]bool)
-	for _, port := range []int{portRoomHTTP, portRoomHTTP, portConsoleHTTP} { // twice: a request is counted once it was answered
+	for _, port := range []int{portRoomHTTP, portRoomHTTP, portConsoleHTTP} { // twice, because a request is counted after its answer
 		r, err := http.Get("http://" + d.address(port) + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -57,8 +56,8 @@ func exported(t *testing.T) map[string]bool {
 	return names
 }
 
-// What is meant for Prometheus and Grafana names only metrics that are
-// exported, and each alert has its paragraph.
+// The files for Prometheus and Grafana name only exported metrics. Each alert has its
+// paragraph.
 func TestDeploy(t *testing.T) {
 	t.Parallel()
 	names := exported(t)
@@ -158,7 +157,7 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// The runbook's commands are there.
+// The commands of the runbook exist.
 func TestRunbookCommands(t *testing.T) {
 	t.Parallel()
 	commands := regexp.MustCompile("`march ([a-z]+(?: [a-z]+)?)\\b").FindAllStringSubmatch(strings.ReplaceAll(string(readDeploy(t, "RUNBOOK.md")), "\n", " "), -1)

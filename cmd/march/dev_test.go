@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestStopDev stops march dev at several moments of its start, with each signal
-// that asks for it: it ends well, soon, and leaves nothing behind.
+// TestStopDev stops march dev at several moments of its start, with each signal that asks for
+// that: it ends soon, without an error, and leaves nothing behind.
 func TestStopDev(t *testing.T) {
 	t.Parallel()
 	for i, moment := range []string{"march-dev-*", "march-dev-*/lock", "march-dev-*/etcd", "march-dev-*/etcd/member/snap/db", "march-dev-*/etcd/member/wal/0*"} {
@@ -42,8 +42,7 @@ func TestStopDev(t *testing.T) {
 	}
 }
 
-// TestDevPortsInUse: march dev names the port that is in use, what it was for,
-// and the flag.
+// TestDevPortsInUse: march dev names the port that is in use, its purpose, and the flag.
 func TestDevPortsInUse(t *testing.T) {
 	t.Parallel()
 	base, err := freeBase()
@@ -69,7 +68,7 @@ func TestDevPortsInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A port of a room that there is not may be in use.
+	// A port for a room that does not exist may be in use.
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+portRoomGRPC+2))
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +79,7 @@ func TestDevPortsInUse(t *testing.T) {
 	if code, err := d.stop(patience(t), syscall.SIGINT); code != exitOK || err != nil {
 		t.Error(code, err)
 	}
-	// Of one that the data directory has, it may not.
+	// A port for a room in the data directory may not.
 	other, err := freeBase()
 	if err != nil {
 		t.Fatal(err)
@@ -96,8 +95,7 @@ func TestDevPortsInUse(t *testing.T) {
 	}
 }
 
-// TestDevKeepsForeignData: an etcd directory that no march dev made is never
-// thrown away.
+// TestDevKeepsForeignData: march dev never deletes an etcd directory that it did not make.
 func TestDevKeepsForeignData(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "etcd", "mine")

@@ -7,7 +7,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Rooms had the ports of their place in the layout: after two of them had changed
+// Before, the ports of a room followed its place in the layout: after two rooms had changed
 // places, a restart changed their ports.
 func TestRoomsKeepTheirPorts(t *testing.T) {
 	rooms := func(names ...allocator.Room) allocator.Layout {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The help took the words between back quotes in a flag's description for the name of
-// its value: --cluster-uuid march layout show.
+// Before, the help took words between back quotes in a flag's description for the name of its
+// value: --cluster-uuid march layout show.
 func TestFlagsNameTheirValues(t *testing.T) {
 	seen := make(map[string]int)
 	eachCommand(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {

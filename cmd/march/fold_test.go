@@ -41,7 +41,7 @@ func shown(show func(*tabwriter.Writer)) string {
 	return b.String()
 }
 
-// With 64 rooms a line of a plan, or of a migration's status, had 1,000 columns.
+// Before, with 64 rooms a line of a plan, or of a migration's status, had 1,000 columns.
 func TestSixtyFourRoomsFit(t *testing.T) {
 	l, names := crowded()
 	var waiting []*marchv1.Waiting
@@ -66,7 +66,7 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 		if got := widest(text); got > 160 {
 			t.Errorf("the %s has a line of %d columns:\n%s", what, got, text)
 		}
-		for _, name := range names { // all are told of: in each layout
+		for _, name := range names { // each layout names all rooms
 			if n := strings.Count(text, name+" ["); n != 3 {
 				t.Errorf("the %s has the range of %s %d times", what, name, n)
 			}
@@ -82,7 +82,7 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 	}
 }
 
-// What is short stays on its line.
+// Short text stays on its line.
 func TestFold(t *testing.T) {
 	for _, test := range []struct {
 		parts []string

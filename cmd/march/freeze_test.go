@@ -24,18 +24,17 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestFrozenOverMigration stops an instance with SIGSTOP, takes residues from
-// its room, and lets it go on with SIGCONT, first without etcd, so that it
-// cannot have heard of the change: never a duplicate; what its room lost comes
-// from no instance but this one, which the console named as missing; and not
-// from it either where it is strict.
+// TestFrozenOverMigration stops an instance with SIGSTOP, takes residues from its room, and
+// lets it go on with SIGCONT, first without etcd, so that it cannot have heard of the change.
+// No ID comes twice. The lost residues come only from this instance, which the console named
+// as missing. They do not come from it either if the tag is strict.
 func TestFrozenOverMigration(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
 	for name, c := range map[string]struct {
 		room   []string // flags of the instance that is stopped
 		tag    []string // flags of the tags
-		goOn   bool     // an operator says to go on without it; else it is silent for longer than hold
+		goOn   bool     // an operator goes on without it; otherwise it is silent for longer than hold
 		strict bool
 	}{
 		"without":        {goOn: true},
@@ -110,9 +109,8 @@ func TestFrozenOverMigration(t *testing.T) {
 // frozenHold is the rooms' hold, shorter than any stop.
 const frozenHold = 2 * time.Second
 
-// frozen is a cluster of rooms a, with two instances, and b, processes that are
-// called all the time. The first instance reaches etcd through a wire that can
-// be cut.
+// frozen is a cluster of the rooms a, with two instances, and b. Their processes are called
+// all the time. The first instance reaches etcd through a wire that can be cut.
 type frozen struct {
 	*testing.T
 	cluster string
@@ -263,7 +261,7 @@ func (f *frozen) count(instance string) int {
 	return f.mu.count[instance]
 }
 
-// failures counts calls that began after some time and failed with a text.
+// failures counts the calls that began after a time and failed with an error that contains text.
 func (f *frozen) failures(instance string, after time.Time, text string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -275,8 +273,8 @@ func (f *frozen) failures(instance string, after time.Time, text string) (n int)
 	return n
 }
 
-// lost returns the IDs with a residue that room a lost, of calls of an instance
-// that began after some time.
+// lost returns the IDs with a residue that room a lost, from calls of an instance that began
+// after a time.
 func (f *frozen) lost(instance string, after time.Time) (ids []int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

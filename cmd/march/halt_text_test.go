@@ -9,9 +9,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestStoppedText: of a console that has no list of problems a halt and an unusable layout
-// are shown in the words that the list has, and control characters of operators' names
-// stay away from the terminal.
+// TestStoppedText: an earlier console has no list of problems. For it, a halt and an unusable
+// layout are shown in the words of the list. Control characters in operators' names do not
+// reach the terminal.
 func TestStoppedText(t *testing.T) {
 	halt := &marchv1.Halt{By: "ann\x1b", Why: "a restore", Time: &timestamppb.Timestamp{Seconds: 1_767_225_600}}
 	const halted = "\nleasing is halted in all rooms by ann\ufffd: a restore\n  Since 2026-01-01T00:00:00Z. " +

@@ -15,9 +15,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
-// TestJournalFolderRemoved deletes the folder of a running room's journal, which
-// went unnoticed before. Issuing goes on, the journal is there again soon, and
-// after a kill -9 it has all that was issued.
+// TestJournalFolderRemoved deletes the folder of a running room's journal. Before, the room
+// did not notice. Now issuing goes on, the journal is soon there again, and after a kill -9
+// it has all issued IDs.
 func TestJournalFolderRemoved(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
@@ -53,7 +53,7 @@ func TestJournalFolderRemoved(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var callers sync.WaitGroup
 		callers.Go(func() { above = s.hammer(ctx, t, address(1), 100, all, above) })
-		// issues waits for more IDs than are held.
+		// issues waits until more IDs were issued than the room held.
 		issues := func() {
 			t.Helper()
 			want := s.count.Load() + 20_000

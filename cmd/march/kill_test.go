@@ -22,7 +22,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// issued is every ID that a client got, in the order of its getting them.
+// issued collects the IDs that a client got, in order.
 type issued struct {
 	mu struct {
 		sync.Mutex
@@ -78,9 +78,8 @@ func (s *issued) check(t *testing.T) {
 	}
 }
 
-// hammer asks a room for IDs of each tag, in many calls at once, until ctx
-// ends; calls that fail are the point. Each caller sees only growing IDs, all
-// above those in above.
+// hammer asks a room for IDs of each tag, in many calls at once, until ctx ends. It ignores
+// failed calls. Each caller gets only growing IDs, all above those in above.
 func (s *issued) hammer(ctx context.Context, t *testing.T, address string, boundary int64, r allocator.Range, above map[allocator.Tag]int64) (highest map[allocator.Tag]int64) {
 	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -99,7 +98,7 @@ func (s *issued) hammer(ctx context.Context, t *testing.T, address string, bound
 				for ctx.Err() == nil {
 					answer, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(tag), Count: 1 + rand.Int64N(100)})
 					if err != nil {
-						time.Sleep(time.Millisecond) // do not starve what starts
+						time.Sleep(time.Millisecond) // leave time for the process to start
 						continue
 					}
 					last = s.add(tag, boundary, r, last, answer.GetRuns())
@@ -114,9 +113,8 @@ func (s *issued) hammer(ctx context.Context, t *testing.T, address string, bound
 	return highest
 }
 
-// TestKillDev kills march dev at all kinds of moments, in the middle of its
-// work and of its start, and starts it again on the same data: no ID comes
-// twice, and all lie above those of before.
+// TestKillDev kills march dev at many moments of its work and of its start, and starts it
+// again on the same data. No ID comes twice, and all IDs lie above the earlier ones.
 func TestKillDev(t *testing.T) {
 	t.Parallel()
 	base, err := freeBase()
@@ -188,9 +186,8 @@ func TestKillDev(t *testing.T) {
 	t.Logf("%d IDs, %d kills", s.count.Load(), len(moments))
 }
 
-// TestKillRoom runs two instances of each of two rooms, as processes on one
-// etcd, hammers eight tags from cold, and kills and restarts one instance again
-// and again.
+// TestKillRoom runs two instances of each of two rooms, as processes on one etcd. It hammers
+// eight tags from cold, and kills and restarts one instance again and again.
 func TestKillRoom(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)

@@ -17,8 +17,8 @@ import (
 
 const layouts = "../../testdata/layouts"
 
-// TestLayouts runs `march layout validate` on the layouts of the top-level
-// testdata. NAME.txt is what it writes to both outputs.
+// TestLayouts runs `march layout validate` on the layouts of the top-level testdata. NAME.txt
+// is the expected output, stdout and stderr.
 func TestLayouts(t *testing.T) {
 	for kind, want := range map[string]int{"good": exitOK, "bad": exitFailed} {
 		files, err := filepath.Glob(filepath.Join(layouts, kind, "*.json"))
@@ -56,8 +56,8 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// FuzzLayout: whatever a layout file holds, it is refused with one clear line,
-// or it is a layout that keeps every number on its way through JSON.
+// FuzzLayout: a layout file of any content is refused with one clear line, or it is a layout
+// that keeps every number on its way through JSON.
 func FuzzLayout(f *testing.F) {
 	for _, kind := range []string{"good", "bad"} {
 		files, _ := filepath.Glob(filepath.Join(layouts, kind, "*.json"))
@@ -100,7 +100,7 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-// oneLine checks an error for what came from outside.
+// oneLine checks an error about outside input.
 func oneLine(t *testing.T, err error) {
 	t.Helper()
 	if allocator.KindOf(err) != allocator.Invalid {

@@ -32,7 +32,7 @@ func limitFlagsOf(cmd *cobra.Command) map[string]*pflag.Flag {
 	return flags
 }
 
-// Commands that create no tag had --max-tags, too.
+// Before, commands that create no tag had --max-tags, too.
 func TestMaxTagsIsOfServers(t *testing.T) {
 	var with []string
 	visitCommands(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
@@ -46,7 +46,7 @@ func TestMaxTagsIsOfServers(t *testing.T) {
 	}
 }
 
-// 0 stood for the default.
+// Before, 0 stood for the default.
 func TestMaxTagsIsAboveZero(t *testing.T) {
 	for _, args := range [][]string{{"room", "a"}, {"console"}} {
 		_, stderr, code := march(t, append(args, "--max-tags", "0")...)
@@ -56,7 +56,7 @@ func TestMaxTagsIsAboveZero(t *testing.T) {
 	}
 }
 
-// documented returns the defaults of limits that docs/limits.md has for a server, by
+// documented returns the defaults of the limits that docs/limits.md lists for a server, by
 // flag.
 func documented(t *testing.T, doc, server string) map[string]string {
 	t.Helper()
@@ -71,7 +71,7 @@ func documented(t *testing.T, doc, server string) map[string]string {
 			continue
 		}
 		if strings.TrimSpace(cells[1]) == "" || strings.TrimSpace(cells[6]) == "" {
-			t.Errorf("%s: what it bounds, or what a caller is answered, is missing", flag)
+			t.Errorf("%s: its row lacks the bounded thing or the answer to a caller", flag)
 		}
 		if limits[flag] != "" {
 			t.Errorf("%s: two rows", flag)
@@ -86,7 +86,7 @@ func documented(t *testing.T, doc, server string) map[string]string {
 
 var limitShown = regexp.MustCompile(`(?m)^march_limit\{(?:.*,)?limit="([a-z-]+)".*\} (\S+)$`)
 
-// TestLimitsDoc holds docs/limits.md to the flags of room and console, and to the
+// TestLimitsDoc compares docs/limits.md with the flags of room and console, and with the
 // limits that a running room and console show.
 func TestLimitsDoc(t *testing.T) {
 	t.Parallel()

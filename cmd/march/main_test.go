@@ -13,8 +13,8 @@ import (
 // rewrite makes tests write the expected output instead of comparing it.
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
-// TestMain makes this test program march itself when it is called so: the
-// tests run real processes, under the race detector too.
+// TestMain makes this test program march itself if it is called by that name. So the tests
+// run real processes, under the race detector too.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "march" { // the tests
 		for _, setting := range os.Environ() {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(withState{m}, map[string]func(){"march": main})
 }
 
-// withState runs tests with a directory of their own for journals.
+// withState gives tests a directory of their own for journals.
 type withState struct{ m *testing.M }
 
 // Run implements testscript.TestingM.
@@ -40,8 +40,8 @@ func (w withState) Run() int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	_ = os.Setenv("XDG_STATE_HOME", dir)
-	// Tests that are parallel wait for their processes more than they work: so many
-	// are, however few processors there are. A flag overrides it.
+	// Parallel tests wait for their processes more than they work. So this many run at
+	// once, however few processors there are. A flag overrides it.
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}

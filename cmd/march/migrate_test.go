@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Who is asked may answer, or leave: ^C is not waited for by a second one.
+// readLine returns at ^C, even if no answer comes.
 func TestReadLine(t *testing.T) {
 	silent, stop := io.Pipe()
 	defer stop.Close()
@@ -31,9 +31,9 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
-// Who watches and leaves before a migration was seen is not told of one.
+// If an operator interrupts a watch before it shows a migration, nothing is printed.
 func TestWatchInterrupted(t *testing.T) {
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, nobody else does
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts connections, no server does
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
-// A server's log level follows the settings file at SIGHUP, and in JSON every
-// line is JSON.
+// A server's log level follows the settings file at SIGHUP. With JSON logs every line is JSON.
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t).Endpoint

@@ -15,7 +15,7 @@ func at(seconds int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: 1_767_225_600 + seconds}
 }
 
-// text returns what write writes.
+// text returns the text that write writes.
 func text(write func(w *tabwriter.Writer)) string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -24,8 +24,8 @@ func text(write func(w *tabwriter.Writer)) string {
 	return b.String()
 }
 
-// Each problem is shown with since when, until when, what to do and the command, where
-// there are such; and control characters stay away from the terminal.
+// Each problem is shown with its beginning, its end, the remedy and the command, if there are
+// any. Control characters do not reach the terminal.
 func TestProblemsText(t *testing.T) {
 	var b bytes.Buffer
 	problemsText(&b, []*marchv1.Problem{
@@ -43,8 +43,8 @@ func TestProblemsText(t *testing.T) {
 	}
 }
 
-// `march status` shows the list of problems and nothing of it twice; of a console
-// without such a list it shows what that tells.
+// `march status` shows the list of problems, and nothing of it twice. For an
+// earlier console without such a list, it shows the halt and the problems of the rooms.
 func TestStatusShowsProblems(t *testing.T) {
 	o := &marchv1.GetOverviewResponse{
 		Rooms: []*marchv1.RoomStatus{{Name: "a", Problems: []string{"a/one: no IDs"}}},
@@ -60,8 +60,8 @@ func TestStatusShowsProblems(t *testing.T) {
 	}
 }
 
-// What keeps a migration from going on is shown by `march migrate status`, and by
-// apply and watch in their line, with since when and what to do.
+// `march migrate status` shows the cause that keeps a migration from going on. So does the
+// line of apply and watch. Both show since when, and the remedy.
 func TestMigrationShowsProblems(t *testing.T) {
 	m := &marchv1.Migration{Id: "M", State: "running", Error: "the layout is version 3", ErrorSince: at(0)}
 	show := func() (status, line string) {

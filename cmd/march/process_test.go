@@ -54,7 +54,7 @@ func begin(t *testing.T, dir string, env []string, args ...string) *process {
 	return p
 }
 
-// ready waits until a server says that it is.
+// ready waits until a server prints that it is ready.
 func (p *process) ready(t *testing.T) *process {
 	t.Helper()
 	if err := p.await(patience(t), "ready"); err != nil {
@@ -63,7 +63,7 @@ func (p *process) ready(t *testing.T) *process {
 	return p
 }
 
-// output returns what it wrote to stdout and to stderr so far.
+// output returns what the process has written to stdout and to stderr.
 func (p *process) output() (stdout, stderr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 
 func (p *process) writer(to *bytes.Buffer) lockedWriter { return lockedWriter{&p.mu, to} }
 
-// await waits until it wrote a text that the expression matches.
+// await waits until the process has written text that matches the expression.
 func (p *process) await(deadline time.Time, expression string) error {
 	re := regexp.MustCompile(expression)
 	said := func() bool {
@@ -116,7 +116,7 @@ func (p *process) stop(deadline time.Time, signal syscall.Signal) (int, error) {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode(), nil
 	case <-time.After(time.Until(deadline)):
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // tells where it hangs
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // makes it print where it hangs
 		select {
 		case <-p.done:
 		case <-time.After(time.Second):
@@ -139,8 +139,8 @@ func poll(deadline time.Time, done func() bool) error {
 	return nil
 }
 
-// patience is how long a test waits for what takes milliseconds on an idle
-// machine: a minute, less where the test's own deadline comes before.
+// patience is how long a test waits for an event that takes milliseconds on an idle machine:
+// a minute, or less if the test's own deadline comes before.
 func patience(t *testing.T) time.Time {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -150,15 +150,14 @@ func patience(t *testing.T) time.Time {
 	return deadline
 }
 
-// basePorts hands out base ports for march dev, each of this test program once.
+// basePorts hands out base ports for march dev, each only once in this test program.
 var basePorts struct {
 	sync.Mutex
 	next int
 }
 
-// freeBase returns a base port of which every port that march dev uses is
-// free: below those that systems hand out to clients, and beginning somewhere
-// else in each test program.
+// freeBase returns a base port at which all ports of march dev are free. They lie below those
+// that systems hand out to clients. Each test program begins its search somewhere else.
 func freeBase() (int, error) {
 	const first, last, ports = 12000, 31900, 40
 	basePorts.Lock()

@@ -20,7 +20,7 @@ import (
 )
 
 // documents returns the paths of the README and of every page of docs/, relative to the
-// repository's root: a new page is covered by being there.
+// repository's root. So a new page is covered as soon as it exists.
 func documents(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("../../docs/*.md")
@@ -109,12 +109,12 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 	}
 }
 
-// needsServer reports whether a step is run, and not only looked up.
+// needsServer reports whether a step is run, not only looked up.
 func needsServer(s step) bool {
 	return !strings.HasPrefix(s.command, "git clone ") && !readmeMake.MatchString(s.command)
 }
 
-// step is a command and what it writes.
+// step is a command and its output.
 type step struct{ command, output string }
 
 func readmeSteps(section string) []step {
@@ -136,7 +136,7 @@ func readmeSteps(section string) []step {
 	return steps
 }
 
-// readme is where a section is run.
+// readme is the place in which a section runs.
 type readme struct {
 	dir, makefile, etcd string
 	base                int
@@ -217,9 +217,9 @@ func (r *readme) substitute(command string) string {
 	return strings.ReplaceAll(command, "bin/march", "march")
 }
 
-// normal returns what a command writes without what differs from run to run.
-// Numbers of four digits and more, but for addresses, depend on what was leased
-// ahead: their last three digits are left.
+// normal returns a command's output without the parts that differ from run to run. Numbers of
+// four digits and more, except in addresses, depend on how much was leased ahead: only their
+// last three digits stay.
 func (r *readme) normal(output string) string {
 	for offset := range portEtcdPeer + 1 {
 		output = strings.ReplaceAll(output, r.address(offset), fmt.Sprintf("127.0.0.1:70%02d", offset))
@@ -249,8 +249,8 @@ var (
 	docCommand = regexp.MustCompile("`march ([a-z]+(?: [a-z]+)?)\\b")
 )
 
-// anchors returns the anchors of a document's headings, as GitHub makes them, and those
-// that it has by name.
+// anchors returns the anchors of a document's headings, as GitHub makes them, and its named
+// anchors.
 func anchors(text string) map[string]bool {
 	found := make(map[string]bool)
 	for _, m := range docHeading.FindAllStringSubmatch(docFence.ReplaceAllString(text, "\n"), -1) {
@@ -263,7 +263,7 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// TestReadmeLinks: the files and the sections that documents link are there.
+// TestReadmeLinks: the files and sections that documents link to exist.
 func TestReadmeLinks(t *testing.T) {
 	t.Parallel()
 	links := 0
@@ -290,7 +290,7 @@ func TestReadmeLinks(t *testing.T) {
 	}
 }
 
-// TestDocsCommands: the commands that the text of documents names are there.
+// TestDocsCommands: the commands that the text of documents names exist.
 func TestDocsCommands(t *testing.T) {
 	t.Parallel()
 	commands := 0
@@ -309,8 +309,8 @@ func TestDocsCommands(t *testing.T) {
 	}
 }
 
-// TestDocsMetrics: the metrics that documents name are there. A name before a star stands
-// for all that begin with it.
+// TestDocsMetrics: the metrics that documents name exist. A name before a star stands for all
+// names that begin with it.
 func TestDocsMetrics(t *testing.T) {
 	t.Parallel()
 	there := exported(t)

@@ -16,9 +16,9 @@ import (
 	"github.com/march-id/march/api/client"
 )
 
-// TestKillUnderAClient kills the only instance of a room and starts it again,
-// again and again, in good order too, under the load of a client. The client's
-// reserve lasts: no call fails, no ID comes twice.
+// TestKillUnderAClient kills or stops the only instance of a room and starts it again, many
+// times, under the load of a client. The client's reserve lasts: no call fails, and no ID
+// comes twice.
 func TestKillUnderAClient(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)
@@ -49,8 +49,8 @@ func TestKillUnderAClient(t *testing.T) {
 	}
 	room := startRoom()
 
-	// A client knows its rate after some seconds; until then a step of its own
-	// choice is its reserve.
+	// A client knows its rate after some seconds. Until then its reserve is a step of its
+	// own choice.
 	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address(1)}, WarmTags: []string{"order"}, MinStep: 2_000_000})
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestKillUnderAClient(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	const callers = 4
-	got := make([][]allocator.Run, callers+1) // and what is taken at once
+	got := make([][]allocator.Run, callers+1) // the last one is for the batches below
 	var calling sync.WaitGroup
 	for i := range callers {
 		calling.Go(func() {
@@ -71,7 +71,7 @@ func TestKillUnderAClient(t *testing.T) {
 			defer tick.Stop()
 			for ctx.Err() == nil {
 				var err error
-				if got[i], err = order.NextN(t.Context(), 50, got[i]); err != nil { // runs that follow each other are one
+				if got[i], err = order.NextN(t.Context(), 50, got[i]); err != nil { // adjacent runs are joined
 					t.Errorf("a call failed: %v", err)
 				}
 				id, err := order.Next(t.Context())
@@ -94,12 +94,12 @@ func TestKillUnderAClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		issued := order.Status().Issued
-		if err := poll(patience(t), func() bool { return order.Status().Issued > issued+10_000 }); err != nil { // with no room at all
+		if err := poll(patience(t), func() bool { return order.Status().Issued > issued+10_000 }); err != nil { // without any room
 			t.Fatal(err)
 		}
 		room = startRoom()
-		if n%2 == 0 { // else it goes down again before it leased anything
-			// Ask for a segment, as the end of what is held would.
+		if n%2 == 0 { // otherwise it goes down again before it leased anything
+			// Have the client ask for a segment, as it does when its IDs run low.
 			refills := order.Status().Refills
 			runs, err := order.NextN(t.Context(), order.Status().Held/2, nil)
 			if err != nil {

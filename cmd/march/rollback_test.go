@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A room's own flag wants a journal to be there.
+// With its own flag a room requires a journal.
 func TestRequireJournalFlag(t *testing.T) {
 	t.Parallel()
 	if _, stderr, code := march(t, "room", "a", "--require-journal", "--journal", "off"); code != exitUsage || !strings.Contains(stderr, "--journal DIR") {
@@ -14,10 +14,10 @@ func TestRequireJournalFlag(t *testing.T) {
 	}
 }
 
-// TestRollbackWithRequiredJournals is the cell of the matrix in which nothing in
-// etcd shows what happened: its data directory is copied back, and no process and
-// no journal is left. Where journals are required nothing is leased then, until
-// an operator has recovered and confirmed each instance.
+// TestRollbackWithRequiredJournals is the cell of the matrix in which etcd has no trace of the
+// restore: its data directory is copied back, and no process and no journal is left. If
+// journals are required, nothing is leased until an operator has recovered, and has confirmed
+// each instance.
 func TestRollbackWithRequiredJournals(t *testing.T) {
 	t.Parallel()
 	m := newMatrix(t, true)
@@ -41,7 +41,7 @@ func TestRollbackWithRequiredJournals(t *testing.T) {
 	}
 	m.etcd.PutBack(t, backup, false)
 	m.start(t)
-	start() // later: one that lived on, or is quick, sees revisions fall
+	start() // later, because a console that lived on, or starts fast, sees revisions fall
 	for i, name := range []string{"a a-0", "b b-0"} {
 		_, stderr, code := march(t, "id", "next", "order", "--room", m.address(i))
 		if code != exitFailed || !strings.Contains(stderr, "started without its journal") || !strings.Contains(stderr, "`march instance confirm "+name+"`") {
@@ -61,7 +61,7 @@ func TestRollbackWithRequiredJournals(t *testing.T) {
 	says(`"unconfirmed":["a/a-0","b/b-0"]`, "verify", "--etcd", m.etcd.Endpoint, "-o", "json")
 	m.recover(t, "restarted without journal", false)
 	if m.tryNext(t, 10) {
-		t.Error("a recover alone has them lease")
+		t.Error("instances lease after a recover alone")
 	}
 	says("instance a/a-0 confirmed", "instance", "confirm", "a", "a-0", "--console", console)
 	if m.tryNext(t, 10) {

@@ -31,10 +31,10 @@ import (
 //	etcd                    starts an etcd of its own and sets $ETCD
 //	put KEY VALUE           puts a value under a key of $ETCD
 //	mute                    sets $MUTE to the address of a server that accepts and never answers
-//	start NAME TEXT CMD...  runs CMD in the background until it wrote what TEXT matches
-//	await NAME TEXT         waits until it wrote what TEXT matches
-//	end NAME SIGNAL CODE    ends it and checks its exit code (-1: the signal did); what it
-//	                        wrote is in NAME.out and NAME.err
+//	start NAME TEXT CMD...  runs CMD in the background until its output matches TEXT
+//	await NAME TEXT         waits until its output matches TEXT
+//	end NAME SIGNAL CODE    ends it and checks its exit code (-1: the signal did); its
+//	                        output is in NAME.out and NAME.err
 //	finish NAME CODE        waits for its own end instead
 //	exits CODE CMD...       runs CMD and checks its exit code
 //	eventually CMD...       runs CMD until it exits with 0
@@ -124,7 +124,7 @@ func cmdPut(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdMute(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 0, "mute")
-	l, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts, nobody else does
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the system accepts connections, no server does
 	ts.Check(err)
 	ts.Defer(func() { _ = l.Close() })
 	ts.Setenv("MUTE", l.Addr().String())
@@ -180,7 +180,7 @@ func cmdFinish(ts *testscript.TestScript, neg bool, args []string) {
 	wrote(ts, args[0], p, p.cmd.ProcessState.ExitCode(), args[1])
 }
 
-// wrote writes the files of a process that has ended, and checks its exit code.
+// wrote writes the output files of a process that has ended, and checks its exit code.
 func wrote(ts *testscript.TestScript, name string, p *process, code int, want string) {
 	stdout, stderr := p.output()
 	ts.Check(os.WriteFile(ts.MkAbs(name+".out"), []byte(stdout), 0o600))

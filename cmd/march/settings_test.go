@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestSettingsAreSafe: no command has a setting that says what it does this
-// once, and every server's flag is a setting.
+// TestSettingsAreSafe: no flag for a single use of a command is a setting, and every flag of a
+// server is one.
 func TestSettingsAreSafe(t *testing.T) {
 	settings := settingNames(newRoot(io.Discard, io.Discard))
 	known := make(map[string]bool, len(settings))
@@ -29,9 +29,8 @@ func TestSettingsAreSafe(t *testing.T) {
 	}
 }
 
-// FuzzSettings: whatever a file of settings holds, it is refused with one clear
-// line, or every value is one that the file shows, and setting all flags from
-// it fails clearly or works.
+// FuzzSettings: a settings file of any content is refused with one clear line, or its values
+// all appear in the file. Setting all flags from it then works or fails clearly.
 func FuzzSettings(f *testing.F) {
 	for _, seed := range []string{
 		"", "# nothing\n", "console: 127.0.0.1:7001\nroom: \"h:1\"\n", "etcd: [a:1, b:2]\nrooms:\n- 007\n- 1e3\n", "timeout: 5s # five\n",
@@ -71,8 +70,8 @@ func visitCommands(cmd *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
-// TestHelp: every command has help that names it, shows how it is called, and
-// goes to stdout with exit code 0.
+// TestHelp: every command has help with its name and its usage. The help goes to stdout with
+// exit code 0.
 func TestHelp(t *testing.T) {
 	visitCommands(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
 		path := strings.Fields(cmd.CommandPath())

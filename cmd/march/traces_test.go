@@ -34,8 +34,8 @@ func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceR
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
-// --traces sends what a server does to the receiver, at the end at the latest;
-// one that is away disturbs nothing.
+// With --traces a server sends its spans to the receiver, at its end at the latest. A receiver
+// that is away causes no trouble.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

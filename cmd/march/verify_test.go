@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/verify"
 )
 
-// march verify says what is wrong in etcd, and how much more.
+// march verify lists the first problems in etcd, and counts the rest.
 func TestVerifyCommand(t *testing.T) {
 	server := ledgertest.StartEtcd(t)
 	etcd := server.Store(t)

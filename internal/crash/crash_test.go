@@ -11,8 +11,8 @@ import (
 	"github.com/march-id/march/internal/crash"
 )
 
-// Every point is in the code exactly where it can be passed, and the code has no
-// other: a schedule that draws from the list draws none that is nowhere.
+// Every listed point is passed somewhere in the code, and the code has no other point. So a
+// schedule that draws from the list draws only points that exist.
 func TestPointsAreInTheCode(t *testing.T) {
 	found := make(map[string]int)
 	call := regexp.MustCompile(`crash\.Here\(crash\.(\w+)\)`)
@@ -32,7 +32,7 @@ func TestPointsAreInTheCode(t *testing.T) {
 	for _, p := range crash.Points() {
 		name := constant(p.Name)
 		if found[name] == 0 {
-			t.Errorf("nothing comes by crash.%s", name)
+			t.Errorf("no code passes crash.%s", name)
 		}
 		delete(found, name)
 		if !slices.Contains([]crash.Where{crash.Room, crash.Console, crash.Recover}, p.In) {

@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// A child process of this test comes by a point three times, and dies at the
-// second.
+// A child process of this test passes a point three times, and dies the second time.
 func TestHere(t *testing.T) {
 	if os.Getenv(variable) != "" {
 		for range 3 {
@@ -34,7 +33,7 @@ func TestHere(t *testing.T) {
 		t.Errorf("the child ended with %v, want SIGKILL", exit)
 	}
 	if got := strings.Count(stdout.String(), "passing"); got != 2 {
-		t.Errorf("it came by %d times, want 2", got)
+		t.Errorf("it passed the point %d times, want 2", got)
 	}
 	if got, want := stderr.String(), "crash point after-lease\n"; got != want {
 		t.Errorf("it said %q, want %q", got, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/internal/frame"
 )
 
-// sent is what a client sends: three frames of two streams, of which one ends.
+// sent returns the bytes that a client sends: three frames of two streams, one of which ends.
 func sent(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -28,7 +28,7 @@ func sent(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// TestParse: the same frames are found whatever pieces they come in.
+// TestParse: the parser finds the same frames in pieces of any size.
 func TestParse(t *testing.T) {
 	all := sent(t)
 	want := []frame.Header{
@@ -57,7 +57,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseStops: nothing is looked at once the caller has seen enough.
+// TestParseStops: the parser stops once the caller has seen enough.
 func TestParseStops(t *testing.T) {
 	p, seen := frame.FromClient(), 0
 	if p.Parse(sent(t), func(frame.Header) bool { seen++; return seen < 2 }) || seen != 2 {

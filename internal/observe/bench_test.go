@@ -13,7 +13,7 @@ func (d *discard) Header() http.Header       { return d.h }
 func (*discard) Write(b []byte) (int, error) { return len(b), nil }
 func (*discard) WriteHeader(int)             {}
 
-// BenchmarkHTTP is what it costs to count and time a request, beyond the mux.
+// BenchmarkHTTP measures the cost of counting and timing a request, beyond the mux.
 func BenchmarkHTTP(b *testing.B) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/tags/{tag}/next", func(http.ResponseWriter, *http.Request) {})

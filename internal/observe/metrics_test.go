@@ -18,7 +18,7 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// Latencies are told apart from 50 us on, in classic and in native buckets.
+// Classic and native buckets distinguish latencies from 50 us on.
 func TestHistograms(t *testing.T) {
 	m := observe.New("test", nil)
 	m.Transaction(60_000, nil) // ns
@@ -49,7 +49,7 @@ march_etcd_failures_total{kind="unavailable"} 0
 	}
 }
 
-// Labels are from closed sets, whatever callers and handlers do.
+// Labels are from closed sets, for any callers and handlers.
 func TestRequests(t *testing.T) {
 	m := observe.New("test", prometheus.Labels{"room": "a"})
 	r := observe.NewRequests(m)
@@ -98,7 +98,7 @@ march_http_requests_total{class="4xx",room="a",route="none"} 2
 	}
 }
 
-// Two servers of one process do not meet: nothing is global.
+// Two servers in one process have separate metrics: nothing is global.
 func TestTwice(t *testing.T) {
 	for range 2 {
 		observe.NewRequests(observe.New("test", prometheus.Labels{"room": "a"}))

@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// A request is a span named as its route is, in the trace that its caller named;
-// one that is to have no span is in that trace all the same.
+// The span of a request has the name of its route, and belongs to the trace that the caller
+// named. A request that gets no span still belongs to that trace.
 func TestHTTP(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))

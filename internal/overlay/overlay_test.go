@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/internal/overlay"
 )
 
-// A program is built from the changed code, and the code stays as it is.
+// A program is built from the edited code, and the files stay unchanged.
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "main.go")
@@ -33,7 +33,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// An edit that does not fit the code any longer is named.
+// The error names the file of an edit that no longer fits the code.
 func TestWriteRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.go")
 	write(t, path, "package a // a\n")
@@ -43,7 +43,7 @@ func TestWriteRefuses(t *testing.T) {
 		}
 	}
 	if _, err := overlay.Write(t.TempDir(), []overlay.Edit{{File: path + ".none", From: "a", To: "b"}}); err == nil {
-		t.Error("a file that is not there was changed")
+		t.Error("a missing file was changed")
 	}
 }
 

@@ -18,15 +18,14 @@ import (
 	"github.com/march-id/march/internal/problem"
 )
 
-// when is the time of tests, and after so many minutes later.
+// when is the time of tests, and after(n) is n minutes later.
 var when = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func after(minutes int) time.Time { return when.Add(time.Duration(minutes) * time.Minute) }
 
 var one = problem.Instance{Room: "a", Name: "one"}
 
-// Each cause that keeps an instance from leasing is its own kind of problem, with what
-// to do.
+// Each cause that keeps an instance from leasing is its own kind of problem, with its remedy.
 func TestNoLease(t *testing.T) {
 	damage := func(key string) record.Damage {
 		return record.Damage{Stops: "all of " + key, Remedy: "mend it", Command: "march mend"}
@@ -59,8 +58,8 @@ func TestNoLease(t *testing.T) {
 	}
 }
 
-// A problem that does not say since when it is has the time at which it was first met,
-// until it is gone.
+// A problem without a beginning of its own gets the time at which it was first noted, until it
+// is gone.
 func TestLog(t *testing.T) {
 	var l problem.Log
 	list := func(kinds ...string) (all []*marchv1.Problem) {
@@ -102,7 +101,7 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// Of what a list has twice the first stays, with the time of the other where it has none.
+// Of two equal problems in a list the first stays. If it has no time, it gets the other's.
 func TestUnique(t *testing.T) {
 	list := problem.Unique([]*marchv1.Problem{
 		{Kind: "x", What: "first"}, {Kind: "x", Of: "o"}, {Kind: "y"}, {Kind: "x", What: "second", Since: timestamppb.New(after(1))},
@@ -112,7 +111,7 @@ func TestUnique(t *testing.T) {
 	}
 }
 
-// A line has all of a problem.
+// A line has all parts of a problem.
 func TestLine(t *testing.T) {
 	p := one.Silent(after(0), after(60))
 	const want = "instance a/one is silent. Since 2026-01-01T00:00:00Z, until 2026-01-01T01:00:00Z. " +

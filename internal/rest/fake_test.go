@@ -25,7 +25,7 @@ import (
 
 const maxBody = 1000
 
-// ids issues 1, 2, 3... of every tag but some.
+// ids issues 1, 2, 3... for every tag, except for those that make it fail.
 type ids struct {
 	marchv1.UnimplementedIDServiceServer
 	last, leased atomic.Int64
@@ -64,7 +64,7 @@ func (s *ids) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marc
 	if _, err := s.Next(ctx, &marchv1.NextRequest{Tag: r.GetTag()}); err != nil {
 		return nil, err
 	}
-	first := s.last.Add(r.GetCount()-1) - r.GetCount() + 1 // Next took one
+	first := s.last.Add(r.GetCount()-1) - r.GetCount() + 1 // Next has taken one
 	answer := &marchv1.NextBatchResponse{Runs: []*marchv1.Run{{First: first, Count: r.GetCount()}}}
 	if r.GetTag() == "runs" {
 		answer.Runs = append(answer.Runs, &marchv1.Run{First: math.MaxInt64, Count: 1})
@@ -93,7 +93,7 @@ func (s *ids) Decode(_ context.Context, r *marchv1.DecodeRequest) (*marchv1.Deco
 	return &marchv1.DecodeResponse{Residue: r.GetId()}, nil
 }
 
-// room remembers who called, and what for.
+// room remembers its callers and their requests.
 type room struct {
 	marchv1.UnimplementedRoomServiceServer
 	ctx    context.Context
@@ -122,7 +122,7 @@ func (s *room) GetChain(ctx context.Context, r *marchv1.GetChainRequest) (*march
 	return nil, status.Error(codes.Unavailable, "from elsewhere")
 }
 
-// served is a room's routes.
+// served is the routes of a room.
 type served struct {
 	*http.ServeMux
 	ids  *ids
@@ -141,7 +141,7 @@ func serveRoom(t testing.TB) *served {
 	return s
 }
 
-// request is "POST /path body", with headers as "Name: value".
+// do sends a request, such as "POST /path body", with headers such as "Name: value".
 func (s *served) do(line string, headers ...string) *httptest.ResponseRecorder {
 	method, rest, _ := strings.Cut(line, " ")
 	target, body, _ := strings.Cut(rest, " ")

@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// FuzzRequest sends a room whatever net/http takes for a request. IDs are issued
-// by a POST that succeeds, as many as it answers, and never otherwise; and an
-// error is as march.v1.Error has it.
+// FuzzRequest sends a room any request that net/http accepts. IDs are issued only by a POST that
+// succeeds, and exactly as many as it returns. An error has the form of march.v1.Error.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		"POST /v1/tags/order/next HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -49,7 +48,7 @@ func FuzzRequest(f *testing.F) {
 	s := serveRoom(f)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(raw)))
-		if err != nil || strings.Contains(r.URL.Path, "slow") || strings.Contains(r.URL.Path, "panic") { // which tags our services have for other tests
+		if err != nil || strings.Contains(r.URL.Path, "slow") || strings.Contains(r.URL.Path, "panic") { // the services have these tags for other tests
 			return
 		}
 		r.RemoteAddr = "192.0.2.1:1234"
@@ -89,7 +88,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// count returns how many IDs an answer has, of the hot route.
+// count returns how many IDs an answer of the hot route has.
 func count(t *testing.T, body io.Reader) (n int64) {
 	t.Helper()
 	var got struct {

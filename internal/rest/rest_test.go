@@ -42,8 +42,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// An error that nobody foresaw is logged, from the hot route as from the
-// gateway's, and then not again for a while; those of callers are not.
+// An unforeseen error is logged, by the hot route and by the gateway, and then not again for a
+// while. Errors that callers cause are not logged.
 func TestLogsUnforeseen(t *testing.T) {
 	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2", "POST /v1/tags/lost/lease?count=1"} {
 		s := serveRoom(t)
@@ -51,7 +51,7 @@ func TestLogsUnforeseen(t *testing.T) {
 		s.do("POST /v1/tags/-/next")
 		s.do("POST /v1/tags/order/lease?count=0")
 		if s.log.Len() > 0 {
-			t.Errorf("what callers did wrong was logged: %s", s.log)
+			t.Errorf("errors of callers were logged: %s", s.log)
 		}
 		for range 3 {
 			if w := s.do(lost); w.Code != 500 {
@@ -167,7 +167,7 @@ func TestRefuses(t *testing.T) {
 		{"POST /v1/tags/order/next", []string{"Origin: https://elsewhere.example"}, 403, "PERMISSION_DENIED ", "another origin"},
 		{"POST /v1/tags/order/next", []string{"Sec-Fetch-Site: cross-site"}, 403, "PERMISSION_DENIED ", "another origin"},
 		{"PATCH /v1/tags/order {}", []string{"Sec-Fetch-Site: same-site"}, 403, "PERMISSION_DENIED ", "another origin"},
-		// What the services say.
+		// Errors of the services.
 		{"POST /v1/tags/unknown/next", nil, 404, "NOT_FOUND not_found", "unknown"},
 		{"POST /v1/tags/unknown/next?count=3", nil, 404, "NOT_FOUND not_found", "unknown"},
 		{"POST /v1/tags/limit/next", nil, 429, "RESOURCE_EXHAUSTED exhausted", "20"},
@@ -205,7 +205,7 @@ func TestRefuses(t *testing.T) {
 			}
 		}
 		if after := s.ids.last.Load() + s.ids.leased.Load(); after != before {
-			t.Errorf("%s: it took IDs: %d, then %d", name, before, after)
+			t.Errorf("%s: the request took IDs: %d, then %d", name, before, after)
 		}
 	}
 	if got := strings.Count(s.log.String(), "at the disco"); got != 2 {
@@ -216,9 +216,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestRedirects: net/http cleans paths by a redirect that keeps the method.
-// TestPatterns: whoever is around the mux sees which route a request took, of
-// those that there are.
+// TestPatterns: handlers around the mux see the route that a request took.
 func TestPatterns(t *testing.T) {
 	s := serveRoom(t)
 	for request, want := range map[string]string{
@@ -243,6 +241,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// TestRedirects: net/http cleans paths by a redirect that keeps the method.
 func TestRedirects(t *testing.T) {
 	w := serveRoom(t).do("POST /v1//tags/order/next")
 	if got := w.Header().Get("Location"); w.Code != http.StatusTemporaryRedirect || got != "/v1/tags/order/next" {
@@ -250,8 +249,8 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// TestGatewayCalls looks at what a service is given: who calls, how long it may
-// take, and the message.
+// TestGatewayCalls checks the context and the message that a service gets: the caller, the
+// deadline and the fields.
 func TestGatewayCalls(t *testing.T) {
 	s := serveRoom(t)
 	w := s.do(`PATCH /v1/tags/order {"minStep":"5","max_step":7,"name":"order"}`, "March-Actor: ann", "X-Secret: x", "Grpc-Metadata-March-Actor: mallory",
@@ -294,7 +293,7 @@ func TestTimes(t *testing.T) {
 			}
 		})
 	}
-	// A client that goes away ends its call.
+	// If a client goes away, its call ends.
 	s := serveRoom(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

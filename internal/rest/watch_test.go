@@ -18,8 +18,8 @@ import (
 	"github.com/march-id/march/internal/rest"
 )
 
-// migrations has one that is watched by its ID: "ends" does, "fails" does so
-// after its first line, and "stays" lasts until the client goes.
+// migrations has migrations that can be watched by their IDs: "ends" ends, "fails" fails after
+// its first line, and "stays" lasts until the client goes.
 type migrations struct {
 	marchv1.UnimplementedConsoleServiceServer
 	pause time.Duration // between two lines
@@ -54,8 +54,8 @@ func (m *migrations) WatchMigration(r *marchv1.WatchMigrationRequest, stream mar
 
 const limit = 100 * time.Millisecond
 
-// serveMigrations serves a console. A request may take limit to come and write to
-// be answered: a watch outlasts limit.
+// serveMigrations serves a console. A request may take limit to arrive, and its answer write: a
+// watch outlasts limit.
 func serveMigrations(t *testing.T, write time.Duration) (*migrations, *httptest.Server) {
 	t.Helper()
 	m := &migrations{pause: 2 * limit, gone: make(chan struct{})}
@@ -136,11 +136,11 @@ func TestWatchEnds(t *testing.T) {
 	select {
 	case <-m.gone:
 	case <-time.After(10 * time.Second):
-		t.Error("it goes on")
+		t.Error("the watch goes on")
 	}
 }
 
-// TestSlowBody: a body that does not come is answered, and not waited for.
+// TestSlowBody: the server answers a request whose body does not come, and does not wait for it.
 func TestSlowBody(t *testing.T) {
 	_, server := serveMigrations(t, 10*time.Second)
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())

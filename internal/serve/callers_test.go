@@ -30,8 +30,8 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// A caller of which two connections were closed for their resets is forgotten, too:
-// one entry for each such caller once stayed for good.
+// A caller is forgotten, even if two of its connections were closed for their resets. Before,
+// one entry for each such caller stayed for good.
 func TestBarredCallersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		remembered := serve.BarTwice(netip.MustParseAddr("192.0.2.1"))
@@ -115,7 +115,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// raw is a connection of HTTP/2 that is written to by hand.
+// raw is an HTTP/2 connection that a test writes to by hand.
 type raw struct {
 	*http2.Framer
 	conn    net.Conn
@@ -155,14 +155,14 @@ func (c *raw) open() uint32 {
 	return stream
 }
 
-// flush sends what was written.
+// flush sends the frames in out.
 func (c *raw) flush() error {
 	_, err := c.out.WriteTo(c.conn)
 	return err
 }
 
-// A connection without a bound on its streams cost the server 842 MB: 60,000
-// silent streams, two goroutines each.
+// Before, a connection had no bound on its streams, and cost the server 842 MB: 60,000 silent
+// streams, two goroutines each.
 func TestSilentStreams(t *testing.T) {
 	const most, streams = 100, 60_000
 	r := limited(t, func(l *serve.Limits) { l.ConnectionStreams = most })
@@ -219,7 +219,7 @@ func TestSilentStreams(t *testing.T) {
 	eventually(t, "no stream is open", func() bool { return r.metric(t, "march_streams") == "0" })
 }
 
-// A caller could have any number of streams, over many connections.
+// Before, a caller could have any number of streams, over many connections.
 func TestCallerStreams(t *testing.T) {
 	r := limited(t, func(l *serve.Limits) { l.CallerStreams = 2 })
 	answers := make(chan error, 2)
@@ -247,7 +247,7 @@ func TestCallerStreams(t *testing.T) {
 	eventually(t, "a call is taken", func() bool { return r.next("fast") == nil })
 }
 
-// A caller could have any number of connections.
+// Before, a caller could have any number of connections.
 func TestConnections(t *testing.T) {
 	for name, change := range map[string]func(*serve.Limits){
 		"caller-connections": func(l *serve.Limits) { l.CallerConnections = 2 },
@@ -283,8 +283,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// Streams that a client resets at once took a good caller's p99 from 5 ms to
-// 1.7 s: they cost the server much and the client nothing.
+// Before, streams that a client resets at once raised a good caller's p99 from 5 ms to 1.7 s:
+// they cost the server much and the client nothing.
 func TestResets(t *testing.T) {
 	const most = 50
 	r := limited(t, func(l *serve.Limits) { l.Resets = most })
@@ -320,7 +320,7 @@ func TestResets(t *testing.T) {
 	}
 }
 
-// A client that resets calls may do so as long as most of its calls finish.
+// A client may reset calls as long as most of its calls finish.
 func TestSomeResets(t *testing.T) {
 	r := limited(t, func(l *serve.Limits) { l.Resets = 20 })
 	for range 100 {
@@ -349,7 +349,7 @@ func TestSomeResets(t *testing.T) {
 	}
 }
 
-// Limits that bound nothing, or everything, are refused.
+// Limits outside the allowed range are refused.
 func TestLimitsValidate(t *testing.T) {
 	if err := serve.DefaultLimits().Validate(); err != nil {
 		t.Error(err)
@@ -370,7 +370,7 @@ func TestLimitsValidate(t *testing.T) {
 	}
 }
 
-// A caller with IPv6 is its /64: a machine has all addresses of that.
+// A caller with IPv6 is a /64 prefix, because one machine has all its addresses.
 func TestCaller(t *testing.T) {
 	for address, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",

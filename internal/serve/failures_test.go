@@ -19,7 +19,7 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// broken fails as it is told.
+// broken fails in the way that the tag names.
 type broken struct {
 	marchv1.UnimplementedIDServiceServer
 }
@@ -33,8 +33,8 @@ func (broken) Next(_ context.Context, r *marchv1.NextRequest) (*marchv1.NextResp
 
 func (broken) Stream(marchv1.IDService_StreamServer) error { return errors.New("a bug in a stream") }
 
-// A call that fails as nobody foresaw is logged, with its trace; one that the
-// caller can deal with is not; and what repeats is one line.
+// An unforeseen failure of a call is logged, with its trace. A failure that the caller can handle
+// is not. Repeated failures are one line.
 func TestFailures(t *testing.T) {
 	g := listen(t)
 	var log bytes.Buffer

@@ -17,8 +17,8 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// served starts a server that listens on an address and answers everything, and
-// returns its port.
+// served starts a server that listens on an address and answers every request. It returns its
+// port.
 func served(t *testing.T, at string, allowed ...string) (port string) {
 	t.Helper()
 	g := listen(t)
@@ -47,7 +47,7 @@ func served(t *testing.T, at string, allowed ...string) (port string) {
 	return port
 }
 
-// ask asks for a path under a name.
+// ask sends a request for a path to a host name.
 func ask(t *testing.T, port, host, path string) (code int, kind, body string) {
 	t.Helper()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -68,8 +68,8 @@ func ask(t *testing.T, port, host, path string) (code int, kind, body string) {
 	return answer.StatusCode, answer.Header.Get("Content-Type"), string(text)
 }
 
-// TestHosts: a server on a loopback address answers under its own names alone, as
-// any other could be that of a page elsewhere.
+// TestHosts: a server on a loopback address answers only under its own names, because any other
+// name could belong to a page elsewhere.
 func TestHosts(t *testing.T) {
 	port := served(t, "127.0.0.1:0", "March.example", "192.0.2.7", "2001:DB8::1")
 	for _, host := range []string{
@@ -102,7 +102,7 @@ func TestHosts(t *testing.T) {
 			}
 		}
 	}
-	// Who listens on every address is called by names that it does not know.
+	// A server on all addresses does not know the names under which it is called.
 	if code, _, body := ask(t, served(t, "0.0.0.0:0"), "march.example", "/"); code != http.StatusOK {
 		t.Errorf("on all addresses: %d %s", code, body)
 	}

@@ -17,7 +17,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestLimits sends what is too large.
+// TestLimits sends requests that are too large.
 func TestLimits(t *testing.T) {
 	r := start(t, time.Second)
 	if code := status.Code(r.next(strings.Repeat("x", 2000))); code != codes.ResourceExhausted {
@@ -53,8 +53,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSlowClients has clients that send nothing, or a byte now and then: they
-// are cut off.
+// TestSlowClients has clients that send nothing, or a byte now and then: the server cuts them
+// off.
 func TestSlowClients(t *testing.T) {
 	r := start(t, time.Second)
 	conn, err := net.Dial("tcp", r.http)
@@ -82,7 +82,7 @@ func TestSlowClients(t *testing.T) {
 		case <-ticker.C:
 			fmt.Fprint(conn, "x")
 		case <-never:
-			t.Fatal("it is never cut off")
+			t.Fatal("the client is never cut off")
 		}
 	}
 }

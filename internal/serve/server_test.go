@@ -29,8 +29,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var bg = context.Background()
 
-// slow is a service whose calls last until released is closed, or, for the tag
-// "deaf", some time longer than their context.
+// slow is a service whose calls last until released is closed. Calls for the tag "deaf" outlast
+// their context.
 type slow struct {
 	marchv1.UnimplementedIDServiceServer
 	begun    chan struct{}
@@ -49,7 +49,7 @@ func (s *slow) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextR
 	s.begun <- struct{}{}
 	if r.GetTag() == "deaf" {
 		<-ctx.Done()
-		time.Sleep(200 * time.Millisecond) // it is late, whatever it does
+		time.Sleep(200 * time.Millisecond) // outlasts its context
 		return nil, ctx.Err()
 	}
 	select {
@@ -60,7 +60,7 @@ func (s *slow) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextR
 	}
 }
 
-// running is a server that runs.
+// running is a running server.
 type running struct {
 	*slow
 	client     marchv1.IDServiceClient
@@ -77,7 +77,7 @@ func start(t *testing.T, drain time.Duration) *running {
 	return startWith(t, func(cfg *serve.Config) { cfg.Drain = drain })
 }
 
-// startWith starts a server as change has it.
+// startWith starts a server with a configuration that change modifies.
 func startWith(t *testing.T, change func(*serve.Config)) *running {
 	t.Helper()
 	g, h := listen(t), listen(t)
@@ -140,7 +140,7 @@ func (r *running) end(t *testing.T) time.Duration {
 			t.Errorf("run: %v", err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("it did not stop")
+		t.Fatal("the server did not stop")
 	}
 	return time.Since(began)
 }
@@ -178,8 +178,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainEnds stops a server with calls that do not end: the drain ends them,
-// and Run returns only when they have returned.
+// TestDrainEnds stops a server with calls that do not end. The end of the drain ends them, and Run
+// returns only after they have returned.
 func TestDrainEnds(t *testing.T) {
 	for _, drain := range []time.Duration{0, 200 * time.Millisecond} {
 		r := start(t, drain)
@@ -225,8 +225,8 @@ func TestDrainIsOne(t *testing.T) {
 	}
 }
 
-// TestStopsAtOnce ends the context before Run, or as it begins: that is no
-// error, and nothing is left listening.
+// TestStopsAtOnce ends the context before Run, or just as Run begins. That is no error, and
+// nothing is left listening.
 func TestStopsAtOnce(t *testing.T) {
 	for k := range 50 {
 		ctx, stop := context.WithCancel(bg)
@@ -247,13 +247,13 @@ func TestStopsAtOnce(t *testing.T) {
 		for _, l := range []net.Listener{g, h} {
 			if conn, err := net.Dial("tcp", l.Addr().String()); err == nil {
 				conn.Close()
-				t.Fatal("it still listens")
+				t.Fatal("the server still listens")
 			}
 		}
 	}
 }
 
-// TestListenerFails takes a listener away: Run ends with an error.
+// TestListenerFails closes a listener: Run ends with an error.
 func TestListenerFails(t *testing.T) {
 	for _, which := range []string{"grpc", "http"} {
 		g, h := listen(t), listen(t)
@@ -277,7 +277,7 @@ func TestErrorsHaveReasons(t *testing.T) {
 	}
 }
 
-// TestChecks reads what /livez and /readyz say.
+// TestChecks reads the answers of /livez and /readyz.
 func TestChecks(t *testing.T) {
 	r := start(t, time.Second)
 	why := error(nil)

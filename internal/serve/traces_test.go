@@ -15,8 +15,8 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// TestSpans: what issues IDs has no span, be it asked over gRPC or HTTP, nor have
-// looks at the server's state; what operators ask has one.
+// TestSpans: requests for IDs have no span, over gRPC and HTTP. Checks of the server's state have
+// none either. Requests of operators have one.
 func TestSpans(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
 	g, h := listen(t), listen(t)

@@ -62,8 +62,8 @@ func verdict(t fataler, s *bits.Set) bits.Verdict {
 	return v
 }
 
-// Against a map of IDs: whatever runs are added in whatever order, of IDs that
-// are near and far, Add returns exactly those that were there.
+// The test compares a set with a map of IDs. Add returns exactly the IDs of a run that were
+// there, for runs in any order, of IDs near and far.
 func TestAddAgainstMap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
@@ -74,7 +74,7 @@ func TestAddAgainstMap(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		model := make(map[int64]int) // how often each came again
+		model := make(map[int64]int) // how often each ID came again
 		bases := []int64{0, bits.PageIDs - 70, 7*bits.PageIDs - 1, 1 << 40, allocator.MaxID - 300}
 		var found []int64
 		again := 0
@@ -127,8 +127,8 @@ func TestAddAgainstMap(t *testing.T) {
 	})
 }
 
-// Of many who add the same IDs at once, in runs of all sizes, each ID is new to
-// exactly one; half of them have the files open as another process has.
+// Many workers add the same IDs at once, in runs of all sizes: each ID is new to exactly one
+// of them. Half of the workers have the files open as another process would.
 func TestAddAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	sets := []*bits.Set{open(t, dir), open(t, dir)}
@@ -160,7 +160,7 @@ func TestAddAtOnce(t *testing.T) {
 	}
 }
 
-// A child sets bits and is killed; all that it was told of is there.
+// A child sets bits and is killed. All bits that it reported as set are there.
 func TestSurvivesKill(t *testing.T) {
 	const variable = "BITS_TEST_DIR"
 	if dir := os.Getenv(variable); dir != "" {
@@ -199,7 +199,7 @@ func TestSurvivesKill(t *testing.T) {
 	}
 }
 
-// Planted IDs are told from others, though they lie in one run with them.
+// Planted IDs are told apart from others, even if they lie in one run with them.
 func TestPlant(t *testing.T) {
 	s := open(t, t.TempDir())
 	add(t, s, "t", 100, 50)
@@ -224,7 +224,7 @@ func TestPlant(t *testing.T) {
 	}
 }
 
-// A set that did not find what was planted says so.
+// A set that did not find the planted IDs says so.
 func TestMissedPlant(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -275,8 +275,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// What a killed process left half written is overwritten; what is damaged is
-// an error.
+// A half-written end that a killed process left is overwritten. Damage elsewhere is an
+// error.
 func TestTornFiles(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

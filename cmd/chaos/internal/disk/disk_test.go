@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// A disk is full when it was filled, hangs while it is frozen, and is gone
-// afterwards.
+// A disk is full after it was filled, hangs while it is frozen, and is gone at the end.
 func TestDisk(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	d, err := Mount(dir)

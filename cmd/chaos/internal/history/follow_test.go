@@ -17,10 +17,9 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
-// Whatever the ledger does, with transactions that are lost, late, resent, done
-// without an answer, under any layouts, while watches break and revisions are
-// compacted: its history breaks no rule, and every segment that was accepted is a
-// rise of a mark in it.
+// The ledger's history breaks no rule, under any layouts, while transactions are lost, late,
+// resent or done without an answer, watches break, and revisions are compacted. Every
+// segment that an instance accepted is a rise of a mark in the history.
 func TestLedgerKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
@@ -67,7 +66,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 				}
 				fate := ledgertest.Fate{Name: fates[n/every%int64(len(fates))], N: 2}
 				if fate.Name == ledgertest.WrongCluster || fate.Name == ledgertest.OldRevision {
-					return ledgertest.Fate{} // no etcd that is well answers so
+					return ledgertest.Fate{} // no healthy etcd answers so
 				}
 				return fate
 			})
@@ -84,7 +83,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 			case 2:
 				r.store.Break()
 			case 3:
-				_ = r.read() // or else it may be compacted before it is seen
+				_ = r.read() // otherwise it may be compacted before the recorder sees it
 				r.store.Compact()
 			case 4:
 				largest := int64(1000)
@@ -121,7 +120,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 	})
 }
 
-// What the recorder missed of a life is a gap; marks that fell in it are found.
+// Revisions that the recorder missed in a life are a gap. A mark that fell in a gap is found.
 func TestGap(t *testing.T) {
 	for _, fell := range []bool{false, true} {
 		r := recording(t, t.TempDir())
@@ -157,7 +156,7 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// A recorder that was killed in the middle of a line goes on where it was.
+// A recorder that was killed in the middle of a line goes on from that line.
 func TestFollowAgain(t *testing.T) {
 	r := recording(t, t.TempDir())
 	r.init("100 a=0-50 b=50-100")

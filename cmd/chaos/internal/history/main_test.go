@@ -41,7 +41,7 @@ type recorded struct {
 	stalled atomic.Bool // the recorder's watches bring nothing
 }
 
-// stalling is a store whose watches may bring nothing, as those of a member that
+// stalling is a store whose watches may bring nothing, like the watches of a member that
 // hangs.
 type stalling struct {
 	*ledgertest.Conn
@@ -74,7 +74,7 @@ func recording(tb tb, dir string) *recorded {
 	r := &recorded{tb: tb, store: ledgertest.NewFake(tb), dir: dir}
 	r.admin = r.open()
 	r.follow()
-	_ = r.wait() // what comes before the first look is no rise
+	_ = r.wait() // a mark before the recorder's first look is no rise
 	return r
 }
 
@@ -104,12 +104,12 @@ func (r *recorded) open() *ledger.Ledger {
 // read waits until everything is recorded, and reads it.
 func (r *recorded) read() *history.History {
 	r.tb.Helper()
-	// The revision of a delete is not seen: a key that is not recorded comes after it.
+	// The recorder does not see the revision of a delete. So write a key that it ignores after it.
 	r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: []byte("x")}})
 	return r.wait()
 }
 
-// wait is read, but for deletes at the end.
+// wait is read, but does not wait for deletes at the end.
 func (r *recorded) wait() *history.History {
 	r.tb.Helper()
 	want := r.store.Revision()
@@ -124,7 +124,7 @@ func (r *recorded) wait() *history.History {
 	}
 }
 
-// layout reads one as "100 a=0-50 b=50-100".
+// layout parses a layout such as "100 a=0-50 b=50-100".
 func layout(tb tb, text string) allocator.Layout {
 	fields := strings.Fields(text)
 	l := allocator.Layout{Ranges: make(map[allocator.Room]allocator.Range)}
@@ -167,7 +167,7 @@ func (r *recorded) tag(name allocator.Tag) {
 	}
 }
 
-// instance is one of a room, with a source of a tag.
+// instance is an instance of a room, with a source of a tag.
 type instance struct {
 	*ledger.Instance
 	source allocator.Source
@@ -186,8 +186,8 @@ func (r *recorded) join(room allocator.Room, name allocator.Instance, tag alloca
 	return instance{joined, source}
 }
 
-// lease leases n IDs. An instance that saw a halt looks only now and then whether it
-// is over.
+// lease leases n IDs. It tries again, because an instance that saw a halt checks only now and
+// then whether the halt has ended.
 func (r *recorded) lease(i instance, n int64) allocator.Segment {
 	r.tb.Helper()
 	seg, err := i.source.Lease(bg, n)

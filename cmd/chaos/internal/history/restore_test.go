@@ -18,15 +18,14 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
-// An etcd that was restored begins another life, whatever is done to hide it:
-// revisions that are raised, or have grown past the old ones before anybody
-// looks. Nothing of one life is taken for the other's, and a recover as it should
-// be breaks no rule.
+// A restored etcd begins another life, even if the restore is hidden: revisions may be
+// raised, or may have grown past the old ones before a process looks. Nothing of one life is
+// taken for part of the other, and a correct recover breaks no rule.
 func TestRestore(t *testing.T) {
 	for _, test := range []struct {
 		bump      int64
 		id        uint64
-		meanwhile int // transactions in the new life before it is looked at
+		meanwhile int // transactions in the new life before the first look
 	}{
 		{0, ledgertest.ClusterID, 0}, {1_000_000_000, ledgertest.ClusterID, 0}, {0, 42, 0}, {1_000_000_000, 42, 0},
 		{0, ledgertest.ClusterID, 100}, {1_000_000_000, ledgertest.ClusterID, 100},
@@ -108,9 +107,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// After a recover that went on without an instance no room leases within the margin
-// that is left free for that instance: one that does is found, though all that it
-// leases lies above every mark.
+// A recover that goes on without an instance leaves a margin free for it. A lease within the
+// margin is found, even if all its IDs lie above every mark.
 func TestMargin(t *testing.T) {
 	r := recording(t, t.TempDir())
 	r.init("100 a=0-50 b=50-100")
@@ -140,17 +138,17 @@ func TestMargin(t *testing.T) {
 	mark := r.value("marks/a/t", `"began":"\d+"`, `"began":"250"`)
 	r.store.Corrupt(set("marks/b/t", lastEra(mark, 270, last.Layout.Version, 250, 270)))
 	if h := r.read(); !slices.Contains(rules(h), "floor") {
-		t.Errorf("leased within the margin: %v", h.Problems)
+		t.Errorf("a lease within the margin is not found: %v", h.Problems)
 	}
 	r.store.Corrupt(set("epoch", r.value("epoch", `"margin_total":"3"`, `"margin_total":"2"`)))
 	if h := r.read(); !slices.Contains(rules(h), "margin total") {
-		t.Errorf("a margin total that fell: %v", h.Problems)
+		t.Errorf("a margin total that fell is not found: %v", h.Problems)
 	}
 }
 
-// A restore is noticed though the watch had not brought what is gone by it, and
-// nothing that it had brought is: by the revision that etcd had shown, or by the
-// raft index where revisions have grown past that.
+// A restore is noticed even if it took back only revisions that the watch had not brought.
+// The recorder notices it by the revision that etcd had shown, or by the raft index if
+// revisions have grown past that.
 func TestRestoreOfWhatWasNotSeen(t *testing.T) {
 	for _, meanwhile := range []int{0, 12} {
 		r := recording(t, t.TempDir())

@@ -27,15 +27,15 @@ func (r *recorded) value(key, old, replacement string) string {
 	return find.ReplaceAllString(string(v), replacement)
 }
 
-// lastEra writes a mark's next and last era anew.
+// lastEra rewrites the next ID and the last era of a mark.
 func lastEra(mark string, next, version, first, end int64) string {
 	mark = regexp.MustCompile(`"next":"\d+"`).ReplaceAllString(mark, fmt.Sprintf(`"next":"%d"`, next))
 	return regexp.MustCompile(`\{"version":"\d+",("epoch":"\w+"),"first":"\d+","end":"\d+"\}\]`).
 		ReplaceAllString(mark, fmt.Sprintf(`{"version":"%d",$1,"first":"%d","end":"%d"}]`, version, first, end))
 }
 
-// Each of these is something that no ledger does, done by hand to a cluster
-// that is well; and the rule that it breaks is named.
+// Each case does something by hand to a healthy cluster that no ledger does. The rule that
+// it breaks is named.
 func TestRulesFindPlantedFaults(t *testing.T) {
 	const lost = `"layout_revision":"(\d+)"`
 	type plant func(r *recorded)
@@ -112,7 +112,7 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 			r.store.Corrupt(store.Op{Delete: prefix + "tags/t"})
 			mark(225, 200, 225, 2)(r)
 		}},
-		{"leased by nobody", "registration", func(r *recorded) {
+		{"leased without an instance", "registration", func(r *recorded) {
 			r.store.Corrupt(store.Op{Delete: prefix + "rooms/a/one"})
 			mark(225, 200, 225, 2)(r)
 		}},
@@ -142,7 +142,7 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 			r.store.Corrupt(set("epoch", was))
 		}},
 		{"an epoch after an epoch", "epoch without a halt", one("epoch", `"epoch":".`, `"epoch":"x`)},
-		{"a key of nobody", "values", corrupt(func(*recorded) []store.Op { return []store.Op{set("surprise", "x")} })},
+		{"an unknown key", "values", corrupt(func(*recorded) []store.Op { return []store.Op{set("surprise", "x")} })},
 		{"a value that cannot be read", "values", one("marks/a/t", `"format":2`, `"format":7`)},
 		{"two eras that share an ID", "whole", func(r *recorded) {
 			r.store.Corrupt(set("marks/b/t", lastEra(r.value("marks/b/t", "", ""), 270, 1, 50, 270)))
@@ -158,7 +158,7 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 			r.change("100 a=0-30 b=50-90")
 			r.lease(a, 20)
 			if got := rules(r.read()); len(got) > 0 {
-				t.Fatalf("a cluster that is well breaks %v", got)
+				t.Fatalf("a healthy cluster breaks %v", got)
 			}
 			test.plant(r)
 			h := r.read()

@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
-// A segment is its room's until a layout takes a residue of it, over layouts that
-// keep it and a restore of an older one, and again once that is given back.
+// A segment is its room's until a layout takes one of its residues, and again once a later
+// layout gives the residue back.
 func TestTaken(t *testing.T) {
 	began := time.Now()
 	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
@@ -21,10 +21,10 @@ func TestTaken(t *testing.T) {
 	}
 	for second, l := range []struct {
 		version, boundary, lower, upper int64
-		taken                           int // the second, -1 for not
+		taken                           int // the second, or -1 if not taken
 	}{
-		{1, 100, 0, 10, -1},  // before it was leased
-		{2, 100, 10, 20, -1}, // its own
+		{1, 100, 0, 10, -1},  // before the segment was leased
+		{2, 100, 10, 20, -1}, // the segment's own
 		{3, 100, 0, 50, -1},
 		{4, 100, 11, 50, 3},
 		{5, 100, 30, 50, 3},

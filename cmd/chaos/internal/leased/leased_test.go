@@ -34,7 +34,7 @@ type tb interface {
 	Fatal(args ...any)
 }
 
-// cluster is one with instances that log into a run's directory.
+// cluster is a cluster with instances that log into a run's directory.
 type cluster struct {
 	tb     tb
 	dir    string
@@ -129,9 +129,8 @@ func (c *cluster) join(room allocator.Room, name allocator.Instance) (*ledgertes
 	}
 }
 
-// Whatever becomes of transactions: each segment that a source returned is one
-// that its instance said it leased, all of them are in the history, and each
-// transaction that failed and was done is found.
+// Transactions fail in every way. Each segment that a source returned is in its instance's
+// log, all of them are in the history, and each failed transaction that was done is found.
 func TestMatchAgainstLedger(t *testing.T) {
 	applied := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -141,7 +140,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 		}
 		c := start(rt, dir)
 		defer c.follow()
-		wrong := 0 // transactions that were done and not answered so
+		wrong := 0 // transactions that were done and answered otherwise
 		var sources []allocator.Source
 		var closers []func()
 		owners := []leased.Owner{{Room: "a", Instance: "one", Tag: "t"}, {Room: "a", Instance: "two", Tag: "t"}, {Room: "b", Instance: "one", Tag: "t"}}
@@ -216,7 +215,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 	}
 }
 
-// Each of these is a lie in a log, or a truth left out, and is found.
+// Each case puts a wrong line in a log, or leaves a line out. Each is found.
 func TestMatchFindsPlantedFaults(t *testing.T) {
 	c := start(t, t.TempDir())
 	defer c.follow()
@@ -282,19 +281,19 @@ func TestMatchFindsPlantedFaults(t *testing.T) {
 			}
 		})
 	}
-	// What nobody says anything of is an orphan; what is said to be lost, applied.
+	// A lease without a line is an orphan. A lease whose line says lost is applied.
 	if s := leased.Match(good[1:], h); len(s.Orphans) != 1 || len(s.Applied) != 0 {
 		t.Errorf("a line left out: orphans %v, applied %v", s.Orphans, s.Applied)
 	}
 	lost := append([]leased.Line(nil), good...)
 	lost[4].Outcome = leased.Lost
 	if s := leased.Match(lost, h); len(s.Applied) != 1 || len(s.Orphans) != 0 || s.Lost != 1 {
-		t.Errorf("a line of a lost one: applied %v, orphans %v", s.Applied, s.Orphans)
+		t.Errorf("a line of a lost lease: applied %v, orphans %v", s.Applied, s.Orphans)
 	}
 }
 
-// An instance that says it leased from below a skip on, in an era that goes on
-// above it, is not borne out by the history, which has only where the lease ends.
+// The history does not bear out a line that says an instance leased from below a skip on, in
+// an era that goes on above the skip. The history has only the end of a lease.
 func TestMatchKnowsSkips(t *testing.T) {
 	c := start(t, t.TempDir())
 	defer c.follow()
@@ -345,7 +344,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%d IDs from %d on: %v, %d; want %v, %d", test.count, test.first, found, n, test.want, test.n)
 		}
 	}
-	// Segments that share IDs: an ID is of the one that has it.
+	// If segments share IDs, Find returns for each ID a segment that has it.
 	lines = append(lines, leased.Line{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1, Boundary: 100, Range: allocator.Range{Lower: 0, Upper: 50}, First: 100, Count: 1000}})
 	f = leased.Match(lines, &history.History{}).Finder(owner)
 	for first, want := range map[int64]leased.Found{109: leased.Within, 120: leased.Within, 160: leased.Foreign, 340: leased.Within, 400: leased.Within, 2049: leased.Within, 2050: leased.Nowhere} {

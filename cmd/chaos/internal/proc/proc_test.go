@@ -40,7 +40,7 @@ func await(t *testing.T, p *proc.Process, want string) {
 	}
 }
 
-// What a process wrote is kept over all its starts, however it ends.
+// The output of a process is kept over all its starts, however it ends.
 func TestLifeOfAProcess(t *testing.T) {
 	for _, piped := range []bool{false, true} {
 		p := proc.New(t.TempDir(), "p")
@@ -81,8 +81,8 @@ func TestOneThatDoesNotStop(t *testing.T) {
 	}
 }
 
-// A limit keeps a process from writing its files, but not its log where that is
-// piped; it can be taken away again.
+// A limit keeps a process from writing its files. Its log is still written if it is piped.
+// The limit can be removed again.
 func TestLimitFiles(t *testing.T) {
 	p := proc.New(t.TempDir(), "p")
 	file := t.TempDir() + "/file"

@@ -82,7 +82,7 @@ func hear(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-// hearNothing waits for a moment; on a slow machine it may miss what comes.
+// hearNothing waits for a moment. On a slow machine it may miss data that comes late.
 func hearNothing(t *testing.T, conn net.Conn) {
 	t.Helper()
 	_ = conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
@@ -92,8 +92,8 @@ func hearNothing(t *testing.T, conn net.Conn) {
 	}
 }
 
-// What is held in either direction arrives when the link is let go, old
-// connections and new ones alike.
+// Data that is held in either direction arrives when the link is released, on old and on new
+// connections.
 func TestHold(t *testing.T) {
 	for _, fault := range []proxy.Fault{{HoldUp: true}, {HoldDown: true}, {HoldUp: true, HoldDown: true}} {
 		t.Run(fmt.Sprintf("%+v", fault), func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestDelayAndRate(t *testing.T) {
 	}
 }
 
-// Whoever dials through a proxy of his own is told apart from others.
+// Socks chooses the link by the address that a caller dials.
 func TestSocks(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Host) }))
 	defer server.Close()

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var bg = context.Background()
 
-// run is a small run that is well, of which a test does one thing wrong.
+// run is a small run without a fault, to which a test adds one.
 type run struct {
 	t      *testing.T
 	dir    string
@@ -36,8 +36,8 @@ type run struct {
 	bits   *bits.Set
 	stop   func()
 	short  bool      // its history was stopped before it ended
-	at     time.Time // answers come a millisecond after each other, an hour ago
-	leased time.Time // what is leased is so then: before that
+	at     time.Time // the time of the last answer: a millisecond apart, an hour ago
+	leased time.Time // the time of the leases: before the answers
 }
 
 // worker is an instance and its caller.
@@ -94,7 +94,7 @@ func must(t *testing.T, err error) {
 
 func (r *run) history() string { return filepath.Join(r.dir, "history") }
 
-// recorded waits until etcd's history is recorded.
+// recorded waits until the history has all of etcd's revisions.
 func (r *run) recorded() {
 	want := r.store.Revision()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -113,7 +113,7 @@ func (r *run) join(room allocator.Room, name allocator.Instance) *worker {
 	return r.joinFor("t", room, name)
 }
 
-// joinFor has an instance join that leases IDs of a tag.
+// joinFor has an instance join, which leases IDs of a tag.
 func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Instance) *worker {
 	r.t.Helper()
 	w := &worker{run: r, room: room, name: name, tag: tag, conn: r.store.Open(), log: &bytes.Buffer{}}
@@ -130,7 +130,7 @@ func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Ins
 	return w
 }
 
-// lease leases IDs to be issued.
+// lease leases IDs that can be issued later.
 func (w *worker) lease(n int64) {
 	w.run.t.Helper()
 	seg, err := w.source.Lease(bg, n)
@@ -140,7 +140,7 @@ func (w *worker) lease(n int64) {
 	}
 }
 
-// issue issues up to n IDs of those that are held.
+// issue issues up to n of the held IDs.
 func (w *worker) issue(n int64) allocator.Run {
 	run := w.held[0]
 	run.Count = min(run.Count, n)
@@ -151,8 +151,7 @@ func (w *worker) issue(n int64) allocator.Run {
 	return run
 }
 
-// answer writes down that a caller was given IDs, by a call that was sent just
-// now where sent is zero.
+// answer logs that a caller got IDs. The call was sent at sent, or just now if sent is zero.
 func (w *worker) answer(run allocator.Run, sent time.Time) {
 	w.run.t.Helper()
 	w.run.at = w.run.at.Add(time.Millisecond)

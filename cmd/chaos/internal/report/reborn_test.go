@@ -14,8 +14,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// reborn returns a history that goes on with another life, as if etcd had been
-// restored to where it was at the beginning.
+// reborn returns a history that goes on with another life, as if etcd had been restored to
+// its beginning.
 func reborn(t *testing.T, content []byte) []byte {
 	t.Helper()
 	first, _, _ := bytes.Cut(content, []byte("\n"))
@@ -27,10 +27,10 @@ func reborn(t *testing.T, content []byte) []byte {
 	return fmt.Appendf(content, "%08x %s\n", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)), text)
 }
 
-// etcd may go back only by a restore by which it forgets, and once by each.
+// etcd may go back only by a restore that makes it forget, and only once by each.
 func TestLivesNeedRestores(t *testing.T) {
 	for _, test := range []struct {
-		kind  string // of a restore before; empty for none
+		kind  string // of the restore before; empty if there was none
 		lives int
 		want  int64
 	}{{"", 1, 1}, {runlog.OneCopiedBack, 1, 1}, {"plain", 1, 0}, {"plain", 2, 1}} {

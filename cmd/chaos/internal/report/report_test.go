@@ -17,8 +17,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// A run that is well passes, and each thing that is not is found by the oracle
-// that is there for it.
+// A run without a fault passes. Each fault is found by the oracle for it.
 func TestOraclesFindPlantedFaults(t *testing.T) {
 	type run3 struct {
 		*run
@@ -55,7 +54,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "IDs that nobody leased", count: 3, want: func(r *report.Report) *report.Finding { return &r.NotLeased },
+			name: "IDs that no instance leased", count: 3, want: func(r *report.Report) *report.Finding { return &r.NotLeased },
 			fault: func(r run3) { r.a.answer(allocator.Run{First: 1_000_000, Count: 3}, time.Time{}) },
 		},
 		{
@@ -164,7 +163,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "one that was left behind by a restore that nobody can see",
+			name: "an instance that was left behind by a restore that no process can see",
 			after: func(r run3) {
 				r.restored(runlog.Event{Kind: runlog.ForceNewCluster, Target: runlog.WithoutJournal}, time.Hour)
 				r.say("a.two", r.behind())
@@ -260,7 +259,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 	}
 }
 
-// say adds a line to a process's log, or to a command's output, which is a .txt.
+// say adds a line to a process's log, or to a command's output if log ends in .txt.
 func (r *run) say(log, line string) {
 	r.t.Helper()
 	if !strings.HasSuffix(log, ".txt") {
@@ -272,8 +271,8 @@ func (r *run) say(log, line string) {
 	must(r.t, errors.Join(err, file.Close()))
 }
 
-// behind is a line of one that was left behind by the restore of an hour ago: the
-// message is the one in the room's source.
+// behind returns the line that an instance logs if the recover of an hour ago went on
+// without it. The message is the one in the room's source.
 func (r *run) behind() string {
 	r.t.Helper()
 	source, err := os.ReadFile("../../../../room/report.go")
@@ -285,8 +284,7 @@ func (r *run) behind() string {
 	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message[1], time.Now().Add(-time.Hour).Format(time.RFC3339Nano))
 }
 
-// restored adds the events of a restore some time ago, which was recovered from
-// ten seconds later.
+// restored adds the events of a restore some time ago, and of a recover ten seconds later.
 func (r *run) restored(e runlog.Event, ago time.Duration) {
 	r.t.Helper()
 	file, err := os.OpenFile(filepath.Join(r.dir, "events.jsonl"), os.O_APPEND|os.O_WRONLY, 0o600)
@@ -307,8 +305,8 @@ func (r *run) failed(kind string, ago time.Duration, n int64) {
 	must(r.t, errors.Join(json.NewEncoder(file).Encode(runlog.Failed{From: at, To: at, Kind: kind, Count: n, Who: "a/one t", Error: kind}), file.Close()))
 }
 
-// late has an answer to a call that was sent before others were answered come
-// last, with lower IDs.
+// late adds an answer with lower IDs than the answers before it. Its call was sent before
+// they came.
 func late(w *worker) {
 	run := w.held[0]
 	sent := w.run.at.Add(time.Microsecond)

@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// An ID of a strict tag that is asked for longer than hold after its layout was
-// replaced is found, and nothing else is.
+// The report finds an ID of a strict tag if its call was sent later than hold after the
+// layout was replaced. It finds no other ID.
 func TestStrictTag(t *testing.T) {
 	const hold = 5 * time.Second
 	for _, test := range []struct {
@@ -18,7 +18,7 @@ func TestStrictTag(t *testing.T) {
 		strict bool
 		hold   time.Duration
 		change bool
-		after  time.Duration // the change
+		after  time.Duration // since the change
 		want   int64
 	}{
 		{"late", true, hold, true, hold + 2*time.Second, 3},

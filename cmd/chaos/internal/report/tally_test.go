@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// What happened is counted, and a run in which too little did is weak.
+// A report counts the events of a run. A run with too few of them is weak.
 func TestTally(t *testing.T) {
 	r := newRun(t)
 	a, b := r.join("a", "one"), r.join("b", "one")
@@ -83,7 +83,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// A run in which nothing happened is weak in every way, and a longer one more so.
+// A run without any event is weak in every way, and a longer one in more.
 func TestWeak(t *testing.T) {
 	r := newRun(t)
 	r.end()
@@ -133,8 +133,8 @@ func TestWeak(t *testing.T) {
 	}
 }
 
-// What halted leasing after a restore is what saw that restore, though not all
-// members answered yet; and not march recover, which always halts by itself.
+// The restore counts as seen by the first process that halted leasing after it, even if not
+// all members answered yet. `march recover` does not count, because it always halts.
 func TestWhatHalted(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		r := newRun(t)
@@ -160,8 +160,8 @@ func TestWhatHalted(t *testing.T) {
 	}
 }
 
-// An instance that was stopped before it heard of a recover may say what it knew
-// when it goes on, and no longer once it was given IDs.
+// An instance that was stopped before it heard of a recover may report its old knowledge when
+// it goes on, but no longer once it has issued IDs.
 func TestResumedAfterRecover(t *testing.T) {
 	r := newRun(t)
 	must(t, runlog.Run{Cluster: "default", Rooms: []runlog.RunRoom{{Name: "a", Instances: []string{"one"}}}}.Write(r.dir))
@@ -178,7 +178,7 @@ func TestResumedAfterRecover(t *testing.T) {
 	add(runlog.Event{What: runlog.Issuing, Fault: -1, Target: "one"}, time.Minute+time.Second)
 	a := r.join("a", "one")
 	r.end(a)
-	r.failed("went_back", time.Hour-time.Minute-time.Second/2, 2) // on its way back
+	r.failed("went_back", time.Hour-time.Minute-time.Second/2, 2) // while it comes back
 	r.failed("went_back", time.Hour-2*time.Minute, 3)
 	got, err := report.Check(bg, r.dir)
 	must(t, err)

@@ -40,7 +40,7 @@ func write(t *testing.T) (path string) {
 	return filepath.Join(dir, runlog.Dir, "load-1.rec")
 }
 
-// read reads all records, and returns what ended them.
+// read reads all records, and returns the error that ended them.
 func read(t *testing.T, path string) (got []runlog.Issued, err error) {
 	t.Helper()
 	r, err := runlog.Open(path)
@@ -67,8 +67,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// A file that ends anywhere is read up to its last whole record; one with a
-// wrong byte is found out.
+// A file that ends anywhere is read up to its last whole record. A wrong byte is an error.
 func TestTornAndWrong(t *testing.T) {
 	path := write(t)
 	whole, err := os.ReadFile(path)

@@ -16,8 +16,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// A Kind is what March says, at a room or in its client; not what a code of
-// gRPC's own means.
+// A Kind comes from March, at a room or in its client. A code of gRPC's own has none.
 func TestKinds(t *testing.T) {
 	over := func(err error) error { return api.FromStatus(api.ToStatus(err)) } // the wire
 	for _, test := range []struct {
@@ -43,7 +42,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// An answer has as many IDs as were asked for, in however many runs.
+// An answer has as many IDs as were asked for, in any number of runs.
 func TestShort(t *testing.T) {
 	runs := []allocator.Run{{First: 5, Count: 3}, {First: 100, Count: 4}}
 	if err := short("a/client t", 7, runs); err != nil {
@@ -56,7 +55,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// Calls that failed are counted, and written down by their kind.
+// Failed calls are counted, and logged by their kind.
 func TestFailedIsWrittenDown(t *testing.T) {
 	dir := t.TempDir()
 	var err error

@@ -21,13 +21,13 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// counter counts what is written through a store.
+// counter counts the writes through a store.
 type counter struct {
 	store.Store
 	counted *counted
 }
 
-// counted is what all stores of a cluster count.
+// counted are the counts of all stores of a cluster.
 type counted struct {
 	sync.Mutex
 	began  time.Time
@@ -44,8 +44,8 @@ func (c *counter) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	return c.Store.Txn(ctx, txn)
 }
 
-// silent is a listener to which no caller comes. serving is closed when it is first
-// listened to: then the room's methods may be called.
+// silent is a listener without callers. serving is closed by the first Accept: from then on
+// the room's methods may be called.
 type silent struct {
 	closed, serving chan struct{}
 	close, serve    sync.Once
@@ -67,7 +67,7 @@ func (s *silent) Close() error {
 // Addr implements net.Listener.
 func (s *silent) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
 
-// cluster is a cluster that is simulated.
+// cluster is a simulated cluster.
 type cluster struct {
 	t       *testing.T
 	spec    Spec
@@ -76,7 +76,7 @@ type cluster struct {
 	admin   *ledger.Ledger
 	rooms   []allocator.Room
 
-	mu struct { // run writes what issued reads
+	mu struct { // run writes it, issued reads it
 		sync.Mutex
 		servers []*room.Server
 	}
@@ -105,7 +105,7 @@ func newCluster(t *testing.T, spec Spec) *cluster {
 	return c
 }
 
-// ledger returns a ledger of a process's own.
+// ledger returns a ledger for one process.
 func (c *cluster) ledger() *ledger.Ledger {
 	l, err := ledger.New(&counter{c.mem.Open(), c.counted}, ledger.DefaultConfig())
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *cluster) ledger() *ledger.Ledger {
 	return l
 }
 
-// layout is the one in which the first room has given so many residues to the second.
+// layout returns the layout in which the first room has given moved residues to the second.
 func (c *cluster) layout(moved int64) allocator.Layout {
 	const width = 100
 	l, err := allocator.EqualLayout(int64(width*len(c.rooms)), c.rooms)
@@ -126,11 +126,11 @@ func (c *cluster) layout(moved int64) allocator.Layout {
 	return l
 }
 
-// starting is the time in which instances start. Then callers begin.
+// starting is the time in which instances start. After it callers begin.
 const starting = time.Minute
 
-// spread returns the k-th of n moments in a time, all equally far apart, in an order in
-// which neighbours are far apart.
+// spread returns the k-th of n evenly spaced moments, in an order in which neighbours are far
+// apart.
 func spread(within time.Duration, k, n int) time.Duration {
 	const prime = 7_368_787
 	return within * time.Duration(k*prime%n) / time.Duration(n)
@@ -182,7 +182,7 @@ func (c *cluster) run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// sleep reports whether so much time passed before ctx ended.
+// sleep sleeps for d, and reports whether d passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -192,14 +192,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// caller asks for a tag from some time after the beginning on.
+// caller asks for a tag, beginning some time after the start.
 type caller struct {
 	tag    string
 	begins time.Duration
 }
 
-// slots are the moments in which callers call: one in each of these parts of the time
-// between two calls.
+// slots is the number of equal parts of the time between two calls. Callers call at one moment
+// in each part.
 const slots = 4
 
 // call makes the calls of all callers of an instance in a slot until ctx ends.
@@ -255,7 +255,7 @@ func (c *cluster) move(ctx context.Context) (version int64, err error) {
 	return made.Layout.Version, err
 }
 
-// served fails where an instance does not report the layout of a version.
+// served returns an error if an instance does not report the layout of a version.
 func (c *cluster) served(ctx context.Context, version int64) error {
 	all, _, err := c.admin.Instances(ctx, "")
 	if err == nil && len(all) != c.spec.Instances {
