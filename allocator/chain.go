@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 )
 
 // ChainConfig says whose IDs a chain issues and where they come from.
@@ -29,19 +30,19 @@ type Chain struct {
 	// gate is nil for none; gated is the head where there is one.
 	gate  Gate
 	gated atomic.Pointer[link]
-	_     [64 - 24]byte // the head is read by every call: nothing that changes more often is in its cache line
+	// The head is read by every call: nothing that changes more often is in its cache
+	// line, which these fill up.
+	tag      Tag
+	source   Source
+	refiller *Refiller
 
-	tag       Tag
-	source    Source
-	refiller  *Refiller
-	unordered bool
-	place     place // guarded by refiller.mu, see there
-
-	background bool // an entry in the refiller's background queue is this chain's; guarded by refiller.mu
+	unordered  bool
+	place      place // guarded by refiller.mu, see there
+	background bool  // an entry in the refiller's background queue is this chain's; guarded by refiller.mu
 
 	mu struct {
 		sync.Mutex
-		settings Settings
+		settings unique.Handle[Settings] // one copy for all chains that have the same
 		pace     pace
 
 		tail     []Segment // what follows the head, in the order of leasing
@@ -91,7 +92,7 @@ func NewChain(cfg ChainConfig) (*Chain, error) {
 	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller, gate: cfg.Gate, unordered: cfg.Unordered}
 	c.head.Store(spentLink())
 	c.setFront(spentLink())
-	c.mu.settings = cfg.Settings
+	c.mu.settings = unique.Make(cfg.Settings)
 	c.mu.last = -1
 	now := c.refiller.instant(c.now())
 	c.mu.pace.sampled, c.mu.used = now, now
@@ -273,7 +274,7 @@ func (c *Chain) promote(now time.Time) {
 		c.shorten(rest)
 		c.setFront(next)
 	}
-	c.mu.pace.observe(c.mu.settings, c.refiller.instant(now), c.issued())
+	c.mu.pace.observe(c.settings(), c.refiller.instant(now), c.issued())
 	c.requestIfNeeded(now)
 }
 
@@ -295,7 +296,7 @@ func (c *Chain) setFront(l *link) {
 }
 
 func (c *Chain) piece(now time.Time) int64 {
-	return max(c.mu.pace.target(c.mu.settings, now)/linkParts, 1)
+	return max(c.mu.pace.target(c.settings(), now)/linkParts, 1)
 }
 
 // issued returns how many IDs were taken so far. The caller holds the lock.
@@ -364,8 +365,11 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 func (c *Chain) starve(now time.Time) {
 	if c.mu.refills > 0 && !c.mu.starved {
 		c.mu.starved = true
-		c.mu.pace.starve(c.mu.settings, now)
+		c.mu.pace.starve(c.settings(), now)
 	}
 }
+
+// settings returns the settings. The caller holds the lock.
+func (c *Chain) settings() Settings { return c.mu.settings.Value() }
 
 func (c *Chain) now() time.Time { return c.refiller.cfg.Now() }

@@ -44,6 +44,7 @@ func (l Link) At(k int64) int64 { return l.l.id(l.l.start() + uint64(k)) }
 const (
 	LinkSize      = unsafe.Sizeof(link{})
 	ChainSize     = unsafe.Sizeof(Chain{})
+	LockOffset    = unsafe.Offsetof(Chain{}.mu)
 	CounterOffset = unsafe.Offsetof(link{}.counter)
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"time"
+	"unique"
 )
 
 // Status is what a chain looks like at one moment.
@@ -30,7 +31,7 @@ func (c *Chain) Status() Status {
 	now := c.now()
 	s := Status{
 		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped, Last: c.mu.last,
-		Target: c.mu.pace.target(c.mu.settings, now), Peak: c.mu.pace.peak,
+		Target: c.mu.pace.target(c.settings(), now), Peak: c.mu.pace.peak,
 		Refills: c.mu.refills, Waits: c.mu.waits, Version: c.version(),
 		Used: now.Add(-c.since(now)), Failure: c.mu.rare.failed(),
 	}
@@ -98,8 +99,8 @@ func (c *Chain) Update(s Settings) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s != c.mu.settings {
-		c.mu.settings = s
+	if settings := unique.Make(s); settings != c.mu.settings {
+		c.mu.settings = settings
 		c.requestIfNeeded(c.now())
 	}
 	return nil
@@ -251,7 +252,7 @@ func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 func (c *Chain) Cold(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.mu.settings; s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
+	if s := c.settings(); s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
 		return false
 	}
 	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0

@@ -12,7 +12,7 @@ func (c *Chain) need(now time.Time) int64 {
 	if c.mu.closed {
 		return 0
 	}
-	target := c.mu.pace.target(c.mu.settings, now)
+	target := c.mu.pace.target(c.settings(), now)
 	held := c.held()
 	least := target
 	switch {
@@ -27,7 +27,7 @@ func (c *Chain) need(now time.Time) int64 {
 	if held >= target && held >= c.mu.wanted {
 		return 0
 	}
-	return min(max(least, c.mu.wanted-held), c.mu.settings.MaxStep)
+	return min(max(least, c.mu.wanted-held), c.settings().MaxStep)
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
@@ -124,7 +124,7 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 	}
 	c.drop(c.outdated)
 	c.replaced(seg)
-	c.mu.pace.refilled(c.mu.settings, now, c.refiller.instant(now), c.issued(), c.mu.starved)
+	c.mu.pace.refilled(c.settings(), now, c.refiller.instant(now), c.issued(), c.mu.starved)
 	c.mu.refills++
 	c.mu.starved, c.mu.stale = false, false
 	c.mu.last = leased.Last()
