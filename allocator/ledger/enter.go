@@ -93,9 +93,8 @@ func (i *Instance) entered(s *state) {
 	if !slices.Contains(m.epochs, s.epoch) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)
 	}
-	for tag, own := range m.marks {
+	for _, own := range m.marks {
 		own.revision = 0
-		m.marks[tag] = own
 	}
 }
 
@@ -220,7 +219,7 @@ func (i *Instance) compare(ctx context.Context, s *state, tags []allocator.Tag) 
 func (i *Instance) compareTag(ctx context.Context, s *state, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
 	l := i.ledger
 	l.mu.Lock()
-	own, epochs := i.memory.marks[tag], i.memory.epochs
+	own, epochs := i.memory.mark(tag), i.memory.epochs
 	l.mu.Unlock()
 	var step int64
 	var none record.Mark
@@ -275,7 +274,7 @@ func (i *Instance) compareTag(ctx context.Context, s *state, tag allocator.Tag, 
 	l.mu.Lock()
 	i.memory.sequence++
 	// The end of its leases stays: a later recover may go on without this instance again.
-	i.memory.marks[tag] = ownMark{next: next, revision: revision, leased: own.leased, version: own.version, sequence: i.memory.sequence}
+	i.memory.setMark(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version, sequence: i.memory.sequence})
 	l.mu.Unlock()
 	if began >= 0 && i.alarm != nil {
 		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})

@@ -64,7 +64,7 @@ const maxSeen = 1000
 // what is leased is accepted and remembered in one step, so that Report misses
 // nothing.
 type instanceMemory struct {
-	marks        map[allocator.Tag]ownMark
+	marks        map[allocator.Tag]*ownMark
 	sequence     int64          // grows with each change of marks
 	seen         []SeenInstance // the oldest first
 	seenUnder    string         // the last epoch that seen is of
@@ -91,16 +91,36 @@ type ownMark struct {
 	sequence int64 // when next changed last, as instanceMemory counts
 }
 
+// mark returns what is remembered of a tag's mark, the zero value where nothing is.
+// The caller holds the lock.
+func (m *instanceMemory) mark(tag allocator.Tag) ownMark {
+	if own := m.marks[tag]; own != nil {
+		return *own
+	}
+	return ownMark{}
+}
+
+// setMark remembers a tag's mark. The map has pointers, as more than half of a map's
+// slots may be empty. The caller holds the lock.
+func (m *instanceMemory) setMark(tag allocator.Tag, own ownMark) {
+	if old := m.marks[tag]; old != nil {
+		*old = own
+		return
+	}
+	made := own // so that own stays on the stack
+	m.marks[tag] = &made
+}
+
 // sends notes that a lease up to next is sent: it may be done, whether its answer
 // comes or not. Were only what is accepted remembered, the margin of a recover would
 // be added to a mark that the store has long passed.
 func (i *Instance) sends(tag allocator.Tag, next int64) {
 	i.ledger.mu.Lock()
 	defer i.ledger.mu.Unlock()
-	own := i.memory.marks[tag]
+	own := i.memory.mark(tag)
 	i.memory.sequence++
 	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
-	i.memory.marks[tag] = own
+	i.memory.setMark(tag, own)
 }
 
 // accept decides whether the segment that a transaction leased is ours. It is not ours if
@@ -125,7 +145,7 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 		t.checked = check{}
 		return false, nil
 	}
-	own := i.memory.marks[tag]
+	own := i.memory.mark(tag)
 	// Of two sources of a tag, the answer to one may overtake the answer to the other.
 	if answer.Revision > own.revision {
 		own.next, own.revision = next, answer.Revision
@@ -136,7 +156,7 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 	i.memory.sequence++
 	i.memory.leased, i.memory.leases, i.memory.looks = true, failures{}, failures{}
 	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
-	i.memory.marks[tag] = own
+	i.memory.setMark(tag, own)
 	return true, nil
 }
 
@@ -148,7 +168,7 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
-	own := i.memory.marks[tag]
+	own := i.memory.mark(tag)
 	remembered := own.next > 0
 	switch {
 	case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq:
@@ -166,7 +186,7 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 		own.sequence = i.memory.sequence
 	}
 	own.next, own.revision = next, max(revision, own.revision)
-	i.memory.marks[tag] = own
+	i.memory.setMark(tag, own)
 	return true
 }
 

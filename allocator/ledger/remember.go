@@ -52,7 +52,7 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 	t.total = max(t.total, m.MarginTotal)
 	for name, mark := range s.Marks {
 		// All that an earlier process leased counts as leased by this one.
-		i.memory.marks[allocator.Tag(name)] = ownMark{next: mark.Next, leased: mark.Next, version: mark.Version}
+		i.memory.setMark(allocator.Tag(name), ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
 	}
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
@@ -221,7 +221,7 @@ func (i *Instance) noteSeen(all []SeenInstance, under string) {
 
 // begin writes down that this process writes the journal from now on.
 func (i *Instance) begin(ctx context.Context, dir string) error {
-	i.memory.marks = make(map[allocator.Tag]ownMark)
+	i.memory.marks = make(map[allocator.Tag]*ownMark)
 	i.memory.incarnations = []string{i.incarnation}
 	if dir == "" {
 		i.startUnconfirmed()
