@@ -51,7 +51,7 @@ func Reach(m record.Mark, total, largestStep int64, r record.Layout) int64 {
 // base total are known.
 func FloorOf(room allocator.Room, total, start, skip, largestStep, baseTotal int64, r record.Layout,
 	marks map[allocator.Room]record.Mark) (least, most, jump int64, alone bool) {
-	t := terms{start: start, skips: map[allocator.Room]int64{room: skip}, largestStep: largestStep, baseTotal: baseTotal}
+	t := terms{numbers{start: start, largestStep: largestStep, baseTotal: baseTotal}, map[allocator.Room]int64{room: skip}}
 	f := (&state{total: total, layout: r}).newFloor(room, t, marks)
 	return f.least, f.most, f.jump, f.alone
 }

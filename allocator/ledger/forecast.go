@@ -107,9 +107,9 @@ func (s *state) goesOn(t record.Tag, room allocator.Room, marks map[allocator.Ro
 	terms := termsOf(t)
 	floor := s.newFloor(room, terms, marks)
 	source := &tagSource{
-		instance: &Instance{room: room}, name: t.Name, terms: terms,
-		mark: marks[room], floor: &floor,
+		instance: &Instance{room: room}, name: t.Name, mark: marks[room], floor: &floor,
 	}
+	source.follow(terms)
 	base, err := source.base(s)
 	return max(base, source.mark.Next, terms.start, terms.skips[room]), err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unique"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -23,7 +24,8 @@ type tagSource struct {
 
 	known       bool  // what follows is as last read or written
 	tagRevision int64 // of the tag's key
-	terms       terms
+	numbers     unique.Handle[numbers]
+	skips       map[allocator.Room]int64 // see terms
 	mark        record.Mark
 	revision    int64  // of the mark's key; 0: there is none yet
 	raw         string // the mark's value, where it is not what encode makes of it
@@ -33,19 +35,32 @@ type tagSource struct {
 
 // terms are the settings of a tag that leases follow.
 type terms struct {
+	numbers
+	skips map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
+}
+
+// numbers are the terms but the skips. Most tags have the same, so all sources that
+// have the same share one copy.
+type numbers struct {
 	start, limit           int64
-	skips                  map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
 	maxJump, maxSkew       int64
 	largestStep, baseTotal int64 // see Tag
 }
 
 func termsOf(t record.Tag) terms {
 	return terms{
-		start: t.Settings.Start, limit: t.Settings.Limit, skips: t.Settings.Skips,
-		maxJump: t.Settings.MaxJump, maxSkew: t.Settings.MaxSkew,
-		largestStep: t.LargestStep, baseTotal: t.BaseTotal,
+		numbers: numbers{
+			start: t.Settings.Start, limit: t.Settings.Limit, maxJump: t.Settings.MaxJump, maxSkew: t.Settings.MaxSkew,
+			largestStep: t.LargestStep, baseTotal: t.BaseTotal,
+		},
+		skips: t.Settings.Skips,
 	}
 }
+
+// terms returns what follow was given last.
+func (s *tagSource) terms() terms { return terms{s.numbers.Value(), s.skips} }
+
+func (s *tagSource) follow(t terms) { s.numbers, s.skips = unique.Make(t.numbers), t.skips }
 
 // Source reads a tag and returns the source of its segments for this instance.
 // Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
@@ -115,7 +130,7 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 	stamp := state.stamp()
 	// Where the tag bounds the skew, the other rooms' marks are needed each time.
 	below := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
-	if !s.known || s.terms.maxSkew > 0 || below {
+	if !s.known || s.terms().maxSkew > 0 || below {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
@@ -123,7 +138,7 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 	base, err := s.base(state)
 	if err == nil {
 		// No lease spans more than the largest step does: see state.reach.
-		seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, s.terms.largestStep), s.terms.limit)
+		seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, s.terms().largestStep), s.terms().limit)
 	}
 	if err != nil {
 		// So it is by what is remembered. It is said only if that still holds.
@@ -175,7 +190,7 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 			}
 		}
 	}
-	floor := state.newFloor(s.instance.room, s.terms, marks)
+	floor := state.newFloor(s.instance.room, s.terms(), marks)
 	s.floor = &floor
 	s.known = true
 	return settings, nil
@@ -184,8 +199,8 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 // base returns the least ID that may be leased under state. Its error is
 // raise's.
 func (s *tagSource) base(state *state) (int64, error) {
-	base := max(s.mark.Next, s.terms.start, s.terms.skips[s.instance.room])
-	skew := s.terms.maxSkew
+	base := max(s.mark.Next, s.terms().start, s.terms().skips[s.instance.room])
+	skew := s.terms().maxSkew
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
 		return base, nil // and Layout.Segment says so
@@ -201,7 +216,7 @@ func (s *tagSource) base(state *state) (int64, error) {
 // Its error is Refused where that is due to a single room, with leases more than
 // max_jump above those of all others.
 func (s *tagSource) raise(base, to int64) (int64, error) {
-	if allowed, f := s.terms.maxJump, s.floor; to > base && f.jump > allowed && !f.alone {
+	if allowed, f := s.terms().maxJump, s.floor; to > base && f.jump > allowed && !f.alone {
 		return 0, allocator.Errorf(allocator.Refused,
 			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if that is no mistake, agree with `march tag update %s --max-jump %d`",
 			s.name, f.most, f.jump, allowed, s.name, f.jump)
@@ -224,7 +239,7 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 		i.changed(TagChange{Name: s.name, Settings: &t.Settings})
 	}
 	s.tagRevision = tag[0].ModRevision
-	s.terms = termsOf(t)
+	s.follow(termsOf(t))
 	s.mark, s.revision, s.raw = record.Mark{}, 0, ""
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
