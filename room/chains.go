@@ -273,8 +273,8 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 		return nil, err
 	}
 	chain := &tagChain{}
-	chain.space.Store(&space{settings.Start, settings.Limit})
-	watched := &meteredSource{Source: source, server: s, tag: tag, growth: &chain.growth}
+	chain.setSpace(space{settings.Start, settings.Limit})
+	watched := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: watched, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
@@ -304,7 +304,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		}
 		chain.Skip(change.Settings.Skips[s.cfg.Room])
 		chain.Limit(change.Settings.Limit)
-		chain.space.Store(&space{change.Settings.Start, change.Settings.Limit})
+		chain.setSpace(space{change.Settings.Start, change.Settings.Limit})
 		s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
 	case change.Settings.Chain.Prescale > 0 && time.Now().Before(change.Settings.Chain.PrescaleUntil):
 		select {

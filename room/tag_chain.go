@@ -2,7 +2,6 @@ package room
 
 import (
 	"context"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,12 +10,14 @@ import (
 	"github.com/march-id/march/internal/crash"
 )
 
-// counted is a chain of a tag, and what is counted and known beside it.
+// tagChain is a chain of a tag, and what is counted and known beside it. A room may
+// have a million, so it is 128 bytes, and has no objects of its own but the chain and
+// its source.
 type tagChain struct {
 	*allocator.Chain
 	asked  atomic.Int64 // requests for IDs of it, whatever became of them
-	space  atomic.Pointer[space]
 	growth growth
+	space  space                  // guarded by growth
 	final  atomic.Pointer[totals] // its last, set when it is removed
 	seen   totals                 // as the tour saw it last; guarded by tour
 	shown  int64                  // the number of the first scrape that may show it, 0 for none yet; guarded by tour
@@ -24,6 +25,20 @@ type tagChain struct {
 
 // space is the IDs that a tag has.
 type space struct{ start, limit int64 }
+
+// setSpace notes which IDs the tag has, before anything else is asked of c and when
+// that changed.
+func (c *tagChain) setSpace(s space) {
+	c.growth.Lock()
+	defer c.growth.Unlock()
+	c.space = s
+}
+
+func (c *tagChain) getSpace() space {
+	c.growth.Lock()
+	defer c.growth.Unlock()
+	return c.space
+}
 
 // totals are what only grows: of one chain, or of many together.
 type totals struct{ asked, issued, dropped, refills, waits int64 }
@@ -48,20 +63,14 @@ func (c *tagChain) totals(s allocator.Status) totals {
 // used returns how much of the tag's IDs lies below the mark as this instance
 // saw it last, 0 to 1.
 func (c *tagChain) used(s allocator.Status) float64 {
-	all := c.space.Load()
-	if all == nil {
-		return 0
-	}
+	all := c.getSpace()
 	return allocator.Used(all.start, all.limit, s.Last+1)
 }
 
 // lasts returns after how many seconds the mark reaches the tag's limit, should
 // it go on as lately; infinity where that is not in sight.
 func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
-	all := c.space.Load()
-	if all == nil {
-		return math.Inf(1)
-	}
+	all := c.getSpace()
 	return float64(max(all.limit-s.Last-1, 0)) / c.growth.rate(now, s.Last)
 }
 
@@ -106,23 +115,22 @@ func (g *growth) rate(now time.Time, last int64) float64 {
 	return float64(max(last-g.from.last, 0)) / float64(since)
 }
 
-// refills is the source of a chain: the ledger's, with what is told of each
+// meteredSource is the source of a chain: the ledger's, with what is told of each
 // lease.
 type meteredSource struct {
 	allocator.Source
 	server *Server
-	tag    allocator.Tag
-	growth *growth
+	chain  *tagChain
 }
 
 // Lease implements allocator.Source.
 func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
-	ctx, end := r.server.span(ctx, "room.refill", r.tag)
+	ctx, end := r.server.span(ctx, "room.refill", r.chain.Tag())
 	seg, err := r.Source.Lease(ctx, n)
 	end(err)
 	if err == nil {
 		crash.Here(crash.BeforeUse)
-		r.growth.note(time.Now(), seg.Last())
+		r.chain.growth.note(time.Now(), seg.Last())
 	}
 	if r.server.metrics != nil {
 		r.server.metrics.refilled(err)
