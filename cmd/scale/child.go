@@ -45,9 +45,14 @@ const (
 	badCaller  = "127.0.1."
 )
 
+// quiet is for how long nothing is leased once all tags are idle. A chain leases a
+// second segment when the room looks after it next, which it does each 10 s or a little
+// later. A collection beside such leases counts as in use what they leave behind.
+const quiet = 25 * time.Second
+
 // startRoom starts a room in a process of its own. It answers the commands that it
-// reads: load makes and uses its tags, memory tells of its heap, times tells of the
-// times of calls.
+// reads: load makes and uses its tags, memory waits until they are idle and tells of its
+// heap, times tells of the times of calls.
 func startRoom(ctx context.Context, tags int) (*process, error) {
 	return startChild(ctx, "child-room", strconv.Itoa(tags))
 }
@@ -113,7 +118,8 @@ func childRoom(args []string) error {
 				r.Error = err.Error()
 			}
 		case "memory":
-			debug.FreeOSMemory()
+			store.settle(quiet)
+			debug.FreeOSMemory() // collects first
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			r.Heap = m.HeapAlloc + m.StackInuse

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -25,6 +26,8 @@ type flatStore struct {
 	keys  map[string]store.KV
 	slots []byte
 	marks []mark
+
+	leased time.Time // when a mark was written last, the zero time before any
 }
 
 // mark is what a slot holds.
@@ -84,8 +87,22 @@ func (s *flatStore) put(key string, value []byte) {
 	case slot >= 0 && !own && len(value) <= slotSize:
 		copy(s.slots[slot*slotSize:], value)
 		s.marks[slot] = mark{int32(len(value)), s.rev}
+		s.leased = time.Now()
 	default:
 		s.keys[key] = store.KV{Key: key, Value: slices.Clone(value), ModRevision: s.rev}
+	}
+}
+
+// settle waits until no mark was written for as long as given.
+func (s *flatStore) settle(quiet time.Duration) {
+	for {
+		s.mu.Lock()
+		left := quiet - time.Since(s.leased)
+		s.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		time.Sleep(left)
 	}
 }
 
