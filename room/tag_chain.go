@@ -71,7 +71,11 @@ func (c *tagChain) used(s allocator.Status) float64 {
 // it go on as lately; infinity where that is not in sight.
 func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
 	all := c.getSpace()
-	return float64(max(all.limit-s.Last-1, 0)) / c.growth.rate(now, s.Last)
+	left := all.limit - s.Last - 1
+	if left <= 0 {
+		return 0 // whatever the rate: 0/0 is no number
+	}
+	return float64(left) / c.growth.rate(now, s.Last)
 }
 
 // growth measures how fast a tag's mark rises: over all instances of the room,
