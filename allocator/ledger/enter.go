@@ -306,7 +306,7 @@ func covers(m record.Mark, s *state, own ownMark, step int64, epochs []string) (
 		}
 		return m.Began >= own.leased, began
 	}
-	return s.reach(m, step) >= own.leased, began
+	return s.layout.Reach(m, s.total, step) >= own.leased, began
 }
 
 // haltOrphaned halts leasing where this instance may not raise the marks of other

@@ -41,17 +41,3 @@ func (i *Instance) Beat(ctx context.Context) error { return i.send(ctx) }
 func (l *Ledger) Keep(layouts, migrations, audits int64) {
 	l.bounds = bounds{layouts, migrations, audits}
 }
-
-// Reach is state.reach under an epoch of a margin total.
-func Reach(m record.Mark, total, largestStep int64, r record.Layout) int64 {
-	return (&state{total: total, layout: r}).reach(m, largestStep)
-}
-
-// FloorOf is state.newFloor, for a tag of which only start, skip, largest step and
-// base total are known.
-func FloorOf(room allocator.Room, total, start, skip, largestStep, baseTotal int64, r record.Layout,
-	marks map[allocator.Room]record.Mark) (least, most, jump int64, alone bool) {
-	t := terms{numbers{start: start, largestStep: largestStep, baseTotal: baseTotal}, map[allocator.Room]int64{room: skip}}
-	f := (&state{total: total, layout: r}).newFloor(room, t, marks)
-	return f.least, f.most, f.jump, f.alone
-}

@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -46,7 +45,7 @@ func TestReachAgainstASlowOne(t *testing.T) {
 		total := rapid.OneOf(rapid.Int64Range(0, 20), ids()).Draw(t, "total")
 		m := record.Mark{Next: ids().Draw(t, "next")}
 		m.Total = rapid.OneOf(rapid.Just(total), rapid.Int64Range(0, 20), ids()).Draw(t, "mark's total")
-		got := ledger.Reach(m, total, step, record.Layout{NarrowestRange: narrowest, LargestBoundary: boundary})
+		got := (&record.Layout{NarrowestRange: narrowest, LargestBoundary: boundary}).Reach(m, total, step)
 		if want := slowReach(m, total, step, narrowest, boundary); got != want {
 			t.Fatalf("reach %d, want %d", got, want)
 		}
@@ -72,7 +71,7 @@ func TestReachCoversALease(t *testing.T) {
 			}
 			end = seg.Last() + 1
 		}
-		if got := ledger.Reach(m, steps, step, stored); got < end {
+		if got := stored.Reach(m, steps, step); got < end {
 			t.Fatalf("%d steps from %d on end at %d, the floor is %d", steps, m.Next, end, got)
 		}
 	})
@@ -143,11 +142,12 @@ func TestFloorAgainstASlowOne(t *testing.T) {
 			}
 		}
 		room := rapid.SampledFrom(rooms[:3]).Draw(t, "room")
-		least, most, jump, alone := ledger.FloorOf(room, total, start, skip, step, base, stored, marks)
-		wantLeast, wantMost, wantJump, wantAlone := slowFloor(room, total, start, skip, step, base, stored, marks)
-		if least != wantLeast || most != wantMost || jump != wantJump || alone != wantAlone {
-			t.Fatalf("floor %d, most %d, jump %d, alone %v; want %d, %d, %d, %v",
-				least, most, jump, alone, wantLeast, wantMost, wantJump, wantAlone)
+		terms := record.Terms{Numbers: record.Numbers{Start: start, LargestStep: step, BaseTotal: base}, Skips: map[allocator.Room]int64{room: skip}}
+		got := stored.Floor(room, total, terms, marks)
+		var want record.Floor
+		want.Least, want.Most, want.Jump, want.Alone = slowFloor(room, total, start, skip, step, base, stored, marks)
+		if got != want {
+			t.Fatalf("floor %+v, want %+v", got, want)
 		}
 	})
 }

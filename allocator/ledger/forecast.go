@@ -58,11 +58,11 @@ func (l *Ledger) Forecaster(from record.Layout, layouts ...allocator.Layout) *Fo
 func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
 	last := f.moves[len(f.moves)-1]
 	w := walk{limit: t.Settings.Limit, rooms: make(map[allocator.Room]walker)}
-	floor := last.newFloor("", termsOf(t), marks).least
+	floor := last.layout.Floor("", last.total, t.Terms(), marks).Least
 	for _, move := range f.moves {
 		for room := range move.layout.Layout.Ranges {
-			terms := termsOf(t)
-			least := max(marks[room].Next, terms.start, terms.skips[room])
+			terms := t.Terms()
+			least := max(marks[room].Next, terms.Start, terms.Skips[room])
 			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
 		}
 	}
@@ -90,7 +90,7 @@ func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, ro
 	r.Next, _ = f.now.goesOn(t, room, marks)
 	_, r.Refused = last.goesOn(t, room, marks)
 	if _, serves := f.now.layout.Layout.Ranges[room]; !serves {
-		r.Next = max(r.Next, f.now.newFloor(room, termsOf(t), marks).least)
+		r.Next = max(r.Next, f.now.layout.Floor(room, f.now.total, t.Terms(), marks).Least)
 	}
 	end := limit
 	if seg, err := is.Segment(room, base, 1, limit); err == nil {
@@ -104,14 +104,14 @@ func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, ro
 // goesOn returns the base of a room's next lease under s, as a tagSource finds it that
 // has just read all marks. With an error it is the least that the base can be.
 func (s *state) goesOn(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
-	terms := termsOf(t)
-	floor := s.newFloor(room, terms, marks)
+	terms := t.Terms()
 	source := &tagSource{
-		instance: &Instance{room: room}, name: t.Name, mark: marks[room], floor: &floor,
+		instance: &Instance{room: room}, name: t.Name,
+		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.total, terms, marks)},
 	}
 	source.follow(terms)
 	base, err := source.base(s)
-	return max(base, source.mark.Next, terms.start, terms.skips[room]), err
+	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
 // exactRooms is up to how many rooms every order is tried. With more of them the

@@ -24,8 +24,8 @@ type tagSource struct {
 
 	known       bool  // what follows is as last read or written
 	tagRevision int64 // of the tag's key
-	numbers     unique.Handle[numbers]
-	skips       map[allocator.Room]int64 // see terms
+	numbers     unique.Handle[record.Numbers]
+	skips       map[allocator.Room]int64 // see record.Terms
 	mark        record.Mark
 	revision    int64  // of the mark's key; 0: there is none yet
 	raw         string // the mark's value, where it is not what encode makes of it
@@ -33,34 +33,17 @@ type tagSource struct {
 	floor *floor // of all rooms' marks, as they were read last; nil once a lease passed by it
 }
 
-// terms are the settings of a tag that leases follow.
-type terms struct {
-	numbers
-	skips map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
-}
-
-// numbers are the terms but the skips. Most tags have the same, so all sources that
-// have the same share one copy.
-type numbers struct {
-	start, limit           int64
-	maxJump, maxSkew       int64
-	largestStep, baseTotal int64 // see Tag
-}
-
-func termsOf(t record.Tag) terms {
-	return terms{
-		numbers: numbers{
-			start: t.Settings.Start, limit: t.Settings.Limit, maxJump: t.Settings.MaxJump, maxSkew: t.Settings.MaxSkew,
-			largestStep: t.LargestStep, baseTotal: t.BaseTotal,
-		},
-		skips: t.Settings.Skips,
-	}
+// floor is a record.Floor with the stamp of the layout and epoch under which the marks
+// were read.
+type floor struct {
+	record.Floor
+	stamp record.Stamp
 }
 
 // terms returns what follow was given last.
-func (s *tagSource) terms() terms { return terms{s.numbers.Value(), s.skips} }
+func (s *tagSource) terms() record.Terms { return record.Terms{Numbers: s.numbers.Value(), Skips: s.skips} }
 
-func (s *tagSource) follow(t terms) { s.numbers, s.skips = unique.Make(t.numbers), t.skips }
+func (s *tagSource) follow(t record.Terms) { s.numbers, s.skips = unique.Make(t.Numbers), t.Skips }
 
 // Source reads a tag and returns the source of its segments for this instance.
 // Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
@@ -130,15 +113,15 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 	stamp := state.stamp()
 	// Where the tag bounds the skew, the other rooms' marks are needed each time.
 	below := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
-	if !s.known || s.terms().maxSkew > 0 || below {
+	if !s.known || s.terms().MaxSkew > 0 || below {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
 	}
 	base, err := s.base(state)
 	if err == nil {
-		// No lease spans more than the largest step does: see state.reach.
-		seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, s.terms().largestStep), s.terms().limit)
+		// No lease spans more than the largest step does: see record.Layout.Reach.
+		seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, s.terms().LargestStep), s.terms().Limit)
 	}
 	if err != nil {
 		// So it is by what is remembered. It is said only if that still holds.
@@ -190,8 +173,7 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 			}
 		}
 	}
-	floor := state.newFloor(s.instance.room, s.terms(), marks)
-	s.floor = &floor
+	s.floor = &floor{state.layout.Floor(s.instance.room, state.total, s.terms(), marks), state.stamp()}
 	s.known = true
 	return settings, nil
 }
@@ -199,15 +181,15 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 // base returns the least ID that may be leased under state. Its error is
 // raise's.
 func (s *tagSource) base(state *state) (int64, error) {
-	base := max(s.mark.Next, s.terms().start, s.terms().skips[s.instance.room])
-	skew := s.terms().maxSkew
+	base := max(s.mark.Next, s.terms().Start, s.terms().Skips[s.instance.room])
+	skew := s.terms().MaxSkew
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
 		return base, nil // and Layout.Segment says so
 	case s.mark.Stamp != state.stamp():
-		return s.raise(base, s.floor.least)
+		return s.raise(base, s.floor.Least)
 	case skew > 0:
-		return s.raise(base, s.floor.most-skew)
+		return s.raise(base, s.floor.Most-skew)
 	}
 	return base, nil
 }
@@ -216,10 +198,10 @@ func (s *tagSource) base(state *state) (int64, error) {
 // Its error is Refused where that is due to a single room, with leases more than
 // max_jump above those of all others.
 func (s *tagSource) raise(base, to int64) (int64, error) {
-	if allowed, f := s.terms().maxJump, s.floor; to > base && f.jump > allowed && !f.alone {
+	if allowed, f := s.terms().MaxJump, s.floor; to > base && f.Jump > allowed && !f.Alone {
 		return 0, allocator.Errorf(allocator.Refused,
 			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if that is no mistake, agree with `march tag update %s --max-jump %d`",
-			s.name, f.most, f.jump, allowed, s.name, f.jump)
+			s.name, f.Most, f.Jump, allowed, s.name, f.Jump)
 	}
 	return max(base, to), nil
 }
@@ -239,7 +221,7 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 		i.changed(TagChange{Name: s.name, Settings: &t.Settings})
 	}
 	s.tagRevision = tag[0].ModRevision
-	s.follow(termsOf(t))
+	s.follow(t.Terms())
 	s.mark, s.revision, s.raw = record.Mark{}, 0, ""
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {

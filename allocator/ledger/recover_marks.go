@@ -240,10 +240,9 @@ func (r *recovery) limits(ctx context.Context) error {
 	if r.report.Margin == 0 || r.found.layoutErr != nil {
 		return nil
 	}
-	s := &state{total: r.report.Total, layout: r.found.layout}
 	tags := int64(0)
 	bad, err := r.l.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
-		if s.newFloor("", termsOf(t), marks).least >= t.Settings.Limit {
+		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Settings.Limit {
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)
 		}
 		if tags++; tags%eachPage == 0 {

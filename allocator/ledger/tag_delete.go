@@ -82,10 +82,10 @@ func (l *Ledger) deletion(ctx context.Context, s *state, name allocator.Tag, act
 			furthest = raise{key: kv.Key, mark: m, cond: store.Unchanged(kv)}
 		}
 	}
-	f := s.newFloor("", termsOf(t), marks)
-	if f.least > f.most {
+	f := s.layout.Floor("", s.total, t.Terms(), marks)
+	if f.Least > f.Most {
 		txn.If = append(txn.If, furthest.cond)
-		txn.Then = append(txn.Then, store.OpPut(furthest.key, furthest.mark.Raised(f.least).Encode()))
+		txn.Then = append(txn.Then, store.OpPut(furthest.key, furthest.mark.Raised(f.Least).Encode()))
 	}
 	return txn, nil
 }

@@ -115,19 +115,19 @@ var edits = []overlay.Edit{
 		if kv, ok`,
 	},
 	{
-		File: "allocator/ledger/floor.go",
-		From: `if m.Total < s.total {`,
-		To:   `if m.Total < s.total && !mutant("margin-below-start") {`,
+		File: "allocator/ledger/record/floor.go",
+		From: `if m.Total < total {`,
+		To:   `if m.Total < total && !mutant("margin-below-start") {`,
 	},
 	{
-		File: "allocator/ledger/floor.go",
+		File: "allocator/ledger/record/floor.go",
 		From: `if margin == 0 || largestStep == 0 {`,
 		To:   `if margin == 0 || largestStep == 0 || mutant("floor-without-margin") {`,
 	},
 	{
-		File: "allocator/ledger/floor.go",
-		From: `record.AbsentMark(t.start, t.baseTotal)`,
-		To:   `record.AbsentMark(t.start, mutated("absent-has-total", t.baseTotal, s.total))`,
+		File: "allocator/ledger/record/floor.go",
+		From: `AbsentMark(t.Start, t.BaseTotal)`,
+		To:   `AbsentMark(t.Start, mutated("absent-has-total", t.BaseTotal, total))`,
 	},
 	{
 		File: "allocator/ledger/lease.go",

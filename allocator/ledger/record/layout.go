@@ -16,7 +16,7 @@ type Layout struct {
 	Actor  string           // the caller that stored it
 
 	// NarrowestRange and LargestBoundary are over all layouts so far, this one
-	// included: see state.reach.
+	// included: see Reach.
 	NarrowestRange  int64
 	LargestBoundary int64
 

@@ -1,0 +1,111 @@
+package record
+
+import (
+	"math/bits"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Terms are the settings of a tag that leases follow.
+type Terms struct {
+	Numbers
+	Skips map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
+}
+
+// Numbers are the terms but the skips. Most tags have the same, so sources that have the
+// same can share one copy.
+type Numbers struct {
+	Start, Limit           int64
+	MaxJump, MaxSkew       int64
+	LargestStep, BaseTotal int64 // see Tag
+}
+
+// Terms returns the settings that leases follow.
+func (t Tag) Terms() Terms {
+	return Terms{
+		Numbers: Numbers{
+			Start: t.Settings.Start, Limit: t.Settings.Limit, MaxJump: t.Settings.MaxJump, MaxSkew: t.Settings.MaxSkew,
+			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal,
+		},
+		Skips: t.Settings.Skips,
+	}
+}
+
+// Reach returns the floor that a mark makes under an epoch with a margin total: its
+// next + d, where
+//
+//	d = (the epoch's margin total - the mark's total) * (ceil(s/w) + 1) * b
+//
+// with s the largest step that a lease of the tag ever had, w the narrowest range
+// and b the largest boundary of all layouts so far: no lease of s IDs spans more
+// than (ceil(s/w) + 1) * b. So d is what the recovers since the mark's last lease
+// left free; it is 0 where s is 0, which says that it is not known. The result
+// saturates at allocator.MaxID, under which nothing is left to lease.
+func (r *Layout) Reach(m Mark, total, largestStep int64) int64 {
+	margin := max(total-m.Total, 0)
+	blocks := (largestStep-1)/r.NarrowestRange + 2 // ceil(s/w) + 1; a step is 2^40 at most
+	high, span := bits.Mul64(uint64(blocks), uint64(r.LargestBoundary))
+	if margin == 0 || largestStep == 0 {
+		return m.Next
+	}
+	if high != 0 || span > uint64(allocator.MaxID)/uint64(margin) {
+		return allocator.MaxID
+	}
+	d := int64(span) * margin
+	if m.Next > allocator.MaxID-d {
+		return allocator.MaxID
+	}
+	return m.Next + d
+}
+
+// reachOf returns the floor that a room's mark of a tag makes, by Reach. Leases that a
+// restore lost began at or above the tag's start and the room's skip, wherever the mark
+// stands. So a margin lies above these, too.
+func (r *Layout) reachOf(room allocator.Room, m Mark, total int64, t Terms) int64 {
+	if m.Total < total {
+		m.Next = max(m.Next, t.Start, t.Skips[room])
+	}
+	return r.Reach(m, total, t.LargestStep)
+}
+
+// Floor is what the marks of all rooms say of where a room may lease.
+type Floor struct {
+	Least int64 // the largest reach of all marks
+	Most  int64 // the largest next of all marks
+	Jump  int64 // how far the furthest room's leases lie above those of the second; see Layout.Floor
+	Alone bool  // the room itself is the furthest
+}
+
+// Floor returns the floor of a room under r and an epoch with a margin total. marks are
+// those of all rooms that ever were, absent ones too (AbsentMark).
+//
+// The jump tells of a typo in one room, which must not drag all others to the end
+// of the space. So it counts what was leased: not what a mark was raised by, not
+// d, which comes to all rooms alike, and not the distance within one block, which
+// only says where the ranges lie.
+func (r *Layout) Floor(room allocator.Room, total int64, t Terms, marks map[allocator.Room]Mark) Floor {
+	var f Floor
+	own, first, second := int64(0), int64(0), max(t.Start, t.Skips[room]) // an operator wants this room to go so far
+	for _, other := range r.Ever {
+		m, there := marks[other]
+		absent := AbsentMark(t.Start, t.BaseTotal)
+		leased := absent
+		if len(m.Eras) > 0 {
+			leased = Mark{Next: m.Last().End, Total: m.Total}
+		}
+		if !there {
+			m = absent
+		}
+		reach := r.reachOf(other, m, total, t)
+		f.Least = max(f.Least, reach)
+		f.Most = max(f.Most, m.Next)
+		at := r.Reach(leased, total, t.LargestStep)
+		if other == room {
+			own = reach
+		}
+		first, second = max(first, at), max(second, min(first, at))
+	}
+	f.Jump = max(max(first-second, 0)-r.LargestBoundary, 0)
+	f.Alone = own >= f.Least
+	return f
+}
