@@ -54,10 +54,10 @@ func TestBarred(t *testing.T) {
 	paths := []string{"/v1/layout", "/v1/overview", "/v1/instances?status=true"}
 	report, err := l.Recover(bg, ledger.RecoverConfig{
 		Actor: "ann", Apply: true,
-		Ask: func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
-				return ledger.Memory{}, err
+				return record.Memory{}, err
 			}
 			defer func() { _ = conn.Close() }()
 			m, err := room.AskMarks(ctx, conn, q, use)
@@ -99,8 +99,8 @@ func TestSeesARestore(t *testing.T) {
 	l := c.ledger()
 	report, err := l.Recover(bg, ledger.RecoverConfig{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"},
-		Ask: func(context.Context, ledger.SeenInstance, ledger.Question, ledger.UseMarks) (ledger.Memory, error) {
-			return ledger.Memory{}, errors.New("it is down")
+		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
+			return record.Memory{}, errors.New("it is down")
 		},
 	})
 	if err != nil {

@@ -216,8 +216,8 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 	l := c.ledger()
 	report, err := l.Recover(bg, ledger.RecoverConfig{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"},
-		Ask: func(context.Context, ledger.SeenInstance, ledger.Question, ledger.UseMarks) (ledger.Memory, error) {
-			return ledger.Memory{}, errors.New("not asked")
+		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
+			return record.Memory{}, errors.New("not asked")
 		},
 	})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -16,7 +16,7 @@ import (
 // AskMarks asks an instance what it remembers of its leases. It calls use with each
 // part of the marks, and returns the rest. Its errors are the instance's, use's, and
 // Invalid where what the instance says cannot be.
-func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q ledger.Question, use ledger.UseMarks) (m ledger.Memory, err error) {
+func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 	r := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
 	if q.Barrier != nil {
 		r.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
@@ -34,7 +34,7 @@ func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q ledger.Quest
 				break
 			}
 		}
-		var marks []ledger.RememberedMark
+		var marks []record.RememberedMark
 		if marks, err = marksFromProto(part.GetMarks()); err == nil {
 			err = use(m.Room, marks)
 		}
@@ -50,8 +50,8 @@ func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q ledger.Quest
 
 // MemoryFromProto checks the first part of an instance's memory, and returns it
 // without the marks. Its error is Invalid.
-func MemoryFromProto(p *marchv1.ReportMarksResponse) (ledger.Memory, error) {
-	m := ledger.Memory{
+func MemoryFromProto(p *marchv1.ReportMarksResponse) (record.Memory, error) {
+	m := record.Memory{
 		UUID: p.GetClusterUuid(), Room: allocator.Room(p.GetRoom()), Name: allocator.Instance(p.GetInstance()),
 		Incarnations: p.GetIncarnations(), Epochs: p.GetEpochs(), Version: p.GetLayoutVersion(), Latest: p.GetLatestEpoch(),
 		NarrowestRange: p.GetNarrowestRange(), LargestBoundary: p.GetLargestBoundary(), MarginTotal: p.GetMarginTotal(),
@@ -67,7 +67,7 @@ func MemoryFromProto(p *marchv1.ReportMarksResponse) (ledger.Memory, error) {
 		m.Rooms = append(m.Rooms, allocator.Room(name))
 	}
 	for _, s := range p.GetSeen() {
-		m.Seen = append(m.Seen, ledger.SeenInstance{
+		m.Seen = append(m.Seen, record.SeenInstance{
 			Room: allocator.Room(s.GetRoom()), Name: allocator.Instance(s.GetName()), Incarnation: s.GetIncarnation(),
 			Address: s.GetAddress(), Left: s.GetLeftRevision(),
 		})
@@ -79,10 +79,10 @@ func MemoryFromProto(p *marchv1.ReportMarksResponse) (ledger.Memory, error) {
 }
 
 // marksFromProto checks a part of an instance's marks. Its error is Invalid.
-func marksFromProto(p []*marchv1.RememberedMark) ([]ledger.RememberedMark, error) {
-	marks := make([]ledger.RememberedMark, 0, len(p))
+func marksFromProto(p []*marchv1.RememberedMark) ([]record.RememberedMark, error) {
+	marks := make([]record.RememberedMark, 0, len(p))
 	for _, mark := range p {
-		marks = append(marks, ledger.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
+		marks = append(marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
 	}
-	return marks, ledger.ValidateMarks(marks)
+	return marks, record.ValidateMarks(marks)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -25,9 +26,9 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 	if !strings.EqualFold(r.GetClusterUuid(), uuid) {
 		return allocator.Errorf(allocator.Refused, "cluster_uuid: %q; this is an instance of cluster %s", r.GetClusterUuid(), uuid)
 	}
-	q := ledger.Question{After: r.GetAfterSequence()}
+	q := record.Question{After: r.GetAfterSequence()}
 	if b := r.GetBarrier(); b != nil {
-		q.Barrier = &ledger.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
+		q.Barrier = &record.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
 	}
 	m := s.instance.Report(stream.Context(), q)
 	part := memoryToProto(m)
@@ -47,7 +48,7 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 }
 
 // memoryToProto returns a memory without its marks as a message.
-func memoryToProto(m ledger.Memory) *marchv1.ReportMarksResponse {
+func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 	p := &marchv1.ReportMarksResponse{
 		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
 		Epochs: m.Epochs, LayoutVersion: m.Version, LatestEpoch: m.Latest,

@@ -26,8 +26,8 @@ func (c *cluster) recover(ask ledger.Ask, change func(*ledger.RecoverConfig)) {
 	}
 }
 
-// report asks the instance at an address for its memory.
-func (c *cluster) report(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+// report asks the instance at an address what it remembers.
+func (c *cluster) report(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 	conn := dial(c, s.Address)
 	defer func() { _ = conn.Close() }()
 	return room.AskMarks(ctx, conn, q, use)
@@ -65,8 +65,8 @@ func TestHalted(t *testing.T) {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	ask := func(
-		ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks,
-	) (ledger.Memory, error) {
+		ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks,
+	) (record.Memory, error) {
 		m, err := c.report(ctx, s, q, use)
 		barred := "[+]recover ok: ann runs one that has barred this instance from leasing since 2"
 		if _, body := a.get("/readyz?verbose"); contains(body, barred) != m.Barred {
@@ -110,8 +110,8 @@ func TestOrphaned(t *testing.T) {
 	}
 	c.etcd.Restore(t, backup, 0, "")
 	none := int64(0)
-	c.recover(func(context.Context, ledger.SeenInstance, ledger.Question, ledger.UseMarks) (ledger.Memory, error) {
-		return ledger.Memory{}, errors.New("not asked")
+	c.recover(func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
+		return record.Memory{}, errors.New("not asked")
 	}, func(cfg *ledger.RecoverConfig) {
 		cfg.Without, cfg.Margin = []record.InstanceID{"a/a1"}, &none
 	})

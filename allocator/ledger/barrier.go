@@ -11,23 +11,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Question is what `march recover` asks an instance.
-type Question struct {
-	UUID string // of the cluster: an instance of another one refuses to answer
-	// Barrier, where it is set, asks the instance to lease nothing under any epoch
-	// that it has seen so far.
-	Barrier *Barrier
-	// After asks only for marks that changed after this point of the instance's memory:
-	// the Sequence of an earlier answer of the same process. 0 for all.
-	After int64
-}
-
-// Barrier names the halt of one recover.
-type Barrier struct {
-	Nonce     string // of the halt
-	ClusterID uint64 // of the etcd cluster that holds it
-}
-
 // Barred says which recover has barred an instance. The zero value is none.
 type Barred struct {
 	By    string    // the operator
@@ -41,7 +24,7 @@ type Barred struct {
 // seen. An instance accepts a barrier only where its own etcd shows exactly that
 // halt, in the order of all writes: a rehearsal on a copy, a late question or a
 // stranger's call bars no instance.
-func (i *Instance) Report(ctx context.Context, q Question) Memory {
+func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory {
 	l := i.ledger
 	var shown halted
 	var err error
@@ -60,7 +43,7 @@ func (i *Instance) Report(ctx context.Context, q Question) Memory {
 	m := i.report(q.After)
 	l.mu.Unlock()
 	m.Barred, m.Unbarred = q.Barrier != nil && unbarred == "", unbarred
-	sortMarks(m.Marks) // not under the lock: there may be a million
+	m.SortMarks() // not under the lock: there may be a million
 	return m
 }
 
@@ -97,7 +80,7 @@ type halted struct {
 
 // showsHalt reads the epoch in the order of all writes, and returns the halt that a
 // barrier names. Its error says that etcd shows something else.
-func (l *Ledger) showsHalt(ctx context.Context, b Barrier) (h halted, err error) {
+func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
 	// Not by try: the answer may come from an etcd cluster that is new to us.

@@ -8,17 +8,18 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // barrier returns the barrier of the halt that is in force.
-func (c *cluster) barrier() *ledger.Barrier {
+func (c *cluster) barrier() *record.Barrier {
 	c.tb.Helper()
 	var v struct{ Halted struct{ Nonce string } }
 	if err := json.Unmarshal(c.value("epoch"), &v); err != nil || v.Halted.Nonce == "" {
 		c.tb.Fatalf("leasing is not halted: %s, %v", c.value("epoch"), err)
 	}
-	return &ledger.Barrier{Nonce: v.Halted.Nonce, ClusterID: ledgertest.ClusterID}
+	return &record.Barrier{Nonce: v.Halted.Nonce, ClusterID: ledgertest.ClusterID}
 }
 
 // afterStore calls after once a transaction was done, before its answer comes.
@@ -47,13 +48,13 @@ func TestBarrier(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.lease(10)
-	var memory ledger.Memory
+	var memory record.Memory
 	etcd.after = func(txn store.Txn) {
 		if writes("marks/")(txn) && memory.UUID == "" {
 			if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
 				t.Error(err)
 			}
-			memory = p.Report(bg, ledger.Question{Barrier: c.barrier()})
+			memory = p.Report(bg, record.Question{Barrier: c.barrier()})
 		}
 	}
 	seg, err := p.tryLease("t", 10)
@@ -75,9 +76,9 @@ func TestBarrierIsRefused(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
 	p.lease(10)
-	refused := func(name string, b *ledger.Barrier) {
+	refused := func(name string, b *record.Barrier) {
 		t.Helper()
-		m := p.Report(bg, ledger.Question{Barrier: b})
+		m := p.Report(bg, record.Question{Barrier: b})
 		if m.Barred || m.Unbarred == "" || len(m.Marks) == 0 {
 			t.Errorf("%s: %+v", name, m)
 		}
@@ -86,8 +87,8 @@ func TestBarrierIsRefused(t *testing.T) {
 		}
 		p.lease(10)
 	}
-	refused("a stranger's call", &ledger.Barrier{Nonce: "guessed", ClusterID: ledgertest.ClusterID})
-	refused("an empty one", &ledger.Barrier{})
+	refused("a stranger's call", &record.Barrier{Nonce: "guessed", ClusterID: ledgertest.ClusterID})
+	refused("an empty one", &record.Barrier{})
 
 	// The rehearsal recovers a copy, with production's addresses.
 	rehearsal := c.mem.Copy(ledgertest.ClusterID, 1000)
@@ -121,7 +122,7 @@ func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := c.barrier()
-	if m := p.Report(bg, ledger.Question{Barrier: b}); !m.Barred {
+	if m := p.Report(bg, record.Question{Barrier: b}); !m.Barred {
 		t.Fatalf("%+v", m)
 	}
 	halted := c.value("epoch")
@@ -129,7 +130,7 @@ func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
 	p.hear()
 	p.lease(10)
 	c.corrupt("epoch", halted) // etcd went back to the halt
-	if m := p.Report(bg, ledger.Question{Barrier: b}); m.Barred {
+	if m := p.Report(bg, record.Question{Barrier: b}); m.Barred {
 		t.Errorf("barred by a halt that an epoch has followed: %+v", m)
 	}
 }

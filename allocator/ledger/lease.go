@@ -41,7 +41,9 @@ type floor struct {
 }
 
 // terms returns what follow was given last.
-func (s *tagSource) terms() record.Terms { return record.Terms{Numbers: s.numbers.Value(), Skips: s.skips} }
+func (s *tagSource) terms() record.Terms {
+	return record.Terms{Numbers: s.numbers.Value(), Skips: s.skips}
+}
 
 func (s *tagSource) follow(t record.Terms) { s.numbers, s.skips = unique.Make(t.Numbers), t.Skips }
 

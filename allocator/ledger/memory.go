@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 
@@ -9,53 +8,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
-
-// Memory is everything that one instance remembers. `march recover` asks for it.
-type Memory struct {
-	UUID         string // of the cluster
-	Room         allocator.Room
-	Name         allocator.Instance
-	Incarnations []string // of the processes whose memory this is, the last one last
-	Epochs       []string // that the instance was in, the last one last
-	Version      int64    // the highest layout version,
-	Latest       string   // the epoch in which that was in force
-	Layout       allocator.Layout
-	// NarrowestRange and LargestBoundary are over all layouts that the instance knows
-	// of, 0 where it knows of none.
-	NarrowestRange, LargestBoundary int64
-	MarginTotal                     int64 // the largest of any epoch
-	Rooms                           []allocator.Room
-	Seen                            []SeenInstance
-	SeenUnder                       string           // the epoch under which these were seen
-	Marks                           []RememberedMark // of its own room, in the order of tags
-
-	Barred   bool   // the instance accepted the barrier that it was asked with,
-	Unbarred string // or why it did not
-	Sequence int64  // where the memory stands: see Question.After
-}
-
-// ID returns the instance's name in the cluster.
-func (m Memory) ID() record.InstanceID { return Registration{Room: m.Room, Name: m.Name}.ID() }
-
-// RememberedMark is what an instance remembers of one mark.
-type RememberedMark struct {
-	Tag  allocator.Tag
-	Next int64 // the next ID not yet leased, at least
-}
-
-// SeenInstance is a process that was registered.
-type SeenInstance struct {
-	Room        allocator.Room
-	Name        allocator.Instance
-	Incarnation string
-	Address     string
-	// Left is the revision at which the process was seen to leave in good order: it
-	// leased nothing after it. 0 where that was not seen.
-	Left int64
-}
-
-// ID returns the instance's name in the cluster.
-func (s SeenInstance) ID() record.InstanceID { return Registration{Room: s.Room, Name: s.Name}.ID() }
 
 // maxSeen bounds how many registrations are remembered.
 const maxSeen = 1000
@@ -65,9 +17,9 @@ const maxSeen = 1000
 // nothing.
 type instanceMemory struct {
 	marks        map[allocator.Tag]*ownMark
-	sequence     int64          // grows with each change of marks
-	seen         []SeenInstance // the oldest first
-	seenUnder    string         // the last epoch that seen is of
+	sequence     int64                 // grows with each change of marks
+	seen         []record.SeenInstance // the oldest first
+	seenUnder    string                // the last epoch that seen is of
 	incarnations []string
 	epochs       []string        // that this instance was in, the last one last
 	written      written         // what the journal has of all this
@@ -192,9 +144,9 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 
 // report returns all that this instance remembers: of its marks those that it
 // leased after a point of its memory. The caller holds the lock.
-func (i *Instance) report(after int64) Memory {
+func (i *Instance) report(after int64) record.Memory {
 	l, m := i.ledger, &i.memory
-	answer := Memory{
+	answer := record.Memory{
 		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: slices.Clone(m.incarnations),
 		Epochs: slices.Clone(m.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest, MarginTotal: l.mu.clock.total,
 		NarrowestRange: l.mu.state.layout.NarrowestRange, LargestBoundary: l.mu.state.layout.LargestBoundary,
@@ -205,13 +157,8 @@ func (i *Instance) report(after int64) Memory {
 	}
 	for tag, own := range m.marks {
 		if next := max(own.next, own.sent, own.leased); next > 0 && (after == 0 || own.sequence > after) {
-			answer.Marks = append(answer.Marks, RememberedMark{tag, next})
+			answer.Marks = append(answer.Marks, record.RememberedMark{Tag: tag, Next: next})
 		}
 	}
 	return answer
-}
-
-// sortMarks puts marks into the order of tags.
-func sortMarks(marks []RememberedMark) {
-	slices.SortFunc(marks, func(a, b RememberedMark) int { return cmp.Compare(a.Tag, b.Tag) })
 }

@@ -42,7 +42,7 @@ type RecoverConfig struct {
 	// Ask asks an instance for its memory.
 	Ask Ask
 	// Memories are those of journals.
-	Memories []Memory
+	Memories []record.Memory
 	// Without are instances to go on without.
 	Without []record.InstanceID
 	// Skip are tags of which a mark cannot be read, to be left as they are.
@@ -65,10 +65,7 @@ type RecoverConfig struct {
 
 // Ask asks an instance for its memory. It calls use with each part of the marks
 // that the instance remembers, and returns the rest.
-type Ask func(ctx context.Context, s SeenInstance, q Question, use UseMarks) (Memory, error)
-
-// UseMarks takes some of the marks that an instance of a room remembers.
-type UseMarks func(room allocator.Room, marks []RememberedMark) error
+type Ask func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error)
 
 // LayoutChoice says which layout a recover puts in force.
 type LayoutChoice string
@@ -209,8 +206,8 @@ func (r *recovery) run(ctx context.Context) error {
 }
 
 // barrier is that of the halt in force.
-func (r *recovery) barrier() *Barrier {
-	return &Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
+func (r *recovery) barrier() *record.Barrier {
+	return &record.Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
 }
 
 // bar does what is done while leasing is halted by this recover.

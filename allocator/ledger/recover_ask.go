@@ -17,7 +17,7 @@ import (
 
 // known is a process that may have leased since the backup.
 type known struct {
-	SeenInstance
+	record.SeenInstance
 
 	left      bool     // it left in good order before the backup
 	addresses []string // where it, or a process that took its place, was registered
@@ -48,7 +48,7 @@ func (r *recovery) takeJournals(ctx context.Context) error {
 }
 
 // take takes over a memory but for its marks.
-func (r *recovery) take(m Memory) {
+func (r *recovery) take(m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The process itself, and the one before it: the memory of a process that leased
@@ -72,7 +72,7 @@ func (r *recovery) take(m Memory) {
 }
 
 // know notes a process that may have leased. The caller holds mu.
-func (r *recovery) know(s SeenInstance, left bool) {
+func (r *recovery) know(s record.SeenInstance, left bool) {
 	s.Left = 0
 	k, was := r.mu.known[s.Incarnation]
 	if !was {
@@ -98,11 +98,11 @@ func (r *recovery) readRegistrations(ctx context.Context) error {
 func (r *recovery) takeRegistrations(found []store.KV) {
 	for _, kv := range found {
 		// Processes that were lost under an earlier epoch no longer matter.
-		seen, err := r.l.parseRegistration(kv, r.found.stopped())
+		seen, err := r.l.keys.SeenIn(kv, r.found.stopped())
 		if err != nil {
 			r.unreadable(kv.Key, err)
 			if key, keyErr := r.l.keys.Parse(kv.Key); keyErr == nil {
-				seen = []SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
+				seen = []record.SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
 			}
 		}
 		r.mu.Lock()
@@ -119,10 +119,10 @@ func unreadableID(key string) string { return "unreadable " + key }
 // askAll asks every process that it can learn of, by the registrations, by journals,
 // and by the answers. With a barrier it asks those that answered before, and those that
 // came since; recover goes on without those that did not answer before.
-func (r *recovery) askAll(ctx context.Context, barrier *Barrier) error {
+func (r *recovery) askAll(ctx context.Context, barrier *record.Barrier) error {
 	asked := make(map[string]bool)
 	for done := int64(0); ; {
-		var wave []SeenInstance
+		var wave []record.SeenInstance
 		r.mu.Lock()
 		for _, incarnation := range slices.Sorted(maps.Keys(r.mu.known)) {
 			k := r.mu.known[incarnation]
@@ -154,16 +154,16 @@ func (r *recovery) askAll(ctx context.Context, barrier *Barrier) error {
 }
 
 // ask asks the process at an address. Its error is of the store, and ends the recover.
-func (r *recovery) ask(ctx context.Context, s SeenInstance, barrier *Barrier) error {
+func (r *recovery) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
 	r.mu.Lock()
 	before := r.mu.answers[s.Address]
 	r.mu.Unlock()
-	q := Question{UUID: r.report.UUID, Barrier: barrier}
+	q := record.Question{UUID: r.report.UUID, Barrier: barrier}
 	if before != nil {
 		q.After = before.sequence
 	}
 	var failed error
-	use := func(room allocator.Room, marks []RememberedMark) error {
+	use := func(room allocator.Room, marks []record.RememberedMark) error {
 		failed = r.compare(ctx, room, marks)
 		return failed
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // A layout in etcd that cannot be read keeps no recover from going on: with the layout
@@ -50,7 +51,7 @@ func TestRecoverShowsWhichRangesChange(t *testing.T) {
 		a.lease(10)
 		c.mem.Restore(backup, 0, ledgertest.ClusterID)
 		living := []*process{a, third}
-		memories := func(cfg *ledger.RecoverConfig) { cfg.Memories = []ledger.Memory{third.Report(bg, ledger.Question{})} }
+		memories := func(cfg *ledger.RecoverConfig) { cfg.Memories = []record.Memory{third.Report(bg, record.Question{})} }
 		report, err := c.recover(c.mem.Open(), living, memories, func(cfg *ledger.RecoverConfig) { cfg.Layout = ledger.LayoutUndecided })
 		wantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
 		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 || !report.Layout.Equal(report.Stored.Layout) {

@@ -41,10 +41,10 @@ func TestMarginGoesByTheLeastReserve(t *testing.T) {
 		a, b, third := c.startAs("a", "one"), c.startAs("b", "two"), c.startAs("b", "three")
 		all := asking([]*process{a, b, third})
 		l := c.later(time.Hour)
-		silent := func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		silent := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			// One never answers, the other not after the halt.
 			if s.Name == "one" || s.Name == "two" && q.Barrier != nil {
-				return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "it is silent")
+				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it is silent")
 			}
 			return all(ctx, s, q, use)
 		}

@@ -25,7 +25,7 @@ const (
 
 // compare holds marks that an instance of a room remembers against the store, and
 // keeps those that are higher.
-func (r *recovery) compare(ctx context.Context, room allocator.Room, marks []RememberedMark) error {
+func (r *recovery) compare(ctx context.Context, room allocator.Room, marks []record.RememberedMark) error {
 	for page := range slices.Chunk(marks, recoverPage) {
 		ops := make([]store.Op, len(page))
 		for k, m := range page {

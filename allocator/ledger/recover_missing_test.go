@@ -64,9 +64,9 @@ func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
 	b.lease(10)
 	all := asking([]*process{a, b})
 	report := c.mustRecover(nil, without("b/two"), func(cfg *ledger.RecoverConfig) {
-		cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			if q.Barrier != nil && s.Name == "two" {
-				return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "it fell silent")
+				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it fell silent")
 			}
 			return all(ctx, s, q, use)
 		}
@@ -130,7 +130,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	}()
 	p.lease(10)
 	knows := func(name allocator.Instance, left bool) bool {
-		return slices.ContainsFunc(p.Report(bg, ledger.Question{}).Seen, func(s ledger.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
+		return slices.ContainsFunc(p.Report(bg, record.Question{}).Seen, func(s record.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
 	}
 	eventually(t, "its watch is there", func() bool { c.startAs("b", "first"); return knows("first", false) })
 	leave := func(name allocator.Instance) {
@@ -153,19 +153,19 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	asked := make(map[string]int)
 	count := func(cfg *ledger.RecoverConfig) {
 		ask := cfg.Ask
-		cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			mu.Lock()
 			asked[string(s.Name)]++
 			mu.Unlock()
 			return ask(ctx, s, q, use)
 		}
-		memory := ledger.Memory{UUID: p.Report(bg, ledger.Question{}).UUID, Room: "b", Name: "second", Incarnations: []string{"second"}}
+		memory := record.Memory{UUID: p.Report(bg, record.Question{}).UUID, Room: "b", Name: "second", Incarnations: []string{"second"}}
 		for i := range 500 {
 			name := fmt.Sprint("silent-", i)
-			memory.Seen = append(memory.Seen, ledger.SeenInstance{Room: "b", Name: allocator.Instance(name), Incarnation: name, Address: name + ":1"})
+			memory.Seen = append(memory.Seen, record.SeenInstance{Room: "b", Name: allocator.Instance(name), Incarnation: name, Address: name + ":1"})
 			cfg.Without = append(cfg.Without, record.InstanceID("b/"+name))
 		}
-		cfg.Memories = []ledger.Memory{memory}
+		cfg.Memories = []record.Memory{memory}
 		cfg.Without = append(cfg.Without, "b/first")
 	}
 	delete(c.issued["t"], "b") // no memory has that

@@ -36,14 +36,14 @@ func (c *cluster) mustRecover(living []*process, change ...func(*ledger.RecoverC
 
 // asking asks the processes that live, at their addresses.
 func asking(living []*process) ledger.Ask {
-	return func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		for _, p := range living {
 			if s.Address == string(p.name)+".test:7010" {
 				m := p.Report(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
 		}
-		return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "no process is at %s", s.Address)
+		return record.Memory{}, allocator.Errorf(allocator.Unavailable, "no process is at %s", s.Address)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestRecover(t *testing.T) {
 				}
 				// What etcd forgot is known by the memories of those that it knows, or is given.
 				memories := func(cfg *ledger.RecoverConfig) {
-					cfg.Memories = []ledger.Memory{other.Report(bg, ledger.Question{}), third.Report(bg, ledger.Question{})}
+					cfg.Memories = []record.Memory{other.Report(bg, record.Question{}), third.Report(bg, record.Question{})}
 				}
 				report, err := c.recover(c.mem.Open(), living, memories, dry)
 				if err != nil || len(report.Missing) > 0 || report.Higher == 0 || report.Epoch != "" {

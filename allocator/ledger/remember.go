@@ -67,24 +67,24 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 
 // ReadJournal returns what a journal holds: for `march recover`, of an instance
 // that does not run. Its error is Refused.
-func ReadJournal(path string) (Memory, error) {
+func ReadJournal(path string) (record.Memory, error) {
 	s, err := journal.Read(path)
 	if err != nil {
-		return Memory{}, err
+		return record.Memory{}, err
 	}
 	m, err := memoryOf(s)
 	if err != nil {
-		return Memory{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
+		return record.Memory{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
 	}
 	return m, nil
 }
 
 // memoryOf checks what a journal holds.
-func memoryOf(s journal.State) (Memory, error) {
-	m := Memory{
+func memoryOf(s journal.State) (record.Memory, error) {
+	m := record.Memory{
 		UUID: s.UUID, Room: allocator.Room(s.Room), Name: allocator.Instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
 		Epochs: slices.Clone(s.Epochs), Version: s.Version, MarginTotal: s.MarginTotal, SeenUnder: s.SeenUnder,
-		Marks: make([]RememberedMark, 0, len(s.Marks)),
+		Marks: make([]record.RememberedMark, 0, len(s.Marks)),
 	}
 	if n := len(m.Epochs); n > 0 {
 		m.Latest = m.Epochs[n-1]
@@ -93,57 +93,13 @@ func memoryOf(s journal.State) (Memory, error) {
 		m.Rooms = append(m.Rooms, allocator.Room(name))
 	}
 	for _, seen := range s.Seen {
-		m.Seen = append(m.Seen, SeenInstance{Room: allocator.Room(seen.Room), Name: allocator.Instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address, Left: seen.Left})
+		m.Seen = append(m.Seen, record.SeenInstance{Room: allocator.Room(seen.Room), Name: allocator.Instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address, Left: seen.Left})
 	}
 	for name, mark := range s.Marks {
-		m.Marks = append(m.Marks, RememberedMark{allocator.Tag(name), mark.Next})
+		m.Marks = append(m.Marks, record.RememberedMark{Tag: allocator.Tag(name), Next: mark.Next})
 	}
-	sortMarks(m.Marks)
+	m.SortMarks()
 	return m, m.Validate()
-}
-
-// Validate checks the names and numbers of a memory that came from outside: from
-// a journal, or from another instance. Its errors are Invalid.
-func (m Memory) Validate() error {
-	var errs []error
-	room := func(r allocator.Room) {
-		_, err := allocator.ParseRoom(string(r))
-		errs = append(errs, err)
-	}
-	instance := func(i allocator.Instance) {
-		_, err := allocator.ParseInstance(string(i))
-		errs = append(errs, err)
-	}
-	room(m.Room)
-	instance(m.Name)
-	for _, r := range m.Rooms {
-		room(r)
-	}
-	for _, seen := range m.Seen {
-		room(seen.Room)
-		instance(seen.Name)
-	}
-	if m.Layout.Version != 0 {
-		errs = append(errs, m.Layout.Validate())
-	}
-	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary) < 0 {
-		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d; allowed: 0 or more",
-			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary))
-	}
-	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
-}
-
-// ValidateMarks checks marks that came from outside. Its errors are Invalid.
-func ValidateMarks(marks []RememberedMark) error {
-	for _, m := range marks {
-		if _, err := allocator.ParseTag(string(m.Tag)); err != nil {
-			return err
-		}
-		if m.Next < 0 {
-			return allocator.Errorf(allocator.Invalid, "tag %s: next %d; allowed: 0 or more", m.Tag, m.Next)
-		}
-	}
-	return nil
 }
 
 // journalReady returns why the journal cannot be written: known before a lease,
@@ -206,7 +162,7 @@ func (i *Instance) note(ctx context.Context, state *state, tag allocator.Tag, ne
 
 // noteSeen has it written down which processes were seen under an epoch. It does not
 // wait for the disk: the watch calls it.
-func (i *Instance) noteSeen(all []SeenInstance, under string) {
+func (i *Instance) noteSeen(all []record.SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}

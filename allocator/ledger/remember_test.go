@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // startWith starts an instance with a journal.
@@ -114,7 +115,7 @@ func TestRecoverByJournal(t *testing.T) {
 		t.Fatalf("%+v, %v", memory, err)
 	}
 	memory.Version = 1 << 50 // above what the clock says
-	report, err := c.recover(c.mem.Open(), nil, func(cfg *ledger.RecoverConfig) { cfg.Memories = []ledger.Memory{memory} })
+	report, err := c.recover(c.mem.Open(), nil, func(cfg *ledger.RecoverConfig) { cfg.Memories = []record.Memory{memory} })
 	if err != nil || report.Layout.Version != memory.Version+1000 {
 		t.Fatalf("%+v, %v", report, err)
 	}
@@ -175,7 +176,7 @@ func TestLeaseWaitsForTheJournal(t *testing.T) {
 	if err != nil || ctx.Err() == nil {
 		t.Fatalf("%v, %v; given up: %v", seg, err, ctx.Err())
 	}
-	marks := i.Report(bg, ledger.Question{}).Marks
+	marks := i.Report(bg, record.Question{}).Marks
 	if len(marks) != 1 || marks[0].Next != seg.Last()+1 {
 		t.Errorf("leased %v, and it remembers %v", seg, marks)
 	}

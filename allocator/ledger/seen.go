@@ -58,7 +58,7 @@ func (i *Instance) watched(registrations []store.KV) {
 const fewSeen = 4
 
 // see notes processes that are registered under an epoch.
-func (i *Instance) see(all []SeenInstance, epoch string) {
+func (i *Instance) see(all []record.SeenInstance, epoch string) {
 	l := i.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,21 +67,21 @@ func (i *Instance) see(all []SeenInstance, epoch string) {
 		i.memory.seenUnder, seen = epoch, nil
 	}
 	seen = slices.Clone(seen)
-	var places map[SeenInstance]int // by all but Left; nil where a search is cheaper
+	var places map[record.SeenInstance]int // by all but Left; nil where a search is cheaper
 	if len(all) > fewSeen {
-		places = make(map[SeenInstance]int, len(seen))
+		places = make(map[record.SeenInstance]int, len(seen))
 		for at, s := range seen {
 			s.Left = 0
 			places[s] = at
 		}
 	}
-	var changed []SeenInstance
+	var changed []record.SeenInstance
 	for _, s := range all {
 		name := s
 		name.Left = 0
 		at, known := places[name]
 		if places == nil {
-			at = slices.IndexFunc(seen, func(o SeenInstance) bool { o.Left = 0; return o == name })
+			at = slices.IndexFunc(seen, func(o record.SeenInstance) bool { o.Left = 0; return o == name })
 			known = at >= 0
 		}
 		switch {
@@ -101,7 +101,7 @@ func (i *Instance) see(all []SeenInstance, epoch string) {
 
 // registrations returns all registered processes, and the processes that they replaced
 // without having their memory: under an epoch, or under any where that is empty.
-func (l *Ledger) registrations(ctx context.Context, epoch string) ([]SeenInstance, error) {
+func (l *Ledger) registrations(ctx context.Context, epoch string) ([]record.SeenInstance, error) {
 	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
 	if err != nil {
 		return nil, err
@@ -111,36 +111,14 @@ func (l *Ledger) registrations(ctx context.Context, epoch string) ([]SeenInstanc
 
 // parseRegistrations returns the processes that registrations name. One that cannot
 // be read is logged and skipped.
-func (l *Ledger) parseRegistrations(found []store.KV, epoch string) []SeenInstance {
-	var all []SeenInstance
+func (l *Ledger) parseRegistrations(found []store.KV, epoch string) []record.SeenInstance {
+	var all []record.SeenInstance
 	for _, kv := range found {
-		seen, err := l.parseRegistration(kv, epoch)
+		seen, err := l.keys.SeenIn(kv, epoch)
 		if err != nil {
 			l.refusedLog.Log(time.Now(), l.log.Warn, "a registration cannot be read", "error", err)
 		}
 		all = append(all, seen...)
 	}
 	return all
-}
-
-func (l *Ledger) parseRegistration(kv store.KV, epoch string) (all []SeenInstance, err error) {
-	key, err := l.keys.Parse(kv.Key)
-	if err != nil {
-		return nil, err
-	}
-	var v record.Registration
-	if err := record.Decode(kv, &v); err != nil {
-		return nil, err
-	}
-	if epoch != "" {
-		v.Under(epoch)
-	}
-	for _, incarnation := range v.Lost {
-		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation, Address: v.Address})
-	}
-	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Address}
-	if v.Leaving {
-		s.Left = kv.ModRevision
-	}
-	return append(all, s), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // An instance remembers each process that is registered once, whether it read all
@@ -31,9 +32,9 @@ func TestSeesEachProcessOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	seen := func() map[string]ledger.SeenInstance {
-		all := make(map[string]ledger.SeenInstance)
-		for _, s := range p.Report(bg, ledger.Question{}).Seen {
+	seen := func() map[string]record.SeenInstance {
+		all := make(map[string]record.SeenInstance)
+		for _, s := range p.Report(bg, record.Question{}).Seen {
 			if _, twice := all[s.Incarnation]; twice {
 				t.Errorf("%s was remembered twice", s.Name)
 			}

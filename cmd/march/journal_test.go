@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // TestJournalFolderRemoved deletes the folder of a running room's journal. Before, the room
@@ -39,10 +40,10 @@ func TestJournalFolderRemoved(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	dir := filepath.Join(t.TempDir(), "journal")
-	remembered := func() (ledger.Memory, error) {
+	remembered := func() (record.Memory, error) {
 		files, _ := filepath.Glob(filepath.Join(dir, "*", "a", "one.journal"))
 		if len(files) != 1 {
-			return ledger.Memory{}, fmt.Errorf("%d journals", len(files))
+			return record.Memory{}, fmt.Errorf("%d journals", len(files))
 		}
 		return ledger.ReadJournal(files[0])
 	}

@@ -232,7 +232,7 @@ func recoverProgress(w io.Writer) func(ledger.RecoverProgress) {
 // askInstance returns how an instance is asked for its memory. The timeout is for the
 // begin of the answer, and for each part of it: there may be many.
 func askInstance(timeout time.Duration) ledger.Ask {
-	return func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (m ledger.Memory, err error) {
+	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		late := time.AfterFunc(timeout, func() {
@@ -241,7 +241,7 @@ func askInstance(timeout time.Duration) ledger.Ask {
 		defer late.Stop()
 		t := &target{what: "room", address: s.Address, timeout: longestAnswer}
 		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-			m, err = room.AskMarks(ctx, conn, q, func(in allocator.Room, marks []ledger.RememberedMark) error {
+			m, err = room.AskMarks(ctx, conn, q, func(in allocator.Room, marks []record.RememberedMark) error {
 				late.Stop() // the store has its own time-outs
 				defer late.Reset(timeout)
 				return use(in, marks)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -49,7 +50,7 @@ func trips(ctx context.Context, s sizes, add func(row)) (err error) {
 func (c *cluster) recoverTrips(ctx context.Context) (n, asked int, err error) {
 	var mu sync.Mutex
 	questions := 0
-	ask := func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (m ledger.Memory, err error) {
+	ask := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 		mu.Lock()
 		questions++
 		mu.Unlock()

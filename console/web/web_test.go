@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/room"
 )
 
@@ -193,10 +194,10 @@ func TestBarred(t *testing.T) {
 	w.server("a", "host-1")
 	report, err := w.ledger().Recover(t.Context(), ledger.RecoverConfig{
 		Actor: "ann", Apply: true,
-		Ask: func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
-				return ledger.Memory{}, err
+				return record.Memory{}, err
 			}
 			defer func() { _ = conn.Close() }()
 			m, err := room.AskMarks(ctx, conn, q, use)

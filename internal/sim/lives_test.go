@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -71,7 +72,7 @@ func find(gets []store.Op, answer store.Answer, key string, v any) bool {
 }
 
 // remembers has a process know the epochs that its journal knows.
-func (l *link) remembers(journals []ledger.Memory) {
+func (l *link) remembers(journals []record.Memory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range journals {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -28,7 +29,7 @@ type recovering struct {
 }
 
 // ask asks an instance for its memory: see ledger.RecoverConfig.
-func (r *recovering) ask(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 	request := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
 	if q.Barrier != nil {
 		request.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
@@ -50,7 +51,7 @@ func (r *recovering) ask(ctx context.Context, s ledger.SeenInstance, q ledger.Qu
 
 // memory asks the instance at an address, over a link. An instance that is cut off
 // from etcd may be cut off from recover as well, or not.
-func (w *world) memory(ctx context.Context, l *link, address string, request *marchv1.ReportMarksRequest) (ledger.Memory, error) {
+func (w *world) memory(ctx context.Context, l *link, address string, request *marchv1.ReportMarksRequest) (record.Memory, error) {
 	unreachable := allocator.Errorf(allocator.Unavailable, "sim: no instance answers at %s", address)
 	for _, p := range w.alive() {
 		if p.address != address {
@@ -59,21 +60,21 @@ func (w *world) memory(ctx context.Context, l *link, address string, request *ma
 		d := p.link.toss("asked by " + l.name)
 		out := w.toLeaveOut()
 		if p.link.held(false) > 0 && d.chance(2) || out != nil && out.process == p {
-			return ledger.Memory{}, unreachable
+			return record.Memory{}, unreachable
 		}
-		return call(ctx, l, d, func() (ledger.Memory, error) {
+		return call(ctx, l, d, func() (record.Memory, error) {
 			answer := reports{ctx: ctx}
 			if !p.runs() {
-				return ledger.Memory{}, unreachable
+				return record.Memory{}, unreachable
 			}
 			if err := p.room.ReportMarks(request, &answer); err != nil {
-				return ledger.Memory{}, err
+				return record.Memory{}, err
 			}
 			return answer.memory()
 		})
 	}
 	w.waitsFor(ctx, l, address)
-	return ledger.Memory{}, unreachable
+	return record.Memory{}, unreachable
 }
 
 // decide decides, after a dry run, which instances to go on without, and with what

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 const rollbackOfARecover = "rollback to before a recover"
@@ -56,7 +57,7 @@ func (w *world) rehearseRecover(d dice) {
 // without those only that a dry run misses.
 func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) error {
 	cfg := ledger.RecoverConfig{Actor: "simulation", Layout: ledger.LayoutStored}
-	cfg.Ask = func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		m, err := r.ask(ctx, s, q, use)
 		r.w.count("instances asked by a rehearsal", 1)
 		if err == nil && m.Barred {

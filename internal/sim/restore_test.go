@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -371,18 +372,18 @@ func (r *reports) Send(part *marchv1.ReportMarksResponse) error {
 	return nil
 }
 
-func (r *reports) memory() (ledger.Memory, error) {
+func (r *reports) memory() (record.Memory, error) {
 	m, err := room.MemoryFromProto(r.parts[0])
 	for _, part := range r.parts {
 		for _, mark := range part.GetMarks() {
-			m.Marks = append(m.Marks, ledger.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
+			m.Marks = append(m.Marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
 		}
 	}
 	return m, err
 }
 
 // journalsOfTheDead reads the journals of those that do not run.
-func (w *world) journalsOfTheDead() (all []ledger.Memory) {
+func (w *world) journalsOfTheDead() (all []record.Memory) {
 	alive := make(map[string]bool)
 	for _, p := range w.alive() {
 		alive[p.journal] = true
@@ -397,7 +398,7 @@ func (w *world) journalsOfTheDead() (all []ledger.Memory) {
 }
 
 // journalsIn reads the journals in a directory.
-func (w *world) journalsIn(path string) (all []ledger.Memory) {
+func (w *world) journalsIn(path string) (all []record.Memory) {
 	_ = filepath.WalkDir(path, func(file string, _ fs.DirEntry, _ error) error { // it may be none
 		if filepath.Ext(file) == ".journal" {
 			m, err := ledger.ReadJournal(file)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // rollbacks rolls raft's own data back now and then, until all heals, in half of
@@ -163,7 +163,7 @@ func (w *world) nexts() map[string]int64 {
 // shows reports whether a journal shows a rollback to whoever has it, whatever that
 // asks etcd for first: by the epoch; or by its room's mark of each tag that was
 // leased since the backup, whichever room did.
-func (w *world) shows(m ledger.Memory, epoch string, before, after map[string]int64) (shows bool) {
+func (w *world) shows(m record.Memory, epoch string, before, after map[string]int64) (shows bool) {
 	n := len(m.Epochs)
 	if n == 0 || m.Epochs[n-1] != epoch {
 		return slices.Contains(m.Epochs, epoch)
@@ -183,7 +183,7 @@ func (w *world) shows(m ledger.Memory, epoch string, before, after map[string]in
 }
 
 // remembered returns the next that a memory has of a tag, 0 for none.
-func remembered(m ledger.Memory, tag allocator.Tag) int64 {
+func remembered(m record.Memory, tag allocator.Tag) int64 {
 	for _, mark := range m.Marks {
 		if mark.Tag == tag {
 			return mark.Next

@@ -64,7 +64,7 @@ func TestRestore(t *testing.T) {
 				t.Fatal("leased after a restore")
 			}
 			admin := r.open()
-			ask := func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+			ask := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
@@ -119,9 +119,9 @@ func TestMargin(t *testing.T) {
 	admin, margin := r.open(), int64(3)
 	if _, err := admin.Recover(bg, ledger.RecoverConfig{
 		Actor: "test", Apply: true, Margin: &margin, Without: []record.InstanceID{"b/one"},
-		Ask: func(ctx context.Context, s ledger.SeenInstance, q ledger.Question, use ledger.UseMarks) (ledger.Memory, error) {
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			if s.Room == "b" {
-				return ledger.Memory{}, allocator.Errorf(allocator.Unavailable, "it does not run")
+				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it does not run")
 			}
 			m := a.Report(ctx, q)
 			return m, use(m.Room, m.Marks)

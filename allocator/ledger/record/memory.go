@@ -1,0 +1,151 @@
+package record
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Memory is everything that one instance remembers. `march recover` asks for it.
+type Memory struct {
+	UUID         string // of the cluster
+	Room         allocator.Room
+	Name         allocator.Instance
+	Incarnations []string // of the processes whose memory this is, the last one last
+	Epochs       []string // that the instance was in, the last one last
+	Version      int64    // the highest layout version,
+	Latest       string   // the epoch in which that was in force
+	Layout       allocator.Layout
+	// NarrowestRange and LargestBoundary are over all layouts that the instance knows
+	// of, 0 where it knows of none.
+	NarrowestRange, LargestBoundary int64
+	MarginTotal                     int64 // the largest of any epoch
+	Rooms                           []allocator.Room
+	Seen                            []SeenInstance
+	SeenUnder                       string           // the epoch under which these were seen
+	Marks                           []RememberedMark // of its own room, in the order of tags
+
+	Barred   bool   // the instance accepted the barrier that it was asked with,
+	Unbarred string // or why it did not
+	Sequence int64  // where the memory stands: see Question.After
+}
+
+// ID returns the instance's name in the cluster.
+func (m Memory) ID() InstanceID { return NewInstanceID(m.Room, m.Name) }
+
+// RememberedMark is what an instance remembers of one mark.
+type RememberedMark struct {
+	Tag  allocator.Tag
+	Next int64 // the next ID not yet leased, at least
+}
+
+// UseMarks takes some of the marks that an instance of a room remembers.
+type UseMarks func(room allocator.Room, marks []RememberedMark) error
+
+// SeenInstance is a process that was registered.
+type SeenInstance struct {
+	Room        allocator.Room
+	Name        allocator.Instance
+	Incarnation string
+	Address     string
+	// Left is the revision at which the process was seen to leave in good order: it
+	// leased nothing after it. 0 where that was not seen.
+	Left int64
+}
+
+// ID returns the instance's name in the cluster.
+func (s SeenInstance) ID() InstanceID { return NewInstanceID(s.Room, s.Name) }
+
+// SortMarks puts the marks into the order of tags.
+func (m Memory) SortMarks() {
+	slices.SortFunc(m.Marks, func(a, b RememberedMark) int { return cmp.Compare(a.Tag, b.Tag) })
+}
+
+// Validate checks the names and numbers of a memory that came from outside: from
+// a journal, or from another instance. Its errors are Invalid.
+func (m Memory) Validate() error {
+	var errs []error
+	room := func(r allocator.Room) {
+		_, err := allocator.ParseRoom(string(r))
+		errs = append(errs, err)
+	}
+	instance := func(i allocator.Instance) {
+		_, err := allocator.ParseInstance(string(i))
+		errs = append(errs, err)
+	}
+	room(m.Room)
+	instance(m.Name)
+	for _, r := range m.Rooms {
+		room(r)
+	}
+	for _, seen := range m.Seen {
+		room(seen.Room)
+		instance(seen.Name)
+	}
+	if m.Layout.Version != 0 {
+		errs = append(errs, m.Layout.Validate())
+	}
+	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary) < 0 {
+		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d; allowed: 0 or more",
+			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary))
+	}
+	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
+}
+
+// ValidateMarks checks marks that came from outside. Its errors are Invalid.
+func ValidateMarks(marks []RememberedMark) error {
+	for _, m := range marks {
+		if _, err := allocator.ParseTag(string(m.Tag)); err != nil {
+			return err
+		}
+		if m.Next < 0 {
+			return allocator.Errorf(allocator.Invalid, "tag %s: next %d; allowed: 0 or more", m.Tag, m.Next)
+		}
+	}
+	return nil
+}
+
+// Question is what `march recover` asks an instance.
+type Question struct {
+	UUID string // of the cluster: an instance of another one refuses to answer
+	// Barrier, where it is set, asks the instance to lease nothing under any epoch
+	// that it has seen so far.
+	Barrier *Barrier
+	// After asks only for marks that changed after this point of the instance's memory:
+	// the Sequence of an earlier answer of the same process. 0 for all.
+	After int64
+}
+
+// Barrier names the halt of one recover.
+type Barrier struct {
+	Nonce     string // of the halt
+	ClusterID uint64 // of the etcd cluster that holds it
+}
+
+// SeenIn returns the processes that a registration names: the one that is registered, and
+// those of its name whose memory it does not have, under an epoch, or under any where that
+// is empty.
+func (k Keys) SeenIn(kv store.KV, epoch string) (all []SeenInstance, err error) {
+	key, err := k.Parse(kv.Key)
+	if err != nil {
+		return nil, err
+	}
+	var v Registration
+	if err := Decode(kv, &v); err != nil {
+		return nil, err
+	}
+	if epoch != "" {
+		v.Under(epoch)
+	}
+	for _, incarnation := range v.Lost {
+		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation, Address: v.Address})
+	}
+	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Address}
+	if v.Leaving {
+		s.Left = kv.ModRevision
+	}
+	return append(all, s), nil
+}
