@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -13,24 +12,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// audit returns the operation that records a change, to be part of the
-// change's own transaction. from and to are the values of key object before
-// and after, nil for none.
+// audit returns the operation that records a change, as Keys.Audited does.
 func (l *Ledger) audit(actor, action, object string, from, to []byte) store.Op {
-	return store.OpPut(l.keys.Audit(ulid.Make().String()), record.Encode(&record.AuditValue{
-		Time: l.now(), Actor: actor, Action: action, Object: object[len(l.keys):],
-		From: asJSON(from), To: asJSON(to),
-	}))
-}
-
-// asJSON returns a value as it is, and one that is no JSON, a slip by hand perhaps,
-// as a text.
-func asJSON(value []byte) json.RawMessage {
-	if len(value) == 0 || json.Valid(value) {
-		return value
-	}
-	text, _ := json.Marshal(string(value)) // a string can be encoded
-	return text
+	return l.keys.Audited(l.now(), actor, action, object, from, to)
 }
 
 // How far back Audits looks first, and by how much further each time; and how

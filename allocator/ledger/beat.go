@@ -51,16 +51,12 @@ func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
 	if l.haltsAs() == "" {
 		return
 	}
-	value := newBeat(s.status, l.now())
+	value := record.NewBeat(s.status, l.now())
 	txn := store.Txn{
 		If:   []store.Cond{store.Unchanged(s.beatKV), store.HasValue(l.keys.Epoch(), s.state.raw)},
 		Then: []store.Op{store.OpPut(s.beatKV.Key, record.Encode(&value))},
 	}
-	if _, err := l.try(ctx, txn); err != nil {
+	if _, err := l.Try(ctx, txn); err != nil {
 		l.log.Debug("beat not written", "error", err)
 	}
-}
-
-func newBeat(s store.Status, at time.Time) record.Beat {
-	return record.Beat{RaftIndex: s.RaftIndex, RaftTerm: s.RaftTerm, Revision: s.Revision, Time: at}
 }

@@ -17,12 +17,12 @@ var defaultBounds = bounds{record.MaxLayouts, record.MaxMigrations, record.MaxAu
 // transaction the oldest keys of a kind that is at its bound. Processes that write
 // at the same moment may leave a key too many each, which later writes remove.
 func (l *Ledger) change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
-	return l.try(ctx, txn.With(l.makeRoom(ctx, kinds...)))
+	return l.Try(ctx, txn.With(l.MakeRoom(ctx, kinds...)))
 }
 
-// makeRoom returns what removes the oldest keys of kinds and audit entries, so that the
+// MakeRoom returns what removes the oldest keys of kinds and audit entries, so that the
 // change to come does not exceed their bounds.
-func (l *Ledger) makeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
+func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
 	for _, kind := range append(kinds, l.keys.Audits()) {
 		oldest = append(oldest, l.overflow(ctx, kind)...)
 	}
@@ -65,7 +65,7 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 			return nil
 		}
 	}
-	answer, err := l.try(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{
+	answer, err := l.Try(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{
 		Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: slack + record.OverflowMost, KeysOnly: true,
 	}}}})
 	if err != nil {

@@ -22,7 +22,7 @@ func (l *Ledger) StoreSize(ctx context.Context) (StoreSize, error) {
 	if err := l.attach(ctx); err != nil {
 		return StoreSize{}, err
 	}
-	status, err := l.status(ctx)
+	status, err := l.Cluster().Status(ctx)
 	if err != nil {
 		return StoreSize{}, err
 	}

@@ -137,6 +137,9 @@ type marksOfTag struct {
 func (l *Ledger) marksBetween(
 	ctx context.Context, rooms []allocator.Room, first, last allocator.Tag,
 ) (map[allocator.Tag]marksOfTag, []record.KeyError, error) {
+	if len(rooms) == 0 {
+		return nil, nil, nil
+	}
 	ops := make([]store.Op, len(rooms))
 	for i, room := range rooms {
 		ops[i] = store.Op{Get: &store.Get{Interval: store.Interval{Key: l.keys.Mark(room, first), End: l.keys.Mark(room, last) + "\x00"}}}

@@ -105,7 +105,7 @@ func (i *Instance) covered(ctx context.Context, s *state) (bool, error) {
 	if s.ended == nil {
 		return false, nil
 	}
-	answer, err := l.read(ctx, store.Txn{If: l.holds(s), Then: []store.Op{store.OpGet(l.keys.Answered())}})
+	answer, err := l.Read(ctx, store.Txn{If: l.holds(s), Then: []store.Op{store.OpGet(l.keys.Answered())}})
 	if err != nil || !answer.Succeeded {
 		return false, changedMeanwhile(err)
 	}
@@ -194,7 +194,7 @@ func (i *Instance) compare(ctx context.Context, s *state, tags []allocator.Tag) 
 				ops = append(ops, store.OpGet(l.keys.Mark(room, tag)))
 			}
 		}
-		answer, err := l.read(ctx, store.Txn{If: l.holds(s), Then: ops})
+		answer, err := l.Read(ctx, store.Txn{If: l.holds(s), Then: ops})
 		if err != nil || !answer.Succeeded {
 			return changedMeanwhile(err)
 		}
@@ -259,7 +259,7 @@ func (i *Instance) compareTag(ctx context.Context, s *state, tag allocator.Tag, 
 			txn.If = append(txn.If, r.cond)
 			txn.Then = append(txn.Then, store.OpPut(r.key, r.mark.Raised(own.leased).Encode()))
 		}
-		answer, err := l.try(ctx, txn)
+		answer, err := l.Try(ctx, txn)
 		if kind := allocator.KindOf(err); err != nil && (kind == allocator.Denied || kind == allocator.Unauthenticated) {
 			return false, i.haltOrphaned(ctx, s, tag, err)
 		}
@@ -314,7 +314,7 @@ func covers(m record.Mark, s *state, own ownMark, step int64, epochs []string) (
 func (i *Instance) haltOrphaned(ctx context.Context, s *state, tag allocator.Tag, cause error) error {
 	l := i.ledger
 	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) + " over its leases: " + cause.Error()
-	if _, err := l.halt(ctx, s, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+	if _, err := l.HaltOver(ctx, s.raw, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 		return err
 	}
 	return allocator.Errorf(allocator.WentBack, "%s", why)

@@ -61,7 +61,7 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (record.HaltRecord, 
 		case s.raw == nil:
 			return record.HaltRecord{}, s.refusal()
 		}
-		if _, err := l.halt(ctx, s, who, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+		if _, err := l.HaltOver(ctx, s.raw, who, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 			return record.HaltRecord{}, err
 		}
 	}
@@ -72,18 +72,20 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (record.HaltRecord, 
 // the epoch just then.
 const haltAttempts = 5
 
-// halt writes a halt over the epoch of s, if that is still in force, and returns the key
-// as it wrote it. The operations in also are done in the same transaction. Its errors are
+// HaltOver writes a halt over the epoch's value, if that is still in force, and returns
+// the key as it wrote it. A value that cannot be read counts as an epoch without a name
+// and margins. The operations in also are done in the same transaction. Its errors are
 // Conflict and Unavailable. Only a recover writes a halt over another halt.
-func (l *Ledger) halt(ctx context.Context, s *state, who, why string, also ...store.Op) (store.KV, error) {
-	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: randomHex(), Stopped: s.epoch}
-	if s.halted != nil {
-		v.Stopped = s.halted.Stopped
+func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, also ...store.Op) (store.KV, error) {
+	var was record.Epoch
+	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
+		was = record.Epoch{}
 	}
-	value := record.Encode(&record.Epoch{MarginTotal: s.total, Halted: &v})
+	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
+	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, Halted: &v})
 	answer, err := l.change(ctx, store.Txn{
-		If:   []store.Cond{store.HasValue(l.keys.Epoch(), s.raw)},
-		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), s.raw, value)),
+		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
+		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), epoch, value)),
 	})
 	if err == nil && answer.Succeeded {
 		level := hclog.Error

@@ -63,7 +63,7 @@ func (i *Instance) next() (value []byte, counter int64) {
 	if len(b.nonces) == 0 {
 		b.nonces = []string{""}
 	}
-	nonce := randomHex()
+	nonce := record.RandomHex()
 	b.nonces = append(b.nonces, nonce)
 	counter = b.seen + int64(len(b.nonces)) - 1
 	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: i.ledger.now(), Nonce: nonce}), counter
@@ -114,7 +114,7 @@ func (i *Instance) send(ctx context.Context) error {
 			all.Get.KeysOnly, all.Get.Limit = true, 1
 			txn.Then = append(txn.Then, all)
 		}
-		answer, err := l.try(ctx, txn)
+		answer, err := l.Try(ctx, txn)
 		if err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (i *Instance) settle(ctx context.Context) error {
 	looked := false
 	for range joinAttempts {
 		order := l.before().epochSeq
-		there, err := l.try(ctx, l.ordered(i.found()...))
+		there, err := l.Try(ctx, l.ordered(i.found()...))
 		if err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (i *Instance) settle(ctx context.Context) error {
 			return i.runsTwice(there.Got[1][0])
 		case !again && !looked:
 			l.suspect("the registration of "+l.haltsAs()+", or its heartbeat, is not as it was left", nil)
-			if _, err := l.probe(ctx, true, l.try); err != nil && allocator.KindOf(err) != allocator.Refused {
+			if _, err := l.probe(ctx, true, l.Try); err != nil && allocator.KindOf(err) != allocator.Refused {
 				return err
 			}
 			looked = true
@@ -317,7 +317,7 @@ func (i *Instance) register(ctx context.Context, there store.Answer, order int64
 	if err != nil {
 		return false, err
 	}
-	answer, err := l.try(ctx, store.Txn{
+	answer, err := l.Try(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(known), store.Unchanged(beat), store.HasValue(epoch.Key, epoch.Value)},
 		Then: []store.Op{store.OpPut(known.Key, registration.Value), store.OpPut(beat.Key, value)},
 	})

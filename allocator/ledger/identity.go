@@ -27,3 +27,25 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 	}
 	return allocator.Errorf(allocator.Refused, text, l.keys)
 }
+
+// PinAnew pins this ledger to the etcd cluster that answers, be it another one than the
+// identity has, as a recover does. It reads the identity and also in one transaction, and
+// returns the identity with the ID of that etcd cluster; the answer has the identity's key
+// first. Its errors are those of the read, a KeyError, and Refused: with the zero identity
+// where there is no cluster, else because it is another one than configured.
+func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
+	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
+	if answer, err = l.gets(ctx, append(ops, l.countAudits())...); err != nil {
+		return id, answer, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return id, answer, l.noIdentity(ctx, nothingToRecover)
+	}
+	if err := record.Decode(kv, &id); err != nil {
+		return record.Identity{}, answer, err
+	}
+	l.countedAudits(answer.Counts[len(ops)])
+	id.ClusterID = answer.ClusterID
+	return id, answer, l.pin(id, answer.ClusterID)
+}

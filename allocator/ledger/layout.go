@@ -39,12 +39,12 @@ func (l *Ledger) Init(ctx context.Context, layout allocator.Layout, actor string
 	if l.cfg.UUID != "" {
 		id.UUID = l.cfg.UUID
 	}
-	value := stored.Encode(randomHex())
-	answer, err := l.try(ctx, store.Txn{
+	value := stored.Encode(record.RandomHex())
+	answer, err := l.Try(ctx, store.Txn{
 		If: []store.Cond{store.Absent(l.keys.Identity()), store.Absent(l.keys.Epoch()), store.Absent(l.keys.Layout())},
 		Then: []store.Op{
 			store.OpPut(l.keys.Identity(), record.Encode(&id)),
-			store.OpPut(l.keys.Epoch(), record.Encode(&record.Epoch{Epoch: randomHex()})),
+			store.OpPut(l.keys.Epoch(), record.Encode(&record.Epoch{Epoch: record.RandomHex()})),
 			store.OpPut(l.keys.Layout(), value),
 			store.OpPut(l.keys.LayoutAt(1), value),
 			l.audit(actor, "init", l.keys.Layout(), nil, value),
@@ -87,7 +87,7 @@ func (l *Ledger) changeLayout(ctx context.Context, from record.Layout, to alloca
 	if len(stored.Ever) > allocator.MaxRooms {
 		return record.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: the cluster would have had %d rooms in its life; allowed: %d", len(stored.Ever), allocator.MaxRooms)
 	}
-	nonce := randomHex()
+	nonce := record.RandomHex()
 	value := stored.Encode(nonce)
 	answer, err := l.change(ctx, store.Txn{
 		If: append(with.If,

@@ -38,7 +38,7 @@ func (l *Ledger) leasableState(ctx context.Context) (*state, error) {
 		case err == nil:
 			return s, nil
 		case lead:
-			_, flight.err = l.probe(ctx, l.haltsAs() != "", l.try)
+			_, flight.err = l.probe(ctx, l.haltsAs() != "", l.Try)
 			if flight.err == nil {
 				flight.err = l.enter(ctx)
 			}

@@ -152,7 +152,7 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 	}
 	before := l.before()
 	// One try: the Refiller has a back-off of its own, and must hear of each failure.
-	answer, err := l.try(ctx, store.Txn{If: l.holds(state), Then: ops})
+	answer, err := l.Try(ctx, store.Txn{If: l.holds(state), Then: ops})
 	if err != nil {
 		return settings, s.instance.noted(err)
 	}
@@ -296,7 +296,7 @@ func (s *tagSource) outdated(ctx context.Context, answer store.Answer, before se
 // without an error means that it was not, and has been learned.
 func (s *tagSource) confirm(ctx context.Context, state *state) (bool, error) {
 	before := s.instance.ledger.before()
-	answer, err := s.instance.ledger.read(ctx, s.standing(state))
+	answer, err := s.instance.ledger.Read(ctx, s.standing(state))
 	if err != nil || answer.Succeeded {
 		return err == nil, err
 	}
@@ -317,7 +317,7 @@ func (s *tagSource) commit(ctx context.Context, state *state, base int64, seg al
 	s.instance.sends(s.name, mark.Next)
 	before := l.before() // the request is sent: answers may overtake each other
 	crash.Here(crash.BeforeLease)
-	answer, err := l.try(ctx, txn)
+	answer, err := l.Try(ctx, txn)
 	crash.Here(crash.AfterLease)
 	// If we crash here, or the answer is lost, the mark may stand above IDs that
 	// no instance holds: a gap.

@@ -43,7 +43,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 			}
 			continue
 		}
-		answer, err := l.try(ctx, store.Txn{
+		answer, err := l.Try(ctx, store.Txn{
 			If:   []store.Cond{store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw)},
 			Then: []store.Op{{Delete: registration.Key}, {Delete: beat.Key}},
 			Else: []store.Op{store.OpGet(registration.Key)},
@@ -88,7 +88,7 @@ func (i *Instance) sayLeaving(ctx context.Context, state *state) error {
 	i.mu.Unlock()
 	value.Leaving = true
 	leaving := record.Encode(&value)
-	answer, err := l.try(ctx, store.Txn{
+	answer, err := l.Try(ctx, store.Txn{
 		If: []store.Cond{
 			store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw),
 			{Key: beat.Key, ModRevision: beat.ModRevision, Value: beat.Value},

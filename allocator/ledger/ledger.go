@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -158,9 +157,9 @@ func (l *Ledger) Contact() Contact {
 	return l.mu.contact
 }
 
-// try sends txn once. The answer is from the cluster's own etcd, or the error
+// Try sends txn once. The answer is from the cluster's own etcd, or the error
 // says otherwise. After an error it is unknown whether it happened.
-func (l *Ledger) try(ctx context.Context, txn store.Txn) (store.Answer, error) {
+func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	bounded, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
 	before := l.before()
@@ -208,13 +207,13 @@ func (l *Ledger) sawBack(ctx context.Context, err error) error {
 // leasing halted because another process did.
 func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
 
-// read sends a transaction that changes nothing until it is answered or ctx
+// Read sends a transaction that changes nothing until it is answered or ctx
 // ends, for at most two tries' time. Where `march recover` has moved the cluster to another
 // etcd cluster, it asks there.
-func (l *Ledger) read(ctx context.Context, txn store.Txn) (store.Answer, error) {
+func (l *Ledger) Read(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	return store.Retry(ctx, l.cfg.TryTimeout, func(ctx context.Context) (store.Answer, error) {
 		for {
-			answer, err := l.try(ctx, txn)
+			answer, err := l.Try(ctx, txn)
 			if !l.moved(ctx, err) {
 				return answer, err
 			}
@@ -224,7 +223,7 @@ func (l *Ledger) read(ctx context.Context, txn store.Txn) (store.Answer, error) 
 
 // gets reads keys in one transaction.
 func (l *Ledger) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
-	return l.read(ctx, store.Txn{Then: ops})
+	return l.Read(ctx, store.Txn{Then: ops})
 }
 
 // attach reads the cluster's identity, once. Its errors are Refused when there
@@ -274,7 +273,7 @@ func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 
 // Cluster returns what reads this cluster without taking part in it.
 func (l *Ledger) Cluster() *record.Cluster {
-	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID, TryTimeout: l.cfg.TryTimeout}
+	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID, TryTimeout: l.cfg.TryTimeout, Now: l.now, Log: l.log}
 }
 
 // UUID returns the cluster's uuid. Its errors are attach's.
@@ -295,20 +294,6 @@ func (l *Ledger) Ping(ctx context.Context) error {
 		return err
 	}
 	return store.CheckVersion(status.Version)
-}
-
-// status asks the etcd server that answers about itself, for TryTimeout at most.
-func (l *Ledger) status(ctx context.Context) (store.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
-	defer cancel()
-	return l.store.Status(ctx)
-}
-
-// randomHex returns 128 random bits.
-func randomHex() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return hex.EncodeToString(b[:])
 }
 
 // newUUID returns a random UUID (RFC 9562, version 4).

@@ -24,7 +24,7 @@ func (l *Ledger) StartMigration(ctx context.Context, from record.Layout, m recor
 	if err != nil {
 		return record.Migration{}, err
 	}
-	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor, l.now(), randomHex()
+	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor, l.now(), record.RandomHex()
 	m.Updated = m.Created
 	m.Note("started by " + actor)
 	key, value := l.keys.Migration(m.ID), m.Encode()
@@ -142,17 +142,17 @@ func (l *Ledger) UpdateMigration(ctx context.Context, m record.Migration, action
 	if err := change(&next); err != nil {
 		return record.Migration{}, err
 	}
-	next.Updated, next.Nonce = l.now(), randomHex()
+	next.Updated, next.Nonce = l.now(), record.RandomHex()
 	value := next.Encode()
 	txn := store.Txn{If: []store.Cond{store.Unchanged(m.KV)}, Then: []store.Op{store.OpPut(m.KV.Key, value)}}
 	if action != "" {
 		txn.Then = append(txn.Then, l.audit(actor, action, m.KV.Key, m.Brief(), next.Brief()))
-		txn = txn.With(l.makeRoom(ctx))
+		txn = txn.With(l.MakeRoom(ctx))
 	}
 	if next.State.Ended() && !m.State.Ended() {
 		txn.Then = append(txn.Then, store.Op{Delete: l.keys.ActiveMigration()})
 	}
-	answer, err := l.try(ctx, txn)
+	answer, err := l.Try(ctx, txn)
 	if err == nil && answer.Succeeded {
 		next.KV = store.KV{Key: m.KV.Key, Value: value, ModRevision: answer.Revision}
 		return next, nil
@@ -192,7 +192,7 @@ func (l *Ledger) MakeMove(ctx context.Context, m record.Migration, epoch store.K
 	next.Reached++
 	next.Fail("")
 	next.Note("move " + move.Kind + " made: layout version " + strconv.FormatInt(move.Layout.Version, 10))
-	next.Updated, next.Nonce = l.now(), randomHex()
+	next.Updated, next.Nonce = l.now(), record.RandomHex()
 	value := next.Encode()
 	with := store.Txn{
 		If:   []store.Cond{store.Unchanged(m.KV)},

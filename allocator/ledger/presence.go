@@ -75,7 +75,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	l.mu.demands = r.RequireJournal
 	l.mu.Unlock()
 	i := &Instance{
-		ledger: l, room: r.Room, name: r.Name, incarnation: randomHex(), settling: make(chan struct{}, 1),
+		ledger: l, room: r.Room, name: r.Name, incarnation: record.RandomHex(), settling: make(chan struct{}, 1),
 	}
 	if err := i.begin(ctx, r.Journal); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			_ = i.Close()
 		}
 	}()
-	stored, err := l.probe(ctx, true, l.read)
+	stored, err := l.probe(ctx, true, l.Read)
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (i *Instance) write(ctx context.Context) error {
 	if lost != nil {
 		return lost
 	}
-	answer, err := i.ledger.try(ctx, store.Txn{If: []store.Cond{store.Unchanged(known)}, Then: []store.Op{store.OpPut(known.Key, value)}, Else: []store.Op{store.OpGet(known.Key)}})
+	answer, err := i.ledger.Try(ctx, store.Txn{If: []store.Cond{store.Unchanged(known)}, Then: []store.Op{store.OpPut(known.Key, value)}, Else: []store.Op{store.OpGet(known.Key)}})
 	if err != nil {
 		// The outcome is unknown. Keep the registration as we know it. If another one
 		// was written, the next transaction that compares it is refused and shows it,

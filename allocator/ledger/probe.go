@@ -26,7 +26,7 @@ type probeResult struct {
 	status   store.Status
 }
 
-// sender is Ledger.read or Ledger.try.
+// sender is Ledger.Read or Ledger.Try.
 type sender func(context.Context, store.Txn) (store.Answer, error)
 
 // looks bounds how often a probe starts over because it met a change.
@@ -78,7 +78,7 @@ func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) erro
 		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
 	}
 	// Where the epoch was changed meanwhile, the next look shows it.
-	_, err := l.halt(ctx, s.state, who, evidence)
+	_, err := l.HaltOver(ctx, s.state.raw, who, evidence)
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 		return nil, err
 	}
 	if s.full {
-		if s.status, err = l.status(ctx); err != nil {
+		if s.status, err = l.Cluster().Status(ctx); err != nil {
 			return nil, err
 		}
 		if s.status.Sender != s.answer.Sender || s.status.Connection == 0 {

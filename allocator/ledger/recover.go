@@ -120,7 +120,7 @@ type MissingInstance struct {
 // meanwhile), WentBack (etcd went back while recover ran) and Unavailable; it may
 // be run again after each. The report is never nil.
 func (l *Ledger) Recover(ctx context.Context, cfg RecoverConfig) (*RecoverReport, error) {
-	r := &recovery{l: l, cfg: cfg, report: &RecoverReport{}}
+	r := &recovery{l: l, cluster: l.Cluster(), keys: l.keys, cfg: cfg, report: &RecoverReport{}}
 	r.mu.known = make(map[string]known)
 	r.mu.answers = make(map[string]*answer)
 	r.mu.silent = make(map[string]string)
@@ -131,12 +131,14 @@ func (l *Ledger) Recover(ctx context.Context, cfg RecoverConfig) (*RecoverReport
 
 // recovery is one run of Recover.
 type recovery struct {
-	l      *Ledger
-	cfg    RecoverConfig
-	report *RecoverReport
-	found  stored
-	halt   store.KV // our own, once it is written
-	nonce  string
+	l       *Ledger
+	cluster *record.Cluster
+	keys    record.Keys
+	cfg     RecoverConfig
+	report  *RecoverReport
+	found   stored
+	halt    store.KV // our own, once it is written
+	nonce   string
 
 	reserve time.Duration // the least of all tags, and of the default
 
@@ -201,8 +203,13 @@ func (r *recovery) run(ctx context.Context) error {
 	}
 	r.report.Halted = time.Since(began)
 	r.forgetMissing(ctx)
-	_, err := r.l.Refresh(ctx)
+	_, err := r.l.RefreshTo(ctx, r.report.Layout.Version)
 	return err
+}
+
+// audit returns the operation that records a change by the operator.
+func (r *recovery) audit(action, object string, from, to []byte) store.Op {
+	return r.keys.Audited(r.cluster.Now(), r.cfg.Actor, action, object, from, to)
 }
 
 // barrier is that of the halt in force.
@@ -253,14 +260,14 @@ func (r *recovery) progress(doing string, done, of int64) {
 // so that the next recover need not ask them. An instance that lives after all registers
 // again. A registration that cannot be deleted stays, for `march instance forget`.
 func (r *recovery) forgetMissing(ctx context.Context) {
-	l, gone := r.l, make(map[string]bool)
+	gone := make(map[string]bool)
 	for _, m := range r.report.Missing {
 		gone[m.Incarnation] = true
 	}
 	if len(gone) == 0 {
 		return
 	}
-	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
+	answer, err := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGetPrefix(r.keys.Registrations(""))}})
 	if err != nil {
 		return
 	}
@@ -273,13 +280,12 @@ func (r *recovery) forgetMissing(ctx context.Context) {
 		if !gone[v.Incarnation] {
 			continue
 		}
-		_, err := l.change(ctx, store.Txn{If: []store.Cond{store.Unchanged(kv)}, Then: []store.Op{
-			{Delete: kv.Key}, l.audit(r.cfg.Actor, "forget instance", kv.Key, kv.Value, nil),
-		}})
+		txn := store.Txn{If: []store.Cond{store.Unchanged(kv)}, Then: []store.Op{{Delete: kv.Key}, r.audit("forget instance", kv.Key, kv.Value, nil)}}
+		_, err := r.l.Try(ctx, txn.With(r.l.MakeRoom(ctx)))
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		l.log.Warn("registrations of instances that recover went on without stay: see `march instance forget`", "error", err)
+		r.cluster.Log.Warn("registrations of instances that recover went on without stay: see `march instance forget`", "error", err)
 	}
 }
 

@@ -65,7 +65,7 @@ func (r *recovery) take(m record.Memory) {
 	if m.Layout.Version > r.mu.layout.Version {
 		r.mu.layout = m.Layout
 	}
-	sameEpoch := m.SeenUnder != "" && m.SeenUnder == r.found.stopped()
+	sameEpoch := m.SeenUnder != "" && m.SeenUnder == r.found.epoch.InForce()
 	for _, s := range m.Seen {
 		r.know(s, sameEpoch && s.Left != 0 && s.Left <= r.found.beat.Revision)
 	}
@@ -88,7 +88,7 @@ func (r *recovery) know(s record.SeenInstance, left bool) {
 // readRegistrations notes the processes that are registered. A registration that
 // cannot be read is of a process that cannot be asked.
 func (r *recovery) readRegistrations(ctx context.Context) error {
-	reply, err := r.gets(ctx, store.OpGetPrefix(r.l.keys.Registrations("")))
+	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Registrations("")))
 	if err == nil {
 		r.takeRegistrations(reply.Got[0])
 	}
@@ -98,10 +98,10 @@ func (r *recovery) readRegistrations(ctx context.Context) error {
 func (r *recovery) takeRegistrations(found []store.KV) {
 	for _, kv := range found {
 		// Processes that were lost under an earlier epoch no longer matter.
-		seen, err := r.l.keys.SeenIn(kv, r.found.stopped())
+		seen, err := r.keys.SeenIn(kv, r.found.epoch.InForce())
 		if err != nil {
 			r.unreadable(kv.Key, err)
-			if key, keyErr := r.l.keys.Parse(kv.Key); keyErr == nil {
+			if key, keyErr := r.keys.Parse(kv.Key); keyErr == nil {
 				seen = []record.SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
 			}
 		}
@@ -303,7 +303,7 @@ func (r *recovery) auditBarred() store.Op {
 		v.Without = append(v.Without, m.ID)
 	}
 	list, _ := json.Marshal(v) // texts can be encoded
-	return r.l.audit(r.cfg.Actor, "bar instances", r.halt.Key, nil, list)
+	return r.audit("bar instances", r.halt.Key, nil, list)
 }
 
 // higherSequence counts how often a memory knew a mark better than was known before.

@@ -21,6 +21,8 @@ const (
 	// halted meanwhile. With four, 300,000 marks took over a minute where etcd is 50 ms
 	// away, for waiting alone.
 	recoverAtOnce = 16
+	// progressEvery is after how many tags progress is told.
+	progressEvery = 1000
 )
 
 // compare holds marks that an instance of a room remembers against the store, and
@@ -29,7 +31,7 @@ func (r *recovery) compare(ctx context.Context, room allocator.Room, marks []rec
 	for page := range slices.Chunk(marks, recoverPage) {
 		ops := make([]store.Op, len(page))
 		for k, m := range page {
-			ops[k] = store.OpGet(r.l.keys.Mark(room, m.Tag))
+			ops[k] = store.OpGet(r.keys.Mark(room, m.Tag))
 		}
 		reply, err := r.gets(ctx, ops...)
 		if err != nil {
@@ -97,7 +99,7 @@ func (r *recovery) raisePage(ctx context.Context, page []roomTag) error {
 // tryRaise is one try of raisePage. After an error, or false, the marks are read
 // again, which shows whether they were raised.
 func (r *recovery) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
-	k := r.l.keys
+	k := r.keys
 	ops := make([]store.Op, len(page))
 	for i, at := range page {
 		ops[i] = store.OpGet(k.Mark(at.room, at.tag))
@@ -130,7 +132,7 @@ func (r *recovery) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 	}
 	// A crash or a lost answer here leaves the marks raised or not: the next try, or
 	// the next recover, reads them again.
-	reply, err = r.l.try(ctx, txn)
+	reply, err = r.l.Try(ctx, txn)
 	crash.Here(crash.AfterRaise)
 	return err == nil && reply.Succeeded, err
 }
@@ -159,11 +161,9 @@ func (r *recovery) leastReserve(ctx context.Context) error {
 	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
 		return nil
 	}
-	_, err := r.l.eachTagPage(ctx, eachPage, func(tags []record.Tag) ([]record.KeyError, error) {
-		for _, t := range tags {
-			r.reserve = min(r.reserve, t.Settings.Chain.Reserve)
-		}
-		return nil, nil
+	_, err := r.l.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+		r.reserve = min(r.reserve, t.Settings.Chain.Reserve)
+		return nil
 	})
 	return err
 }
@@ -177,7 +177,7 @@ func (r *recovery) chooseMargin() {
 	case r.cfg.Margin != nil:
 		p.Margin = *r.cfg.Margin
 	default:
-		age := max(0, r.l.now().Sub(p.Beat))
+		age := max(0, r.cluster.Now().Sub(p.Beat))
 		p.Margin = max(p.Margin, int64(len(p.Missing))*(1+2*int64(age/r.reserve)))
 	}
 	p.Total = r.mu.total + p.Margin
@@ -210,7 +210,7 @@ func (r *recovery) chooseLayout() error {
 	if err := p.Layout.Validate(); err != nil {
 		return err
 	}
-	p.Layout.Version = newVersion(r.mu.version, r.l.now())
+	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
 	if len(r.mu.rooms) > allocator.MaxRooms {
 		return allocator.Errorf(allocator.Refused, "etcd, instances and journals know of %d rooms in all; a cluster can have had %d: recover from another backup, one that knows the rooms", len(r.mu.rooms), allocator.MaxRooms)
 	}
@@ -227,7 +227,7 @@ func (r *recovery) unreadableMarks() error {
 	defer r.mu.Unlock()
 	r.listUnreadable()
 	for key := range r.mu.unreadable {
-		parts, err := r.l.keys.Parse(key)
+		parts, err := r.keys.Parse(key)
 		if err == nil && parts.Kind == "marks" && !slices.Contains(r.cfg.Skip, parts.Tag) {
 			return allocator.Errorf(allocator.Refused, "%s cannot be read: repair it, or leave tag %s as it is with --skip-tag %s", key, parts.Tag, parts.Tag)
 		}
@@ -240,12 +240,16 @@ func (r *recovery) limits(ctx context.Context) error {
 	if r.report.Margin == 0 || r.found.layoutErr != nil {
 		return nil
 	}
+	stored, err := r.l.RefreshTo(ctx, 0)
+	if err != nil {
+		return err
+	}
 	tags := int64(0)
-	bad, err := r.l.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	bad, err := r.l.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Settings.Limit {
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)
 		}
-		if tags++; tags%eachPage == 0 {
+		if tags++; tags%progressEvery == 0 {
 			r.progress("reading tags", tags, 0)
 		}
 		return nil
@@ -260,14 +264,14 @@ func (r *recovery) limits(ctx context.Context) error {
 // cluster's present ID, a fresh beat, and the layout as a new version.
 func (r *recovery) begin(ctx context.Context) error {
 	r.progress("beginning a new epoch", 0, 0)
-	l, k, f := r.l, r.l.keys, &r.found
+	k, f := r.keys, &r.found
 	var status store.Status
 	var oldest []store.Op
 	err := together(ctx, func(ctx context.Context) (err error) {
-		status, err = l.status(ctx)
+		status, err = r.cluster.Status(ctx)
 		return err
 	}, func(ctx context.Context) error {
-		oldest = l.makeRoom(ctx, k.Layouts())
+		oldest = r.l.MakeRoom(ctx, k.Layouts())
 		return nil
 	})
 	if err != nil {
@@ -278,18 +282,18 @@ func (r *recovery) begin(ctx context.Context) error {
 	}
 	p := r.report
 	r.mu.Lock()
-	p.Layout.Version = newVersion(r.mu.version, r.l.now())
+	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
 	r.chooseMargin()
 	stored := r.record()
-	answered := &record.Answered{Epoch: randomHex(), Incarnations: []string{}}
+	answered := &record.Answered{Epoch: record.RandomHex(), Incarnations: []string{}}
 	for incarnation := range r.mu.taken {
 		answered.Incarnations = append(answered.Incarnations, incarnation)
 	}
 	r.mu.Unlock()
 	slices.Sort(answered.Incarnations)
-	beat := newBeat(status, r.l.now())
+	beat := record.NewBeat(status, r.cluster.Now())
 	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, Layout: stored.Layout.Version, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
-	value := stored.Encode(randomHex())
+	value := stored.Encode(record.RandomHex())
 	txn := store.Txn{
 		If: []store.Cond{
 			store.HasValue(k.Epoch(), r.halt.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
@@ -297,27 +301,24 @@ func (r *recovery) begin(ctx context.Context) error {
 		Then: []store.Op{
 			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
 			store.OpPut(k.Identity(), record.Encode(&f.identity)), store.OpPut(k.Beat(), record.Encode(&beat)),
-			l.audit(r.cfg.Actor, "recover", k.Epoch(), r.halt.Value, epoch),
+			r.audit("recover", k.Epoch(), r.halt.Value, epoch),
 		},
 	}
-	reply, err := l.try(ctx, txn.With(oldest))
+	reply, err := r.l.Try(ctx, txn.With(oldest))
 	if err != nil || !reply.Succeeded { // unknown, or sent twice: the epoch is random
-		check, checkErr := l.gets(ctx, store.OpGet(k.Epoch()))
+		check, checkErr := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGet(k.Epoch())}})
 		kv, ok := check.FirstIfAny()
 		if checkErr != nil || !ok || string(kv.Value) != string(epoch) {
 			return cmp.Or(err, error(errOtherRecover))
 		}
 	}
 	p.Epoch = answered.Epoch
-	l.mu.Lock()
-	l.mu.version = stored.Layout.Version
-	l.mu.Unlock()
 	return nil
 }
 
 // record returns the layout that is put in force, as it is stored. The caller holds
 // mu.
 func (r *recovery) record() record.Layout {
-	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()), Time: r.l.now(), Actor: r.cfg.Actor}.
+	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()), Time: r.cluster.Now(), Actor: r.cfg.Actor}.
 		After(r.mu.extremes)
 }

@@ -14,8 +14,8 @@ import (
 type stored struct {
 	identity   record.Identity
 	identityKV store.KV
-	epoch      store.KV
-	state      *state // of epoch: its value, total, halt
+	epoch      record.Epoch // zero where it cannot be read; the halt of this recover, once it is written
+	epochKV    store.KV
 	layoutKV   store.KV
 	layout     record.Layout // zero where it cannot be read
 	layoutErr  error
@@ -26,42 +26,34 @@ type stored struct {
 // read reads what the store has, and pins the cluster's uuid and the etcd cluster that
 // answers, be it another one than the identity has: begin writes that.
 func (r *recovery) read(ctx context.Context) error {
-	l, k := r.l, r.l.keys
-	f := &r.found
+	k, f := r.keys, &r.found
 	var answer store.Answer
+	var refused error
 	err := together(ctx, func(ctx context.Context) (err error) {
-		f.status, err = l.status(ctx)
+		f.status, err = r.cluster.Status(ctx)
 		return err
-	}, func(ctx context.Context) (err error) {
-		answer, err = l.gets(ctx, store.OpGet(k.Identity()), store.OpGet(k.Epoch()), store.OpGet(k.Layout()), store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")), l.countAudits())
-		return err
+	}, func(ctx context.Context) error {
+		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()), store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")))
+		if f.identity.UUID == "" {
+			return refused
+		}
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	var ok bool
-	if f.identityKV, ok = answer.One(0); !ok {
-		return l.noIdentity(ctx, nothingToRecover)
-	}
-	if err := record.Decode(f.identityKV, &f.identity); err != nil {
-		return err
-	}
 	r.report.UUID = f.identity.UUID
-	f.identity.ClusterID = answer.ClusterID
-	if err := l.pin(f.identity, answer.ClusterID); err != nil {
-		return err
+	if refused != nil { // it is another cluster than configured: the report names it
+		return refused
 	}
-	f.epoch, _ = answer.One(1)
-	f.epoch.Key = k.Epoch()
-	f.state = &state{raw: f.epoch.Value}
-	var e record.Epoch
-	if err := record.Decode(f.epoch, &e); err != nil {
-		r.unreadable(f.epoch.Key, err) // it is replaced
-	} else {
-		f.state.epoch, f.state.total, f.state.halted = e.Epoch, e.MarginTotal, e.Halted
-		if e.Halted != nil {
-			f.state.epoch, r.report.Halt = "", e.Halted.Record()
-		}
+	f.identityKV, _ = answer.One(0)
+	f.epochKV, _ = answer.One(1)
+	f.epochKV.Key = k.Epoch()
+	if err := record.Decode(f.epochKV, &f.epoch); err != nil {
+		f.epoch = record.Epoch{}
+		r.unreadable(f.epochKV.Key, err) // it is replaced
+	} else if f.epoch.Halted != nil {
+		r.report.Halt = f.epoch.Halted.Record()
 	}
 	f.layoutKV, _ = answer.One(2)
 	f.layoutKV.Key = k.Layout()
@@ -76,11 +68,10 @@ func (r *recovery) read(ctx context.Context) error {
 		}
 	}
 	r.report.Stored, r.report.Beat = f.layout, f.beat.Time
-	r.mu.rooms, r.mu.version, r.mu.total = f.layout.Ever, f.layout.Layout.Version, f.state.total
-	r.mu.layout, r.mu.latest, r.mu.extremes = f.layout.Layout, f.stopped(), f.layout
+	r.mu.rooms, r.mu.version, r.mu.total = f.layout.Ever, f.layout.Layout.Version, f.epoch.MarginTotal
+	r.mu.layout, r.mu.latest, r.mu.extremes = f.layout.Layout, f.epoch.InForce(), f.layout
 	r.mu.taken = make(map[string]struct{})
 	r.takeRegistrations(answer.Got[4])
-	l.countedAudits(answer.Counts[5])
 	return nil
 }
 
@@ -94,14 +85,6 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 	return group.Wait()
 }
 
-// stopped returns the epoch that is, or was, in force before the halt of this recover.
-func (f *stored) stopped() string {
-	if f.state.halted != nil {
-		return f.state.halted.Stopped
-	}
-	return f.state.epoch
-}
-
 func (r *recovery) unreadable(key string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +96,7 @@ func (r *recovery) unreadable(key string, err error) {
 // did not go back since. Then it lists the instances once more.
 func (r *recovery) haltStore(ctx context.Context, also ...store.Op) error {
 	r.progress("halting", 0, 0)
-	kv, err := r.l.halt(ctx, r.found.state, r.cfg.Actor, "march recover", also...)
+	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, r.cfg.Actor, "march recover", also...)
 	if err != nil {
 		if allocator.KindOf(err) == allocator.Conflict {
 			return allocator.Errorf(allocator.Conflict, "leasing was halted, or another epoch began, while recover asked: nothing was changed, run it again")
@@ -125,11 +108,11 @@ func (r *recovery) haltStore(ctx context.Context, also ...store.Op) error {
 		return err
 	}
 	r.halt, r.nonce = kv, e.Halted.Nonce
-	r.found.state = &state{raw: kv.Value, total: e.MarginTotal, halted: e.Halted}
+	r.found.epochKV, r.found.epoch = kv, e
 	was := r.found.status
 	var status store.Status
 	err = together(ctx, func(ctx context.Context) (err error) {
-		status, err = r.l.status(ctx)
+		status, err = r.cluster.Status(ctx)
 		return err
 	}, r.readRegistrations)
 	if err != nil {
@@ -146,9 +129,9 @@ func (r *recovery) haltStore(ctx context.Context, also ...store.Op) error {
 // with another recover's changes. Its errors are Conflict and Unavailable.
 func (r *recovery) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	if r.nonce == "" {
-		return r.l.gets(ctx, ops...)
+		return r.l.Read(ctx, store.Txn{Then: ops})
 	}
-	answer, err := r.l.read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.halt.Key, r.halt.Value)}, Then: ops})
+	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.halt.Key, r.halt.Value)}, Then: ops})
 	if err == nil && !answer.Succeeded {
 		err = errOtherRecover
 	}

@@ -44,7 +44,7 @@ func (l *Ledger) UpdateSettings(ctx context.Context, change func(*record.Cluster
 	if err := change(&s); err != nil || s == before {
 		return before, err
 	}
-	mine := randomHex()
+	mine := record.RandomHex()
 	value := s.Encode(mine, was)
 	answer, err := l.change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(was)},

@@ -78,7 +78,18 @@ func (l *Ledger) Leasable() error {
 // where none was seen) together with an *UnusableError, and Leasable says why
 // nothing is leased.
 func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
-	return l.probe(ctx, false, l.read)
+	return l.probe(ctx, false, l.Read)
+}
+
+// RefreshTo is Refresh by a caller that wrote the layout itself, in this version: to
+// know it spares another look. 0 stands for the version that was read last.
+func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
+	if version != 0 {
+		l.mu.Lock()
+		l.mu.version = version
+		l.mu.Unlock()
+	}
+	return l.Refresh(ctx)
 }
 
 // parseState reads a state from the answer to a probe. Epoch, layout, the history around

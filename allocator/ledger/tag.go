@@ -138,7 +138,7 @@ func (l *Ledger) putTag(ctx context.Context, t record.Tag, cond store.Cond, acti
 	if err := l.attach(ctx); err != nil {
 		return record.Tag{}, err
 	}
-	t.Nonce = randomHex()
+	t.Nonce = record.RandomHex()
 	key, value := l.keys.Tag(t.Name), t.Encode(t.Nonce)
 	answer, err := l.change(ctx, store.Txn{
 		If:   []store.Cond{cond},

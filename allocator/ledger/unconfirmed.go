@@ -128,7 +128,7 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 	}
 	marks := store.OpGetPrefix(l.keys.Marks(""))
 	marks.Get.Limit = 1
-	answer, err := l.try(ctx, store.Txn{If: l.holds(s), Then: []store.Op{marks}})
+	answer, err := l.Try(ctx, store.Txn{If: l.holds(s), Then: []store.Op{marks}})
 	if err != nil {
 		return err
 	}

@@ -331,8 +331,8 @@ var edits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/recover_marks.go",
-		From: `Epoch: randomHex(), Inc`,
-		To:   `Epoch: mutated("epoch-counts", randomHex(), "00000000000000000000000000000001"), Inc`,
+		From: `Epoch: record.RandomHex(), Inc`,
+		To:   `Epoch: mutated("epoch-counts", record.RandomHex(), "00000000000000000000000000000001"), Inc`,
 	},
 	{
 		File: "allocator/ledger/beat.go",

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -18,6 +20,9 @@ type Cluster struct {
 	Keys       Keys
 	UUID       string        // which the cluster must have; empty accepts any
 	TryTimeout time.Duration // bounds one try of a read
+
+	Now func() time.Time // the clock that records carry the time of
+	Log hclog.Logger
 
 	identity Identity // zero until it was read
 }
@@ -68,6 +73,13 @@ func (c *Cluster) try(ctx context.Context, txn store.Txn) (store.Answer, error) 
 		err = allocator.Errorf(allocator.WentBack, "%w", &OtherClusterError{id.UUID, id.ClusterID, answer.ClusterID})
 	}
 	return answer, err
+}
+
+// Status asks the etcd server that answers about itself, for TryTimeout at most.
+func (c *Cluster) Status(ctx context.Context) (store.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.TryTimeout)
+	defer cancel()
+	return c.Store.Status(ctx)
 }
 
 // Check returns why a process may not work with the cluster of this identity, nil where it

@@ -3,6 +3,8 @@ package record
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Formats. A value carries the number of its format, each kind and each value its
@@ -93,6 +95,11 @@ type Beat struct {
 	RaftTerm  uint64    `json:"raft_term,string"`
 	Revision  int64     `json:"revision,string"`
 	Time      time.Time `json:"time"`
+}
+
+// NewBeat returns the beat that a server's status makes.
+func NewBeat(s store.Status, at time.Time) Beat {
+	return Beat{RaftIndex: s.RaftIndex, RaftTerm: s.RaftTerm, Revision: s.Revision, Time: at}
 }
 
 // settingsValue is what ClusterSettings are stored as.

@@ -11,5 +11,13 @@ type HaltRecord struct {
 	Time time.Time // by the clock of By
 }
 
+// InForce returns the epoch that is in force, or that was before the halt.
+func (e *Epoch) InForce() string {
+	if e.Halted != nil {
+		return e.Halted.Stopped
+	}
+	return e.Epoch
+}
+
 // Record returns what an operator is told of the halt.
 func (h *Halt) Record() HaltRecord { return HaltRecord{By: h.By, Why: h.Why, Time: h.Time} }

@@ -1,6 +1,8 @@
 package record
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"slices"
 	"time"
 
@@ -117,6 +119,13 @@ func DecodeLayoutNonce(kv store.KV) (Layout, string, error) {
 		return Layout{}, "", Damaged(kv.Key, "version %d with rooms %v and rooms that ever were %v", v.Version, r.Layout.Rooms(), r.Ever)
 	}
 	return r, v.Nonce, nil
+}
+
+// RandomHex returns 128 random bits, for nonces, incarnations and epochs.
+func RandomHex() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return hex.EncodeToString(b[:])
 }
 
 // Recorded is a time as records carry it.
