@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -52,7 +52,7 @@ func TestBarred(t *testing.T) {
 		return strings.Contains(body, `"barred":[{"room":"a","name":"a1","barred":{"by":"ann","since":"2`)
 	}
 	paths := []string{"/v1/layout", "/v1/overview", "/v1/instances?status=true"}
-	report, err := l.Recover(bg, ledger.RecoverConfig{
+	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true,
 		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -97,7 +97,7 @@ func TestSeesARestore(t *testing.T) {
 	})
 	c.wants("DELETE /v1/rooms/a/instances/down", 400, `"reason":"`+allocator.WentBack.Error()+`"`)
 	l := c.ledger()
-	report, err := l.Recover(bg, ledger.RecoverConfig{
+	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"},
 		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 			return record.Memory{}, errors.New("it is down")

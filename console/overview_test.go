@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -214,7 +214,7 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := c.ledger()
-	report, err := l.Recover(bg, ledger.RecoverConfig{
+	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"},
 		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 			return record.Memory{}, errors.New("not asked")

@@ -9,19 +9,19 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/room"
 )
 
-// recover recovers the cluster; ask asks its instances.
-func (c *cluster) recover(ask ledger.Ask, change func(*ledger.RecoverConfig)) {
+// recover recovers the cluster; ask asks instances.
+func (c *cluster) recover(ask recovery.Ask, change func(*recovery.Config)) {
 	c.Helper()
-	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: ask}
+	cfg := recovery.Config{Actor: "ann", Apply: true, Ask: ask}
 	if change != nil {
 		change(&cfg)
 	}
-	if report, err := c.ledger(c.store()).Recover(bg, cfg); err != nil {
+	if report, err := recovery.Run(bg, c.ledger(c.store()), cfg); err != nil {
 		c.Fatalf("recover: %+v, %v", report, err)
 	}
 }
@@ -112,7 +112,7 @@ func TestOrphaned(t *testing.T) {
 	none := int64(0)
 	c.recover(func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 		return record.Memory{}, errors.New("not asked")
-	}, func(cfg *ledger.RecoverConfig) {
+	}, func(cfg *recovery.Config) {
 		cfg.Without, cfg.Margin = []record.InstanceID{"a/a1"}, &none
 	})
 	a.await("issuing above what it held", func() bool {

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -37,8 +38,8 @@ func TestOrphanRaisesAllRooms(t *testing.T) {
 			backup := c.mem.Revision()
 			held := p.lease(5_000).Last()
 			c.mem.Restore(backup, 0, ledgertest.ClusterID)
-			c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *ledger.RecoverConfig) {
-				cfg.Layout, cfg.Given = ledger.LayoutGiven, lay(t, after)
+			c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *recovery.Config) {
+				cfg.Layout, cfg.Given = recovery.LayoutGiven, lay(t, after)
 			})
 			told, drops := p.orphans()
 			p.hear()
@@ -122,8 +123,8 @@ func TestOrphanTellsOfIDsThatOthersLeased(t *testing.T) {
 	held := p.lease(5_000).Last()
 	c.mem.Restore(backup, 0, ledgertest.ClusterID)
 	delete(c.issued, "t") // some will be issued twice, and that is what the alarm is for
-	c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *ledger.RecoverConfig) {
-		cfg.Layout, cfg.Given = ledger.LayoutGiven, lay(t, "100 a=50-100 b=0-50")
+	c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *recovery.Config) {
+		cfg.Layout, cfg.Given = recovery.LayoutGiven, lay(t, "100 a=50-100 b=0-50")
 	})
 	q.hear()
 	began := q.lease(20_000).First

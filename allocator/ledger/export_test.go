@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -19,9 +18,6 @@ var Answered = (*Contact).answered
 func (l *Ledger) EachTagPages(ctx context.Context, page int64, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	return l.eachTag(ctx, page, use)
 }
-
-// NewVersion is newVersion.
-func NewVersion(known int64, at time.Time) int64 { return newVersion(known, at) }
 
 // Uncheck has the next lease look before it is made.
 func (l *Ledger) Uncheck() { l.uncheck() }

@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 // lose leases as many IDs of a tag as one step holds, has etcd forget that, and
@@ -117,7 +117,7 @@ func TestDeletedTagRaisesOnlyOverAMargin(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantKind(t, c.admin.DeleteTag(bg, "idle", "test"), allocator.WentBack, "halted by ann")
-	c.mustRecover(nil, margin(2), func(cfg *ledger.RecoverConfig) {
+	c.mustRecover(nil, margin(2), func(cfg *recovery.Config) {
 		cfg.Without = append(cfg.Without, "a/i1", "a/i2", "a/i3")
 	})
 	c.admin = open(t, c.mem.Open())

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 // A layout in etcd that cannot be read keeps no recover from going on: with the layout
@@ -22,11 +23,11 @@ func TestRecoverWithoutALayout(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.corrupt("layout", []byte(`{}`))
-		_, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Layout = ledger.LayoutStored })
+		_, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutStored })
 		wantKind(t, err, allocator.Refused, "--layout FILE")
-		report := c.mustRecover([]*process{p}, func(cfg *ledger.RecoverConfig) {
+		report := c.mustRecover([]*process{p}, func(cfg *recovery.Config) {
 			if given {
-				cfg.Layout, cfg.Given = ledger.LayoutGiven, lay(t, "100 a=0-50 b=60-100")
+				cfg.Layout, cfg.Given = recovery.LayoutGiven, lay(t, "100 a=0-50 b=60-100")
 			}
 		})
 		p.hear()
@@ -39,7 +40,7 @@ func TestRecoverWithoutALayout(t *testing.T) {
 // A backup that is older than a finished migration puts no old ranges in force by
 // itself, which would take a live room out of service: the operator chooses.
 func TestRecoverShowsWhichRangesChange(t *testing.T) {
-	for choice, serves := range map[ledger.LayoutChoice]bool{ledger.LayoutKnown: true, ledger.LayoutStored: false} {
+	for choice, serves := range map[recovery.LayoutChoice]bool{recovery.LayoutKnown: true, recovery.LayoutStored: false} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		a := c.start("a")
 		a.lease(10)
@@ -51,13 +52,13 @@ func TestRecoverShowsWhichRangesChange(t *testing.T) {
 		a.lease(10)
 		c.mem.Restore(backup, 0, ledgertest.ClusterID)
 		living := []*process{a, third}
-		memories := func(cfg *ledger.RecoverConfig) { cfg.Memories = []record.Memory{third.Report(bg, record.Question{})} }
-		report, err := c.recover(c.mem.Open(), living, memories, func(cfg *ledger.RecoverConfig) { cfg.Layout = ledger.LayoutUndecided })
+		memories := func(cfg *recovery.Config) { cfg.Memories = []record.Memory{third.Report(bg, record.Question{})} }
+		report, err := c.recover(c.mem.Open(), living, memories, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutUndecided })
 		wantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
 		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 || !report.Layout.Equal(report.Stored.Layout) {
 			t.Errorf("halted %q, stored %v, known %v, shown %v", c.isHalted(), report.Stored.Layout, report.Known, report.Layout)
 		}
-		c.mustRecover(living, memories, func(cfg *ledger.RecoverConfig) { cfg.Layout = choice })
+		c.mustRecover(living, memories, func(cfg *recovery.Config) { cfg.Layout = choice })
 		third.hear()
 		if _, err := third.tryLease("t", 10); serves != (err == nil) {
 			t.Errorf("--layout %s: room c: %v", choice, err)
@@ -81,37 +82,15 @@ func TestClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := l.Recover(bg, ledger.RecoverConfig{Actor: "test", Apply: true})
+	report, err := recovery.Run(bg, l, recovery.Config{Actor: "test", Apply: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := ledger.NewVersion(1, at); report.Layout.Version != want {
+	if want := int64(at.Sub(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) / time.Second); report.Layout.Version != want {
 		t.Errorf("layout version %d, want %d", report.Layout.Version, want)
 	}
 	entries, _, err := l.Audits(bg, "", 1)
 	if err != nil || len(entries) != 1 || !entries[0].Time.Equal(at) {
 		t.Errorf("audit entries %v, %v: want one at %v", entries, err, at)
-	}
-}
-
-// A clock that went wrong is no worse than none: versions lie 1,000 above those that
-// are known, at least.
-func TestVersionOfRecover(t *testing.T) {
-	at := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	for _, test := range []struct {
-		known int64
-		at    time.Time
-		want  int64
-	}{
-		{1, at, 86_400},
-		{85_400, at, 86_400},
-		{85_401, at, 86_401},
-		{1_000_000, at, 1_001_000},
-		{1, at.Add(time.Second), 86_401},
-		{1, time.Unix(0, 0), 1001}, // a clock that was never set
-	} {
-		if got := ledger.NewVersion(test.known, test.at); got != test.want {
-			t.Errorf("after version %d, at %v: version %d, want %d", test.known, test.at, got, test.want)
-		}
 	}
 }

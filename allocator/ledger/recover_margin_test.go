@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 // later returns a ledger with a clock that stands so long after the last beat.
@@ -48,22 +49,22 @@ func TestMarginGoesByTheLeastReserve(t *testing.T) {
 			}
 			return all(ctx, s, q, use)
 		}
-		cfg := ledger.RecoverConfig{Actor: "ann", Ask: silent, Without: []record.InstanceID{a.id(), b.id()}}
-		if report, err := l.Recover(bg, cfg); err != nil || report.Margin != test.want {
+		cfg := recovery.Config{Actor: "ann", Ask: silent, Without: []record.InstanceID{a.id(), b.id()}}
+		if report, err := recovery.Run(bg, l, cfg); err != nil || report.Margin != test.want {
 			t.Errorf("reserves %v, one silent: margin %d, %v; want %d", test.reserves, report.Margin, err, test.want)
 		}
 		cfg.Apply = true
-		if report, err := l.Recover(bg, cfg); err != nil || report.Margin != 2*test.want || report.Total != report.Margin {
+		if report, err := recovery.Run(bg, l, cfg); err != nil || report.Margin != 2*test.want || report.Total != report.Margin {
 			t.Errorf("reserves %v, two silent: margin %d, total %d, %v; want %d", test.reserves, report.Margin, report.Total, err, 2*test.want)
 		}
 		// Where all answer there is none; and an operator's word stands.
 		cfg.Ask = all
-		if report, err := c.later(time.Hour).Recover(bg, cfg); err != nil || report.Margin != 0 {
+		if report, err := recovery.Run(bg, c.later(time.Hour), cfg); err != nil || report.Margin != 0 {
 			t.Errorf("none silent: margin %d, %v", report.Margin, err)
 		}
 		cfg.Ask = silent
 		margin(7)(&cfg)
-		if report, err := c.later(time.Hour).Recover(bg, cfg); err != nil || report.Margin != 7 {
+		if report, err := recovery.Run(bg, c.later(time.Hour), cfg); err != nil || report.Margin != 7 {
 			t.Errorf("--margin 7: margin %d, %v", report.Margin, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 // An instance that does not answer is named, and nothing goes on without it until
@@ -63,7 +64,7 @@ func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
 	a.lease(10)
 	b.lease(10)
 	all := asking([]*process{a, b})
-	report := c.mustRecover(nil, without("b/two"), func(cfg *ledger.RecoverConfig) {
+	report := c.mustRecover(nil, without("b/two"), func(cfg *recovery.Config) {
 		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			if q.Barrier != nil && s.Name == "two" {
 				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it fell silent")
@@ -151,7 +152,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	c.mem.Restore(backup, 0, ledgertest.ClusterID)
 	var mu sync.Mutex
 	asked := make(map[string]int)
-	count := func(cfg *ledger.RecoverConfig) {
+	count := func(cfg *recovery.Config) {
 		ask := cfg.Ask
 		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			mu.Lock()
@@ -175,7 +176,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 		t.Errorf("left before: %v", report.LeftBefore)
 	}
 	clear(asked)
-	c.mustRecover([]*process{p}, count, func(cfg *ledger.RecoverConfig) { cfg.Without = append(cfg.Without, "b/after") })
+	c.mustRecover([]*process{p}, count, func(cfg *recovery.Config) { cfg.Without = append(cfg.Without, "b/after") })
 	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.name)] != 3 {
 		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"], asked["silent-7"], asked[string(p.name)])
 	}

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -31,7 +31,7 @@ func TestRecoversAtOnce(t *testing.T) {
 		living := []*process{a, b}
 		conn := c.mem.Open()
 		var mu sync.Mutex
-		met, other := 0, (*ledger.RecoverReport)(nil)
+		met, other := 0, (*recovery.Report)(nil)
 		conn.Fate(func(store.Txn) ledgertest.Fate {
 			mu.Lock()
 			met++

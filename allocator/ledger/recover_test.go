@@ -11,21 +11,22 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
 )
 
 // recover recovers c with the processes that live, on the layout that is known.
-func (c *cluster) recover(conn store.Store, living []*process, change ...func(*ledger.RecoverConfig)) (*ledger.RecoverReport, error) {
-	cfg := ledger.RecoverConfig{Actor: "ann", Apply: true, Layout: ledger.LayoutKnown, Ask: asking(living)}
+func (c *cluster) recover(conn store.Store, living []*process, change ...func(*recovery.Config)) (*recovery.Report, error) {
+	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Ask: asking(living)}
 	for _, f := range change {
 		f(&cfg)
 	}
-	return open(c.tb, conn).Recover(bg, cfg)
+	return recovery.Run(bg, open(c.tb, conn), cfg)
 }
 
 // mustRecover recovers c, which must not fail.
-func (c *cluster) mustRecover(living []*process, change ...func(*ledger.RecoverConfig)) *ledger.RecoverReport {
+func (c *cluster) mustRecover(living []*process, change ...func(*recovery.Config)) *recovery.Report {
 	c.tb.Helper()
 	report, err := c.recover(c.mem.Open(), living, change...)
 	if err != nil || report.Epoch == "" {
@@ -35,7 +36,7 @@ func (c *cluster) mustRecover(living []*process, change ...func(*ledger.RecoverC
 }
 
 // asking asks the processes that live, at their addresses.
-func asking(living []*process) ledger.Ask {
+func asking(living []*process) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		for _, p := range living {
 			if s.Address == string(p.name)+".test:7010" {
@@ -47,17 +48,17 @@ func asking(living []*process) ledger.Ask {
 	}
 }
 
-func without(ids ...record.InstanceID) func(*ledger.RecoverConfig) {
-	return func(cfg *ledger.RecoverConfig) { cfg.Without = ids }
+func without(ids ...record.InstanceID) func(*recovery.Config) {
+	return func(cfg *recovery.Config) { cfg.Without = ids }
 }
 
-func margin(steps int64) func(*ledger.RecoverConfig) {
-	return func(cfg *ledger.RecoverConfig) { cfg.Margin = &steps }
+func margin(steps int64) func(*recovery.Config) {
+	return func(cfg *recovery.Config) { cfg.Margin = &steps }
 }
 
-func dry(cfg *ledger.RecoverConfig) { cfg.Apply = false }
+func dry(cfg *recovery.Config) { cfg.Apply = false }
 
-func missing(r *ledger.RecoverReport) (ids []string) {
+func missing(r *recovery.Report) (ids []string) {
 	for _, m := range r.Missing {
 		ids = append(ids, string(m.ID))
 	}
@@ -119,7 +120,7 @@ func TestRecover(t *testing.T) {
 					t.Errorf("another etcd cluster was halted: %s", c.isHalted())
 				}
 				// What etcd forgot is known by the memories of those that it knows, or is given.
-				memories := func(cfg *ledger.RecoverConfig) {
+				memories := func(cfg *recovery.Config) {
 					cfg.Memories = []record.Memory{other.Report(bg, record.Question{}), third.Report(bg, record.Question{})}
 				}
 				report, err := c.recover(c.mem.Open(), living, memories, dry)
@@ -325,7 +326,7 @@ func TestRecoverReadsBeforeItHalts(t *testing.T) {
 	if len(report.Unreadable) != 2 || c.isHalted() != "" {
 		t.Errorf("unreadable %q, halted %q", report.Unreadable, c.isHalted())
 	}
-	c.mustRecover([]*process{p}, func(cfg *ledger.RecoverConfig) { cfg.Skip = []allocator.Tag{"t"} })
+	c.mustRecover([]*process{p}, func(cfg *recovery.Config) { cfg.Skip = []allocator.Tag{"t"} })
 	p.hear()
 	if _, err := p.tryLease("other", 10); err != nil {
 		t.Error(err)

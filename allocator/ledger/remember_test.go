@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 // startWith starts an instance with a journal.
@@ -115,7 +116,7 @@ func TestRecoverByJournal(t *testing.T) {
 		t.Fatalf("%+v, %v", memory, err)
 	}
 	memory.Version = 1 << 50 // above what the clock says
-	report, err := c.recover(c.mem.Open(), nil, func(cfg *ledger.RecoverConfig) { cfg.Memories = []record.Memory{memory} })
+	report, err := c.recover(c.mem.Open(), nil, func(cfg *recovery.Config) { cfg.Memories = []record.Memory{memory} })
 	if err != nil || report.Layout.Version != memory.Version+1000 {
 		t.Fatalf("%+v, %v", report, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
 )
@@ -55,7 +56,7 @@ func TestRoundTrips(t *testing.T) {
 			}
 		}
 		trips("recover", 11, func(l *ledger.Ledger) error {
-			report, err := l.Recover(t.Context(), ledger.RecoverConfig{Actor: "ann", Apply: true, Ask: asking(living)})
+			report, err := recovery.Run(t.Context(), l, recovery.Config{Actor: "ann", Apply: true, Ask: asking(living)})
 			if err == nil && report.Raised != int64(len(rooms)) {
 				err = fmt.Errorf("%d marks were raised", report.Raised)
 			}

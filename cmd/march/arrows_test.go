@@ -23,6 +23,8 @@ var arrows = []struct {
 	{"allocator/ledger/store", []string{"allocator/ledger/record", "allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/record", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/verify", []string{"allocator/ledger/journal"}},
+	{"allocator/ledger", []string{"allocator/ledger/recovery"}},
+	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}}, // so not the ledger, which reaches the journal
 	{"room", []string{"console"}},
 	{"internal/serve", []string{"room", "console"}},
 	{"internal/observe", []string{"room", "console"}},

@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/room"
 )
@@ -134,7 +135,7 @@ there, give that (--journal). Else stop it for good, then go on without it
 				if !f.quiet {
 					cfg.Progress = recoverProgress(c.stderr)
 				}
-				report, err := l.Recover(cmd.Context(), cfg)
+				report, err := recovery.Run(cmd.Context(), l, cfg)
 				if printErr := recoverText(c, report); printErr != nil {
 					return errors.Join(err, printErr)
 				}
@@ -159,8 +160,8 @@ there, give that (--journal). Else stop it for good, then go on without it
 
 // config checks the settings. Its errors are usage errors, and those of journals and
 // layouts that cannot be read.
-func (f *recoverFlags) config(margin bool) (ledger.RecoverConfig, error) {
-	cfg := ledger.RecoverConfig{Actor: whoami(), Apply: f.yes, Wait: f.wait}
+func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
+	cfg := recovery.Config{Actor: whoami(), Apply: f.yes, Wait: f.wait}
 	for _, name := range f.without {
 		in, instance, _ := strings.Cut(name, "/")
 		r, roomErr := allocator.ParseRoom(in)
@@ -183,8 +184,8 @@ func (f *recoverFlags) config(margin bool) (ledger.RecoverConfig, error) {
 	if margin {
 		cfg.Margin = &f.margin
 	}
-	switch choice := ledger.LayoutChoice(f.layout); choice {
-	case ledger.LayoutUndecided, ledger.LayoutKnown, ledger.LayoutStored:
+	switch choice := recovery.LayoutChoice(f.layout); choice {
+	case recovery.LayoutUndecided, recovery.LayoutKnown, recovery.LayoutStored:
 		cfg.Layout = choice
 	default:
 		given, err := readLayout(f.layout)
@@ -194,7 +195,7 @@ func (f *recoverFlags) config(margin bool) (ledger.RecoverConfig, error) {
 		if cfg.Given, err = api.LayoutFromProto(given); err != nil {
 			return cfg, err
 		}
-		cfg.Layout = ledger.LayoutGiven
+		cfg.Layout = recovery.LayoutGiven
 	}
 	for _, path := range f.journals {
 		m, err := ledger.ReadJournal(path)
@@ -207,10 +208,10 @@ func (f *recoverFlags) config(margin bool) (ledger.RecoverConfig, error) {
 }
 
 // recoverProgress prints a line a second of how far a recover is.
-func recoverProgress(w io.Writer) func(ledger.RecoverProgress) {
+func recoverProgress(w io.Writer) func(recovery.Progress) {
 	var mu sync.Mutex
 	next := time.Now()
-	return func(p ledger.RecoverProgress) {
+	return func(p recovery.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		now := time.Now()
@@ -231,7 +232,7 @@ func recoverProgress(w io.Writer) func(ledger.RecoverProgress) {
 
 // askInstance returns how an instance is asked for its memory. The timeout is for the
 // begin of the answer, and for each part of it: there may be many.
-func askInstance(timeout time.Duration) ledger.Ask {
+func askInstance(timeout time.Duration) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -259,7 +260,7 @@ func askInstance(timeout time.Duration) ledger.Ask {
 const longestAnswer = 10 * time.Minute
 
 // recoverText prints what was done, or would be.
-func recoverText(c *common, r *ledger.RecoverReport) error {
+func recoverText(c *common, r *recovery.Report) error {
 	if c.output == "json" {
 		return json.NewEncoder(c.stdout).Encode(recoverJSON(r))
 	}
@@ -307,7 +308,7 @@ func recoverText(c *common, r *ledger.RecoverReport) error {
 }
 
 // layoutChanges prints which ranges change against the latest layout that is known.
-func layoutChanges(w io.Writer, r *ledger.RecoverReport) {
+func layoutChanges(w io.Writer, r *recovery.Report) {
 	if r.Layout.Ranges == nil || r.Known.Ranges == nil || r.Layout.Equal(r.Known) {
 		return
 	}
@@ -331,7 +332,7 @@ func layoutChanges(w io.Writer, r *ledger.RecoverReport) {
 	}
 }
 
-func recoverJSON(r *ledger.RecoverReport) any {
+func recoverJSON(r *recovery.Report) any {
 	type missing struct {
 		ID          string `json:"id"`
 		Incarnation string `json:"incarnation"`

@@ -385,7 +385,7 @@ func TestRecoverLooks(t *testing.T) {
 
 // Every flag that recover's errors name is one of its own.
 func TestRecoverNamesItsFlags(t *testing.T) {
-	files, err := filepath.Glob("../../allocator/ledger/recover*.go")
+	files, err := filepath.Glob("../../allocator/ledger/recovery/*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}

@@ -237,7 +237,7 @@ var edits = []overlay.Edit{
 		To:   `if blocking > 0 && !mutant("moves-unreported") {`,
 	},
 	{
-		File: "allocator/ledger/recover_marks.go",
+		File: "allocator/ledger/recovery/marks.go",
 		From: `			mark = mark.Raised(to)
 `,
 		To: `			mark = mark.Raised(to)
@@ -247,7 +247,7 @@ var edits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recover_marks.go",
+		File: "allocator/ledger/recovery/marks.go",
 		From: `p.Total = r.mu.total + p.Margin`,
 		To:   `p.Total = r.mu.total + mutated("no-margin", p.Margin, 0)`,
 	},
@@ -267,7 +267,7 @@ var edits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recover_ask.go",
+		File: "allocator/ledger/recovery/ask.go",
 		From: `		sequence := r.higherSequence()
 `,
 		To: `		sequence := r.higherSequence()
@@ -277,7 +277,7 @@ var edits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recover_ask.go",
+		File: "allocator/ledger/recovery/ask.go",
 		From: `		failed = `,
 		To: `		if mutant("recover-by-store") {
 			return nil
@@ -285,12 +285,12 @@ var edits = []overlay.Edit{
 		failed = `,
 	},
 	{
-		File: "allocator/ledger/recover_ask.go",
+		File: "allocator/ledger/recovery/ask.go",
 		From: `len(ids) > 0 {`,
 		To:   `len(ids) > 0 && !mutant("recover-unanswered") {`,
 	},
 	{
-		File: "allocator/ledger/recover_ask.go",
+		File: "allocator/ledger/recovery/ask.go",
 		From: `s.Left <= r.found.beat.Revision)`,
 		To:   `(s.Left <= r.found.beat.Revision || mutant("left-without-beat")))`,
 	},
@@ -325,12 +325,12 @@ var edits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recover.go",
+		File: "allocator/ledger/recovery/recovery.go",
 		From: `return max(step, int64(at.Sub(began)/time.Second))`,
 		To:   `return mutated("recover-versions", max(step, int64(at.Sub(began)/time.Second)), step)`,
 	},
 	{
-		File: "allocator/ledger/recover_marks.go",
+		File: "allocator/ledger/recovery/marks.go",
 		From: `Epoch: record.RandomHex(), Inc`,
 		To:   `Epoch: mutated("epoch-counts", record.RandomHex(), "00000000000000000000000000000001"), Inc`,
 	},

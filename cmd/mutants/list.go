@@ -76,7 +76,7 @@ var mistakes = []mistake{
 	{name: "orphan-raises-nothing", what: "an instance that a recover went on without raises no mark over what it leased", with: "recover without an instance whose range is swapped"},
 	{name: "orphan-raises-own", what: "an instance that a recover went on without raises its own room's mark only", pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
 		because: "in few runs only does another room lease what the instance had issued, after the instance had leased again"},
-	{name: "recover-versions", what: "a recover's layout version is above those that are known only: a forgotten one comes again", pkg: "./allocator/ledger", test: "TestVersionOfRecover",
+	{name: "recover-versions", what: "a recover's layout version is above those that are known only: a forgotten one comes again", pkg: "./allocator/ledger/recovery", test: "TestNewVersion",
 		because: "an instance follows an epoch that it does not know whatever its layout version, so in few runs only does one mistake a layout for another"},
 	{name: "epoch-counts", what: "the epoch counts up from what the store knows: it comes again after a second restore", with: "backup and restore"},
 	{name: "no-beat", what: "the beat is not compared", with: "restore after a power failure"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -62,7 +63,7 @@ func (c *cluster) recoverTrips(ctx context.Context) (n, asked int, err error) {
 		return room.AskMarks(ctx, conn, q, use)
 	}
 	n, err = c.trips(ctx, func(l *ledger.Ledger) error {
-		r, err := l.Recover(ctx, ledger.RecoverConfig{Actor: "scale", Apply: true, Ask: ask, Wait: time.Millisecond})
+		r, err := recovery.Run(ctx, l, recovery.Config{Actor: "scale", Apply: true, Ask: ask, Wait: time.Millisecond})
 		if err == nil && r.Raised != int64(3*len(c.rooms)) {
 			err = fmt.Errorf("%d marks were raised, not 3 in each room", r.Raised)
 		}

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/room"
 )
 
@@ -192,7 +192,7 @@ func TestBarred(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	w.server("a", "host-1")
-	report, err := w.ledger().Recover(t.Context(), ledger.RecoverConfig{
+	report, err := recovery.Run(t.Context(), w.ledger(), recovery.Config{
 		Actor: "ann", Apply: true,
 		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))

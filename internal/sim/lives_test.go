@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -128,7 +129,7 @@ func TestLives(t *testing.T) {
 			w.healed.Store(true)
 			defer w.healed.Store(false)
 			r := &recovering{w: w, d: w.dice(when), link: w.link("recover", w.lane())}
-			if err := r.decide(&ledger.RecoverConfig{}, &ledger.RecoverReport{}); (err != nil) != registered {
+			if err := r.decide(&recovery.Config{}, &recovery.Report{}); (err != nil) != registered {
 				t.Errorf("%s: who recovers waits for it, or goes on without: %v", when, err)
 			}
 		}
@@ -159,7 +160,7 @@ func TestLives(t *testing.T) {
 // recoverNow recovers, and asks nobody.
 func recoverNow(t *testing.T, w *world) {
 	t.Helper()
-	_, err := w.fresh().Recover(t.Context(), ledger.RecoverConfig{Actor: "simulation", Apply: true})
+	_, err := recovery.Run(t.Context(), w.fresh(), recovery.Config{Actor: "simulation", Apply: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -28,7 +28,7 @@ type recovering struct {
 	epoch    string          // that was begun
 }
 
-// ask asks an instance for its memory: see ledger.RecoverConfig.
+// ask asks an instance for its memory: see recovery.Config.
 func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 	request := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
 	if q.Barrier != nil {
@@ -79,7 +79,7 @@ func (w *world) memory(ctx context.Context, l *link, address string, request *ma
 
 // decide decides, after a dry run, which instances to go on without, and with what
 // margin.
-func (r *recovering) decide(cfg *ledger.RecoverConfig, report *ledger.RecoverReport) error {
+func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error {
 	w := r.w
 	alive := w.alive()
 	r.missing = slices.DeleteFunc(slices.Clone(alive), func(p *process) bool { return r.answered[p.address] || p.link.nothingSince() })

@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 const rollbackOfARecover = "rollback to before a recover"
@@ -56,7 +57,7 @@ func (w *world) rehearseRecover(d dice) {
 // rehearse recovers in the ledger of a copy, and goes on without every instance or
 // without those only that a dry run misses.
 func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) error {
-	cfg := ledger.RecoverConfig{Actor: "simulation", Layout: ledger.LayoutStored}
+	cfg := recovery.Config{Actor: "simulation", Layout: recovery.LayoutStored}
 	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		m, err := r.ask(ctx, s, q, use)
 		r.w.count("instances asked by a rehearsal", 1)
@@ -65,7 +66,7 @@ func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) e
 		}
 		return m, err
 	}
-	report, err := l.Recover(ctx, cfg) // is refused where an operator has to say more
+	report, err := recovery.Run(ctx, l, cfg) // is refused where an operator has to say more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
 	}
@@ -76,7 +77,7 @@ func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) e
 	if all {
 		cfg.Without = append(cfg.Without, report.Answered...)
 	}
-	if _, err = l.Recover(ctx, cfg); err == nil {
+	if _, err = recovery.Run(ctx, l, cfg); err == nil {
 		r.w.count("rehearsals that went through", 1)
 	}
 	return err

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -192,10 +193,10 @@ func (w *world) recover(d dice, name string) error {
 		r.link.ahead.Store(p.link.ahead.Load())
 	}
 	l := w.ledger(r.link)
-	cfg := ledger.RecoverConfig{
+	cfg := recovery.Config{
 		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}), Memories: w.journalsOfTheDead(), Ask: r.ask,
 	}
-	report, err := l.Recover(ctx, cfg) // is refused where an operator has to say more
+	report, err := recovery.Run(ctx, l, cfg) // is refused where an operator has to say more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
 	}
@@ -206,24 +207,24 @@ func (w *world) recover(d dice, name string) error {
 	if len(cfg.Memories) > known { // more journals may know of more that is gone
 		again := cfg
 		again.Apply, again.Wait = false, 0
-		if report, err = l.Recover(ctx, again); err != nil && allocator.KindOf(err) != allocator.Refused {
+		if report, err = recovery.Run(ctx, l, again); err != nil && allocator.KindOf(err) != allocator.Refused {
 			return err
 		}
 		for _, m := range report.Missing {
 			cfg.Without = append(cfg.Without, m.ID)
 		}
 	}
-	cfg.Layout = pick(d, []ledger.LayoutChoice{ledger.LayoutStored, ledger.LayoutKnown})
+	cfg.Layout = pick(d, []recovery.LayoutChoice{recovery.LayoutStored, recovery.LayoutKnown})
 	swapped, swaps := r.swapped(report.Stored.Layout)
 	if swaps {
-		cfg.Layout, cfg.Given = ledger.LayoutGiven, swapped
+		cfg.Layout, cfg.Given = recovery.LayoutGiven, swapped
 	}
 	w.log("%-12s goes on without %v, layout %s, margin %v", name, cfg.Without, cfg.Layout, cfg.Margin != nil)
 	w.mu.Lock()
 	w.remember()
 	restores := w.mu.past.restores
 	w.mu.Unlock()
-	if report, err = l.Recover(ctx, cfg); err != nil {
+	if report, err = recovery.Run(ctx, l, cfg); err != nil {
 		return err
 	}
 	if r.link.ahead.Load() != 0 {

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
@@ -68,8 +68,8 @@ func TestRestore(t *testing.T) {
 				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
-			cfg := ledger.RecoverConfig{Actor: "test", Apply: true, Layout: ledger.LayoutKnown, Ask: ask}
-			if _, err := admin.Recover(bg, cfg); err != nil {
+			cfg := recovery.Config{Actor: "test", Apply: true, Layout: recovery.LayoutKnown, Ask: ask}
+			if _, err := recovery.Run(bg, admin, cfg); err != nil {
 				t.Fatal(err)
 			}
 			r.admin = admin
@@ -117,7 +117,7 @@ func TestMargin(t *testing.T) {
 	r.lease(a, 20)
 	r.lease(b, 20)
 	admin, margin := r.open(), int64(3)
-	if _, err := admin.Recover(bg, ledger.RecoverConfig{
+	if _, err := recovery.Run(bg, admin, recovery.Config{
 		Actor: "test", Apply: true, Margin: &margin, Without: []record.InstanceID{"b/one"},
 		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			if s.Room == "b" {

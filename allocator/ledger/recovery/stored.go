@@ -1,4 +1,4 @@
-package ledger
+package recovery
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type stored struct {
 
 // read reads what the store has, and pins the cluster's uuid and the etcd cluster that
 // answers, be it another one than the identity has: begin writes that.
-func (r *recovery) read(ctx context.Context) error {
+func (r *run) read(ctx context.Context) error {
 	k, f := r.keys, &r.found
 	var answer store.Answer
 	var refused error
@@ -85,7 +85,7 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 	return group.Wait()
 }
 
-func (r *recovery) unreadable(key string, err error) {
+func (r *run) unreadable(key string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.unreadable[key] = err
@@ -94,7 +94,7 @@ func (r *recovery) unreadable(key string, err error) {
 // haltStore writes a halt of our own, over any other: of two recovers at once, the first
 // finds its nonce gone. Comparisons with marks that were made before count only if etcd
 // did not go back since. Then it lists the instances once more.
-func (r *recovery) haltStore(ctx context.Context, also ...store.Op) error {
+func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	r.progress("halting", 0, 0)
 	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, r.cfg.Actor, "march recover", also...)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *recovery) haltStore(ctx context.Context, also ...store.Op) error {
 // gets reads keys in one transaction. Once recover has halted leasing, it does so under
 // the condition that its own halt is in force, so that it does not mix its own findings
 // with another recover's changes. Its errors are Conflict and Unavailable.
-func (r *recovery) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+func (r *run) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	if r.nonce == "" {
 		return r.l.Read(ctx, store.Txn{Then: ops})
 	}

@@ -1,4 +1,4 @@
-package ledger
+package recovery
 
 import (
 	"cmp"
@@ -14,21 +14,23 @@ import (
 )
 
 const (
-	// recoverPage is how many marks are compared or raised in one transaction: etcd
+	// marksPage is how many marks are compared or raised in one transaction: etcd
 	// takes 128 operations.
-	recoverPage = 120
-	// recoverAtOnce is how many such transactions are under way at once: leasing is
+	marksPage = 120
+	// pagesAtOnce is how many such transactions are under way at once: leasing is
 	// halted meanwhile. With four, 300,000 marks took over a minute where etcd is 50 ms
 	// away, for waiting alone.
-	recoverAtOnce = 16
+	pagesAtOnce = 16
+	// raiseAttempts bounds how often such a transaction is sent again.
+	raiseAttempts = 5
 	// progressEvery is after how many tags progress is told.
 	progressEvery = 1000
 )
 
 // compare holds marks that an instance of a room remembers against the store, and
 // keeps those that are higher.
-func (r *recovery) compare(ctx context.Context, room allocator.Room, marks []record.RememberedMark) error {
-	for page := range slices.Chunk(marks, recoverPage) {
+func (r *run) compare(ctx context.Context, room allocator.Room, marks []record.RememberedMark) error {
+	for page := range slices.Chunk(marks, marksPage) {
 		ops := make([]store.Op, len(page))
 		for k, m := range page {
 			ops[k] = store.OpGet(r.keys.Mark(room, m.Tag))
@@ -58,7 +60,7 @@ func (r *recovery) compare(ctx context.Context, room allocator.Room, marks []rec
 
 // raise raises the marks that a memory knows to be higher than the store's: those of
 // the rooms that leased.
-func (r *recovery) raise(ctx context.Context) error {
+func (r *run) raise(ctx context.Context) error {
 	r.mu.Lock()
 	pairs := make([]roomTag, 0, len(r.mu.higher))
 	for at := range r.mu.higher {
@@ -68,16 +70,16 @@ func (r *recovery) raise(ctx context.Context) error {
 	slices.SortFunc(pairs, func(a, b roomTag) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag)) })
 	r.report.Higher, r.report.Raised = int64(len(pairs)), 0
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(recoverAtOnce)
-	for page := range slices.Chunk(pairs, recoverPage) {
+	group.SetLimit(pagesAtOnce)
+	for page := range slices.Chunk(pairs, marksPage) {
 		group.Go(func() error { return r.raisePage(ctx, page) })
 	}
 	return group.Wait()
 }
 
 // raisePage raises marks in one transaction, until they are raised.
-func (r *recovery) raisePage(ctx context.Context, page []roomTag) error {
-	for range haltAttempts {
+func (r *run) raisePage(ctx context.Context, page []roomTag) error {
+	for range raiseAttempts {
 		done, err := r.tryRaise(ctx, page)
 		if done {
 			r.mu.Lock()
@@ -93,12 +95,12 @@ func (r *recovery) raisePage(ctx context.Context, page []roomTag) error {
 			return brokenOff(ctx)
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "etcd did not take the raise of %d marks in %d tries", len(page), haltAttempts)
+	return allocator.Errorf(allocator.Unavailable, "etcd did not take the raise of %d marks in %d tries", len(page), raiseAttempts)
 }
 
 // tryRaise is one try of raisePage. After an error, or false, the marks are read
 // again, which shows whether they were raised.
-func (r *recovery) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
+func (r *run) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 	k := r.keys
 	ops := make([]store.Op, len(page))
 	for i, at := range page {
@@ -139,7 +141,7 @@ func (r *recovery) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 
 // decide brings the report up to date, and chooses margin and layout. Its error is
 // Refused where an operator has to say more first.
-func (r *recovery) decide(ctx context.Context) error {
+func (r *run) decide(ctx context.Context) error {
 	err := r.complete()
 	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
 		return reserveErr
@@ -156,7 +158,7 @@ func (r *recovery) decide(ctx context.Context) error {
 // tag, so of such a tag an instance leases most steps in the same time. Tags that the
 // backup does not know may have the default. It reads them before leasing is halted: an
 // instance that the operator named may fall silent later.
-func (r *recovery) leastReserve(ctx context.Context) error {
+func (r *run) leastReserve(ctx context.Context) error {
 	r.reserve = allocator.DefaultSettings().Reserve
 	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
 		return nil
@@ -171,7 +173,7 @@ func (r *recovery) leastReserve(ctx context.Context) error {
 // chooseMargin chooses the margin of this recover: none where every instance answered,
 // else a guess for each that did not. It grows where an instance falls silent after the
 // margin was chosen first.
-func (r *recovery) chooseMargin() {
+func (r *run) chooseMargin() {
 	p := r.report
 	switch {
 	case r.cfg.Margin != nil:
@@ -184,7 +186,7 @@ func (r *recovery) chooseMargin() {
 }
 
 // chooseLayout chooses the layout that is put in force, and its version.
-func (r *recovery) chooseLayout() error {
+func (r *run) chooseLayout() error {
 	p := r.report
 	p.Known = r.mu.layout
 	choice := r.cfg.Layout
@@ -222,7 +224,7 @@ func (r *recovery) chooseLayout() error {
 
 // unreadableMarks refuses to go on where a mark cannot be read, and the operator did
 // not say to leave its tag as it is.
-func (r *recovery) unreadableMarks() error {
+func (r *run) unreadableMarks() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listUnreadable()
@@ -236,7 +238,7 @@ func (r *recovery) unreadableMarks() error {
 }
 
 // limits names the tags that the margin takes to their limits.
-func (r *recovery) limits(ctx context.Context) error {
+func (r *run) limits(ctx context.Context) error {
 	if r.report.Margin == 0 || r.found.layoutErr != nil {
 		return nil
 	}
@@ -262,7 +264,7 @@ func (r *recovery) limits(ctx context.Context) error {
 
 // begin begins the new epoch: with the list of processes that answered, the etcd
 // cluster's present ID, a fresh beat, and the layout as a new version.
-func (r *recovery) begin(ctx context.Context) error {
+func (r *run) begin(ctx context.Context) error {
 	r.progress("beginning a new epoch", 0, 0)
 	k, f := r.keys, &r.found
 	var status store.Status
@@ -318,7 +320,7 @@ func (r *recovery) begin(ctx context.Context) error {
 
 // record returns the layout that is put in force, as it is stored. The caller holds
 // mu.
-func (r *recovery) record() record.Layout {
+func (r *run) record() record.Layout {
 	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()), Time: r.cluster.Now(), Actor: r.cfg.Actor}.
 		After(r.mu.extremes)
 }

@@ -1,4 +1,45 @@
-package ledger
+// Package recovery makes a cluster lease again after its etcd went back in time: it was
+// restored from a backup, rebuilt from one member, or halted. It is `march recover`.
+//
+// A restored etcd has forgotten leases, so its marks are too low: a lease by them would
+// issue IDs again. The instances that made those leases remember them. Recovery asks each
+// instance, raises the marks, and begins a new epoch, under which leasing goes on. Package
+// ledger has what instances do meanwhile: the barrier (barrier.go) and the way into the
+// new epoch (enter.go). DESIGN 3.4 is the design of record.
+//
+// # Steps
+//
+//  1. Run reads what the store has, and asks every process that may have leased since
+//     the backup what it remembers. Nothing is changed so far.
+//  2. Only if that went well, Run halts leasing, with a halt of its own: a lease
+//     compares the epoch, so none is made in this store from then on.
+//  3. The second question is a barrier: an instance that accepts it issues nothing from
+//     any transaction that it sent before, and leases nothing under any epoch that it
+//     has seen. So what it reports is all that it will ever issue.
+//  4. Run raises the marks that a memory knows to be higher than the store's.
+//  5. Run writes another halt and confirms all answers. One transaction, which compares
+//     that halt's nonce, then begins a new random epoch with a layout version above all
+//     that are known. Its margin total covers leases of instances that did not answer:
+//     the floor adds it to every mark of an older total, so a recovery costs the same
+//     with ten tags and with ten million.
+//
+// # Invariants
+//
+//  1. Nothing is changed before the operator has named every process that did not answer
+//     and every mark that cannot be read.
+//  2. Each write from the first halt to the new epoch compares the epoch's key with the
+//     run's own halt. Of two runs at once, the first finds its halt gone and ends.
+//  3. A mark is only raised, in the room that leased, and only to what a memory knows.
+//  4. The new epoch lists the processes whose memory was taken: from a journal, or by an
+//     answer that the process confirmed under the last halt (run.confirm).
+//  5. The new epoch's margin total is not below any that the store, a journal or an answer
+//     knows, and its layout version is above all of theirs.
+//
+// A run that breaks off leaves leasing halted at worst, and may be repeated.
+//
+// One risk remains: an instance that did not answer issues the IDs that it holds until it
+// next reaches etcd; see enter.go of package ledger, and docs/restore.md.
+package recovery
 
 import (
 	"context"
@@ -13,28 +54,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Recover makes a cluster lease again after its etcd went back in time.
-//
-//  1. It reads what the store has, and asks every process that may have leased since
-//     the backup what it remembers. Nothing is changed so far.
-//  2. Only when that went well it halts leasing, with a halt of its own: a lease
-//     compares the epoch, so none is made in this store from then on.
-//  3. The second question is a barrier (barrier.go): an instance that accepts it
-//     issues nothing from any transaction that it sent before, and leases nothing
-//     under any epoch that it has seen. So what it reports is all that it will ever
-//     issue.
-//  4. Marks that a memory knows to be higher than the store's are raised.
-//  5. All answers are confirmed. One transaction, which compares the halt's nonce,
-//     then begins a new random epoch with a layout version above all that are known.
-//     Its margin total covers leases of instances that did not answer: the
-//     floor adds it to every mark of an older total, so recover costs the same with
-//     ten tags and with ten million.
-//
-// One risk remains: an instance that did not answer issues the IDs that it holds until it
-// next reaches etcd; see enter.go and the documentation.
-
-// RecoverConfig says how to recover.
-type RecoverConfig struct {
+// Config says how to recover.
+type Config struct {
 	Actor string
 	// Apply does it; otherwise nothing is changed, no instance is barred, and the
 	// report says what would be done.
@@ -60,7 +81,7 @@ type RecoverConfig struct {
 	// Given is the layout of LayoutGiven.
 	Given allocator.Layout
 	// Progress, if it is not nil, is called now and then, from several goroutines.
-	Progress func(RecoverProgress)
+	Progress func(Progress)
 }
 
 // Ask asks an instance for its memory. It calls use with each part of the marks
@@ -75,23 +96,23 @@ const (
 	LayoutUndecided LayoutChoice = ""
 	LayoutStored    LayoutChoice = "stored" // the one that etcd has
 	LayoutKnown     LayoutChoice = "known"  // the latest that any instance knows
-	LayoutGiven     LayoutChoice = "given"  // RecoverConfig.Given
+	LayoutGiven     LayoutChoice = "given"  // Config.Given
 )
 
-// RecoverProgress is how far a recover is.
-type RecoverProgress struct {
+// Progress is how far a recover is.
+type Progress struct {
 	Doing string
 	Done  int64 // of what Doing counts
 	Of    int64 // how much there is, 0 where that is not known
 }
 
-// RecoverReport is what a recover saw and did.
-type RecoverReport struct {
+// Report is what a recover saw and did.
+type Report struct {
 	UUID       string
 	Halt       record.HaltRecord // that was in force; zero where there was none
 	Answered   []record.InstanceID
 	LeftBefore []record.InstanceID // that left in good order before the backup
-	Missing    []MissingInstance
+	Missing    []Missing
 	Unreadable []record.KeyError // keys that cannot be read
 	Beat       time.Time         // when etcd was last known to be there, by the restored store
 	Margin     int64             // of this recover, in steps
@@ -106,36 +127,62 @@ type RecoverReport struct {
 	Epoch      string           // empty before it is done
 }
 
-// MissingInstance is a process whose memory is not known. Only the margin covers its
+// Missing is a process whose memory is not known. Only the margin covers its
 // leases since the backup, and it may still issue the IDs that it holds.
-type MissingInstance struct {
+type Missing struct {
 	ID          record.InstanceID
 	Incarnation string
 	Why         string
 	Without     bool // the operator said to go on without it
 }
 
-// Recover recovers. Its errors are Refused (instances did not answer, keys cannot be
-// read, layouts differ: nothing was changed), Conflict (another recover began
-// meanwhile), WentBack (etcd went back while recover ran) and Unavailable; it may
+// Ledger is what a run needs of allocator/ledger: a way to etcd that knows the cluster's
+// identity and sees etcd go back in time.
+type Ledger interface {
+	// Cluster returns the cluster's keys and store, with the ledger's clock and log.
+	Cluster() *record.Cluster
+	// PinAnew reads the identity and other keys in one transaction, and pins the ledger to
+	// the etcd cluster that answers.
+	PinAnew(ctx context.Context, also ...store.Op) (record.Identity, store.Answer, error)
+	// Read sends a transaction that changes nothing until it is answered, for two tries' time.
+	Read(context.Context, store.Txn) (store.Answer, error)
+	// Try sends a transaction once. After an error its outcome is unknown.
+	Try(context.Context, store.Txn) (store.Answer, error)
+	// HaltOver writes a halt over a value of the epoch's key. Its error is Conflict where
+	// another value is in force.
+	HaltOver(ctx context.Context, epoch []byte, actor, why string, also ...store.Op) (store.KV, error)
+	// MakeRoom returns what removes the oldest keys of kinds, and the oldest audit entries.
+	MakeRoom(ctx context.Context, kinds ...string) []store.Op
+	// EachTagIn calls use with every tag that can be read, and its marks in rooms.
+	EachTagIn(
+		ctx context.Context, rooms []allocator.Room, use func(record.Tag, map[allocator.Room]record.Mark) error,
+	) ([]record.KeyError, error)
+	// RefreshTo has the ledger read epoch and layout: of a version, or 0 for any.
+	RefreshTo(ctx context.Context, version int64) (record.Layout, error)
+}
+
+// Run recovers the cluster of a ledger. Its errors are Refused (instances did not answer,
+// keys cannot be read, layouts differ: nothing was changed), Conflict (another recover
+// began meanwhile), WentBack (etcd went back while recover ran) and Unavailable; it may
 // be run again after each. The report is never nil.
-func (l *Ledger) Recover(ctx context.Context, cfg RecoverConfig) (*RecoverReport, error) {
-	r := &recovery{l: l, cluster: l.Cluster(), keys: l.keys, cfg: cfg, report: &RecoverReport{}}
+func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
+	cluster := l.Cluster()
+	r := &run{l: l, cluster: cluster, keys: cluster.Keys, cfg: cfg, report: &Report{}}
 	r.mu.known = make(map[string]known)
 	r.mu.answers = make(map[string]*answer)
 	r.mu.silent = make(map[string]string)
 	r.mu.higher = make(map[roomTag]int64)
 	r.mu.unreadable = make(map[string]error)
-	return r.report, r.run(ctx)
+	return r.report, r.all(ctx)
 }
 
-// recovery is one run of Recover.
-type recovery struct {
-	l       *Ledger
+// run is one recovery.
+type run struct {
+	l       Ledger
 	cluster *record.Cluster
 	keys    record.Keys
-	cfg     RecoverConfig
-	report  *RecoverReport
+	cfg     Config
+	report  *Report
 	found   stored
 	halt    store.KV // our own, once it is written
 	nonce   string
@@ -166,7 +213,8 @@ type roomTag struct {
 	tag  allocator.Tag
 }
 
-func (r *recovery) run(ctx context.Context) error {
+// all takes all steps.
+func (r *run) all(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
 		return err
 	}
@@ -208,17 +256,17 @@ func (r *recovery) run(ctx context.Context) error {
 }
 
 // audit returns the operation that records a change by the operator.
-func (r *recovery) audit(action, object string, from, to []byte) store.Op {
+func (r *run) audit(action, object string, from, to []byte) store.Op {
 	return r.keys.Audited(r.cluster.Now(), r.cfg.Actor, action, object, from, to)
 }
 
 // barrier is that of the halt in force.
-func (r *recovery) barrier() *record.Barrier {
+func (r *run) barrier() *record.Barrier {
 	return &record.Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
 }
 
 // bar does what is done while leasing is halted by this recover.
-func (r *recovery) bar(ctx context.Context) error {
+func (r *run) bar(ctx context.Context) error {
 	if err := r.askAll(ctx, r.barrier()); err != nil {
 		return err
 	}
@@ -250,16 +298,16 @@ func brokenOff(ctx context.Context) error {
 	return allocator.Errorf(allocator.Unavailable, "recover was broken off: %w", context.Cause(ctx))
 }
 
-func (r *recovery) progress(doing string, done, of int64) {
+func (r *run) progress(doing string, done, of int64) {
 	if r.cfg.Progress != nil {
-		r.cfg.Progress(RecoverProgress{Doing: doing, Done: done, Of: of})
+		r.cfg.Progress(Progress{Doing: doing, Done: done, Of: of})
 	}
 }
 
 // forgetMissing deletes the registrations of the instances that recover went on without,
 // so that the next recover need not ask them. An instance that lives after all registers
 // again. A registration that cannot be deleted stays, for `march instance forget`.
-func (r *recovery) forgetMissing(ctx context.Context) {
+func (r *run) forgetMissing(ctx context.Context) {
 	gone := make(map[string]bool)
 	for _, m := range r.report.Missing {
 		gone[m.Incarnation] = true
@@ -301,4 +349,4 @@ func newVersion(known int64, at time.Time) int64 {
 }
 
 // withoutID reports whether the operator said to go on without an instance.
-func (r *recovery) withoutID(id record.InstanceID) bool { return slices.Contains(r.cfg.Without, id) }
+func (r *run) withoutID(id record.InstanceID) bool { return slices.Contains(r.cfg.Without, id) }

@@ -1,4 +1,4 @@
-package ledger
+package recovery
 
 import (
 	"cmp"
@@ -34,7 +34,7 @@ type answer struct {
 const askAtOnce = 64
 
 // takeJournals takes over the memories of journals.
-func (r *recovery) takeJournals(ctx context.Context) error {
+func (r *run) takeJournals(ctx context.Context) error {
 	for _, m := range r.cfg.Memories {
 		if m.UUID != r.report.UUID {
 			return allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s", m.ID(), m.UUID, r.report.UUID)
@@ -48,7 +48,7 @@ func (r *recovery) takeJournals(ctx context.Context) error {
 }
 
 // take takes over a memory but for its marks.
-func (r *recovery) take(m record.Memory) {
+func (r *run) take(m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// The process itself, and the one before it: the memory of a process that leased
@@ -72,7 +72,7 @@ func (r *recovery) take(m record.Memory) {
 }
 
 // know notes a process that may have leased. The caller holds mu.
-func (r *recovery) know(s record.SeenInstance, left bool) {
+func (r *run) know(s record.SeenInstance, left bool) {
 	s.Left = 0
 	k, was := r.mu.known[s.Incarnation]
 	if !was {
@@ -87,7 +87,7 @@ func (r *recovery) know(s record.SeenInstance, left bool) {
 
 // readRegistrations notes the processes that are registered. A registration that
 // cannot be read is of a process that cannot be asked.
-func (r *recovery) readRegistrations(ctx context.Context) error {
+func (r *run) readRegistrations(ctx context.Context) error {
 	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Registrations("")))
 	if err == nil {
 		r.takeRegistrations(reply.Got[0])
@@ -95,7 +95,7 @@ func (r *recovery) readRegistrations(ctx context.Context) error {
 	return err
 }
 
-func (r *recovery) takeRegistrations(found []store.KV) {
+func (r *run) takeRegistrations(found []store.KV) {
 	for _, kv := range found {
 		// Processes that were lost under an earlier epoch no longer matter.
 		seen, err := r.keys.SeenIn(kv, r.found.epoch.InForce())
@@ -119,7 +119,7 @@ func unreadableID(key string) string { return "unreadable " + key }
 // askAll asks every process that it can learn of, by the registrations, by journals,
 // and by the answers. With a barrier it asks those that answered before, and those that
 // came since; recover goes on without those that did not answer before.
-func (r *recovery) askAll(ctx context.Context, barrier *record.Barrier) error {
+func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 	asked := make(map[string]bool)
 	for done := int64(0); ; {
 		var wave []record.SeenInstance
@@ -154,7 +154,7 @@ func (r *recovery) askAll(ctx context.Context, barrier *record.Barrier) error {
 }
 
 // ask asks the process at an address. Its error is of the store, and ends the recover.
-func (r *recovery) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
+func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
 	r.mu.Lock()
 	before := r.mu.answers[s.Address]
 	r.mu.Unlock()
@@ -196,7 +196,7 @@ func (r *recovery) ask(ctx context.Context, s record.SeenInstance, barrier *reco
 }
 
 // unanswered notes why the memory of the processes at an address is not here.
-func (r *recovery) unanswered(address, why string) {
+func (r *run) unanswered(address, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.mu.answers[address]; a != nil {
@@ -209,7 +209,7 @@ func (r *recovery) unanswered(address, why string) {
 
 // complete brings the report up to date. Its error is Refused where a process did
 // not answer that the operator did not name.
-func (r *recovery) complete() error {
+func (r *run) complete() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.report
@@ -225,7 +225,7 @@ func (r *recovery) complete() error {
 			p.LeftBefore = append(p.LeftBefore, k.ID())
 			continue
 		}
-		m := MissingInstance{
+		m := Missing{
 			ID: k.ID(), Incarnation: incarnation, Without: r.withoutID(k.ID()),
 			Why: "the process that answers there does not have this process's memory",
 		}
@@ -238,7 +238,7 @@ func (r *recovery) complete() error {
 	slices.Sort(p.Answered)
 	slices.Sort(p.LeftBefore)
 	p.Answered, p.LeftBefore = slices.Compact(p.Answered), slices.Compact(p.LeftBefore)
-	slices.SortFunc(p.Missing, func(a, b MissingInstance) int {
+	slices.SortFunc(p.Missing, func(a, b Missing) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
 	p.Higher = int64(len(r.mu.higher))
@@ -257,7 +257,7 @@ func (r *recovery) complete() error {
 
 // listUnreadable brings the report's keys up to date that cannot be read. The caller
 // holds mu.
-func (r *recovery) listUnreadable() {
+func (r *run) listUnreadable() {
 	r.report.Unreadable = nil
 	for _, key := range slices.Sorted(maps.Keys(r.mu.unreadable)) {
 		r.report.Unreadable = append(r.report.Unreadable, *record.Unreadable(key, r.mu.unreadable[key]))
@@ -269,7 +269,7 @@ func (r *recovery) listUnreadable() {
 // the second halt stands for all that was raised under the first: a backup that was
 // taken in between, should etcd go back to it now, has the first nonce, and no epoch
 // begins over it.
-func (r *recovery) confirm(ctx context.Context) error {
+func (r *run) confirm(ctx context.Context) error {
 	for also := []store.Op{r.auditBarred()}; ; also = nil {
 		if err := r.haltStore(ctx, also...); err != nil {
 			return err
@@ -293,7 +293,7 @@ func (r *recovery) confirm(ctx context.Context) error {
 
 // auditBarred returns the audit entry that says which instances are barred, and
 // which recover goes on without.
-func (r *recovery) auditBarred() store.Op {
+func (r *run) auditBarred() store.Op {
 	var v struct {
 		Barred  []record.InstanceID `json:"barred"`
 		Without []record.InstanceID `json:"without"`
@@ -307,7 +307,7 @@ func (r *recovery) auditBarred() store.Op {
 }
 
 // higherSequence counts how often a memory knew a mark better than was known before.
-func (r *recovery) higherSequence() int {
+func (r *run) higherSequence() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.learned
