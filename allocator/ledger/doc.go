@@ -2,8 +2,8 @@
 // instances so that no ID is ever leased twice, whatever etcd, the network or the
 // clocks do; the exceptions are at the end of this comment. It also keeps everything
 // else that a cluster shares: layouts, tags, registrations. It decides which
-// transactions are sent; package store sends them to etcd, and package record has the
-// keys and values.
+// transactions are sent; package store sends them to etcd, package record has the keys
+// and values, and package recovery brings a cluster back whose etcd went back in time.
 //
 // The design of record is DESIGN.md in the root of the repository; its section 3 is
 // the protocol. This comment says which file has which step.
@@ -53,8 +53,8 @@
 //     (E, L). The floor is the largest next + d over the marks of t in all rooms that
 //     ever had a range. These marks are read in one transaction that is conditional on
 //     L and E. d is the space that recovers left free since the mark's last lease
-//     (record/floor.go): their margin in steps, each as long as a lease of the tag can span.
-//     d lies above the tag's start and the room's skip, too. An absent mark counts as
+//     (record/floor.go): their margin in steps, each as long as a lease of the tag can
+//     span. d lies above the tag's start and the room's skip, too. An absent mark counts as
 //     the tag's start with the margin of all recovers. If the tag was created with
 //     --fresh, only recovers since its creation count.
 //  4. The segment is the first n IDs >= base in r's range in L, below the
@@ -127,7 +127,7 @@
 //  5. A process that starts without its predecessor's journal records that in its
 //     registration (rejoin.go): the predecessor counts as not answered. An instance
 //     probes if its heartbeat is gone, or is an earlier one of its own (heartbeat.go).
-//  6. Recover (recover.go) asks all instances that it can learn of before it changes
+//  6. Recover (package recovery) asks all instances that it can learn of before it changes
 //     anything. It goes on without an instance only if the operator names it. Then it
 //     writes a halt of its own over any other, and asks again, with a barrier
 //     (barrier.go). An instance accepts the barrier if its own etcd shows exactly that
@@ -137,9 +137,9 @@
 //  7. One transaction, which compares the halt's nonce, begins a new random epoch. It
 //     has the list of the processes whose memory recover took, a margin total, and a
 //     layout version above all known ones. The version is above all forgotten ones,
-//     too, if the clock of recover's host goes right (newVersion). The margin is for
-//     the instances that recover went on without, in steps. The floor adds it to each
-//     mark of an older total, so recover writes no mark for it.
+//     too, if the clock of recover's host goes right (recovery/decide.go). The margin is
+//     for the instances that recover went on without, in steps. The floor adds it to
+//     each mark of an older total, so recover writes no mark for it.
 //  8. An instance enters a new epoch before it leases under it (enter.go). It was left
 //     out if the list does not name it, or if the halt stopped an epoch that it was not
 //     in. Then it drops the segments that it holds, and compares the IDs that it leased

@@ -247,7 +247,7 @@ var edits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recovery/marks.go",
+		File: "allocator/ledger/recovery/decide.go",
 		From: `p.Total = r.mu.total + p.Margin`,
 		To:   `p.Total = r.mu.total + mutated("no-margin", p.Margin, 0)`,
 	},
@@ -325,12 +325,12 @@ var edits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recovery/recovery.go",
+		File: "allocator/ledger/recovery/decide.go",
 		From: `return max(step, int64(at.Sub(began)/time.Second))`,
 		To:   `return mutated("recover-versions", max(step, int64(at.Sub(began)/time.Second)), step)`,
 	},
 	{
-		File: "allocator/ledger/recovery/marks.go",
+		File: "allocator/ledger/recovery/epoch.go",
 		From: `Epoch: record.RandomHex(), Inc`,
 		To:   `Epoch: mutated("epoch-counts", record.RandomHex(), "00000000000000000000000000000001"), Inc`,
 	},

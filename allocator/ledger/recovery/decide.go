@@ -1,0 +1,148 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// progressEvery is after how many tags progress is told.
+const progressEvery = 1000
+
+// decide brings the report up to date, and chooses margin and layout. Its error is
+// Refused where an operator has to say more first.
+func (r *run) decide(ctx context.Context) error {
+	err := r.complete()
+	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
+		return reserveErr
+	}
+	r.chooseMargin()
+	layoutErr := r.chooseLayout()
+	if limitErr := r.limits(ctx); limitErr != nil {
+		return limitErr
+	}
+	return cmp.Or(r.unreadableMarks(), err, layoutErr)
+}
+
+// leastReserve reads the least reserve of all tags: a step lasts for the reserve of its
+// tag, so of such a tag an instance leases most steps in the same time. Tags that the
+// backup does not know may have the default. It reads them before leasing is halted: an
+// instance that the operator named may fall silent later.
+func (r *run) leastReserve(ctx context.Context) error {
+	r.reserve = allocator.DefaultSettings().Reserve
+	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
+		return nil
+	}
+	_, err := r.l.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+		r.reserve = min(r.reserve, t.Settings.Chain.Reserve)
+		return nil
+	})
+	return err
+}
+
+// chooseMargin chooses the margin of this recover: none where every instance answered,
+// else a guess for each that did not. It grows where an instance falls silent after the
+// margin was chosen first.
+func (r *run) chooseMargin() {
+	p := r.report
+	switch {
+	case r.cfg.Margin != nil:
+		p.Margin = *r.cfg.Margin
+	default:
+		age := max(0, r.cluster.Now().Sub(p.Beat))
+		p.Margin = max(p.Margin, int64(len(p.Missing))*(1+2*int64(age/r.reserve)))
+	}
+	p.Total = r.mu.total + p.Margin
+}
+
+// chooseLayout chooses the layout that is put in force, and its version.
+func (r *run) chooseLayout() error {
+	p := r.report
+	p.Known = r.mu.layout
+	choice := r.cfg.Layout
+	if choice == LayoutUndecided {
+		if stored := p.Stored.Layout; stored.Ranges != nil && p.Known.Version > stored.Version && !p.Known.Equal(stored) {
+			p.Layout = stored // to be shown
+			return allocator.Errorf(allocator.Refused, "etcd has layout version %d, but an instance knows version %d, with other ranges: choose with --layout known, --layout stored or --layout FILE",
+				stored.Version, p.Known.Version)
+		}
+		choice = LayoutStored
+	}
+	switch choice {
+	case LayoutKnown:
+		p.Layout = p.Known
+	case LayoutGiven:
+		p.Layout = r.cfg.Given
+	default:
+		p.Layout = p.Stored.Layout
+	}
+	if p.Layout.Ranges == nil {
+		return allocator.Errorf(allocator.Refused, "the layout in etcd cannot be read (%v): give one with --layout FILE, or with --layout known that of an instance", r.found.layoutErr)
+	}
+	if err := p.Layout.Validate(); err != nil {
+		return err
+	}
+	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
+	if len(r.mu.rooms) > allocator.MaxRooms {
+		return allocator.Errorf(allocator.Refused, "etcd, instances and journals know of %d rooms in all; a cluster can have had %d: recover from another backup, one that knows the rooms", len(r.mu.rooms), allocator.MaxRooms)
+	}
+	if rooms := record.Union(r.mu.rooms, p.Layout.Rooms()); len(rooms) > allocator.MaxRooms {
+		return allocator.Errorf(allocator.Refused, "there were %d rooms in all; a cluster can have had %d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
+	}
+	return nil
+}
+
+// unreadableMarks refuses to go on where a mark cannot be read, and the operator did
+// not say to leave its tag as it is.
+func (r *run) unreadableMarks() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listUnreadable()
+	for key := range r.mu.unreadable {
+		parts, err := r.keys.Parse(key)
+		if err == nil && parts.Kind == "marks" && !slices.Contains(r.cfg.Skip, parts.Tag) {
+			return allocator.Errorf(allocator.Refused, "%s cannot be read: repair it, or leave tag %s as it is with --skip-tag %s", key, parts.Tag, parts.Tag)
+		}
+	}
+	return nil
+}
+
+// limits names the tags that the margin takes to their limits.
+func (r *run) limits(ctx context.Context) error {
+	if r.report.Margin == 0 || r.found.layoutErr != nil {
+		return nil
+	}
+	stored, err := r.l.RefreshTo(ctx, 0)
+	if err != nil {
+		return err
+	}
+	tags := int64(0)
+	bad, err := r.l.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Settings.Limit {
+			r.report.AtLimit = append(r.report.AtLimit, t.Name)
+		}
+		if tags++; tags%progressEvery == 0 {
+			r.progress("reading tags", tags, 0)
+		}
+		return nil
+	})
+	for _, key := range bad {
+		r.unreadable(key.Key, key.Err)
+	}
+	return err
+}
+
+// newVersion returns the layout version of a recover: 1,000 above the highest that is
+// known, so that it also lies above versions of moves that only an instance which did
+// not answer knows; and at least recover's clock in seconds since 2026, so that the
+// version of a recover that a later restore forgets does not come again. Uniqueness
+// does not depend on the clock: leases compare the epoch.
+func newVersion(known int64, at time.Time) int64 {
+	step := known + record.RecoverVersions
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	return max(step, int64(at.Sub(began)/time.Second))
+}

@@ -1,0 +1,74 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// begin begins the new epoch: with the list of processes that answered, the etcd
+// cluster's present ID, a fresh beat, and the layout as a new version.
+func (r *run) begin(ctx context.Context) error {
+	r.progress("beginning a new epoch", 0, 0)
+	k, f := r.keys, &r.found
+	var status store.Status
+	var oldest []store.Op
+	err := together(ctx, func(ctx context.Context) (err error) {
+		status, err = r.cluster.Status(ctx)
+		return err
+	}, func(ctx context.Context) error {
+		oldest = r.l.MakeRoom(ctx, k.Layouts())
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if status.ClusterID != f.identity.ClusterID {
+		return allocator.Errorf(allocator.Unavailable, "etcd cluster %x answers by now, and recover began in %x: check --etcd, and run it again", status.ClusterID, f.identity.ClusterID)
+	}
+	p := r.report
+	r.mu.Lock()
+	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
+	r.chooseMargin()
+	stored := r.record()
+	answered := &record.Answered{Epoch: record.RandomHex(), Incarnations: []string{}}
+	for incarnation := range r.mu.taken {
+		answered.Incarnations = append(answered.Incarnations, incarnation)
+	}
+	r.mu.Unlock()
+	slices.Sort(answered.Incarnations)
+	beat := record.NewBeat(status, r.cluster.Now())
+	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, Layout: stored.Layout.Version, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
+	value := stored.Encode(record.RandomHex())
+	txn := store.Txn{
+		If: []store.Cond{
+			store.HasValue(k.Epoch(), r.halt.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
+		},
+		Then: []store.Op{
+			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
+			store.OpPut(k.Identity(), record.Encode(&f.identity)), store.OpPut(k.Beat(), record.Encode(&beat)),
+			r.audit("recover", k.Epoch(), r.halt.Value, epoch),
+		},
+	}
+	reply, err := r.l.Try(ctx, txn.With(oldest))
+	if err != nil || !reply.Succeeded { // unknown, or sent twice: the epoch is random
+		check, checkErr := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGet(k.Epoch())}})
+		kv, ok := check.FirstIfAny()
+		if checkErr != nil || !ok || string(kv.Value) != string(epoch) {
+			return cmp.Or(err, error(errOtherRecover))
+		}
+	}
+	p.Epoch = answered.Epoch
+	return nil
+}
+
+// record returns the layout that is put in force, as it is stored. The caller holds
+// mu.
+func (r *run) record() record.Layout {
+	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()), Time: r.cluster.Now(), Actor: r.cfg.Actor}.
+		After(r.mu.extremes)
+}
