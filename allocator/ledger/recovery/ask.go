@@ -303,7 +303,7 @@ func (r *run) auditBarred() store.Op {
 		v.Without = append(v.Without, m.ID)
 	}
 	list, _ := json.Marshal(v) // texts can be encoded
-	return r.audit("bar instances", r.halt.Key, nil, list)
+	return r.audit("bar instances", r.found.epochKV.Key, nil, list)
 }
 
 // higherSequence counts how often a memory knew a mark better than was known before.

@@ -26,7 +26,7 @@
 // # Invariants
 //
 //  1. Nothing is changed before the operator has named every process that did not answer
-//     and every mark that cannot be read.
+//     and the tag of every mark that cannot be read.
 //  2. Each write from the first halt to the new epoch compares the epoch's key with the
 //     run's own halt. Of two runs at once, the first finds its halt gone and ends.
 //  3. A mark is only raised, in the room that leased, and only to what a memory knows.

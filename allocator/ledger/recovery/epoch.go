@@ -46,12 +46,12 @@ func (r *run) begin(ctx context.Context) error {
 	value := stored.Encode(record.RandomHex())
 	txn := store.Txn{
 		If: []store.Cond{
-			store.HasValue(k.Epoch(), r.halt.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
+			store.HasValue(k.Epoch(), f.epochKV.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
 		},
 		Then: []store.Op{
 			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
 			store.OpPut(k.Identity(), record.Encode(&f.identity)), store.OpPut(k.Beat(), record.Encode(&beat)),
-			r.audit("recover", k.Epoch(), r.halt.Value, epoch),
+			r.audit("recover", k.Epoch(), f.epochKV.Value, epoch),
 		},
 	}
 	reply, err := r.l.Try(ctx, txn.With(oldest))

@@ -108,7 +108,7 @@ func (r *run) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	txn := store.Txn{If: []store.Cond{store.HasValue(r.halt.Key, r.halt.Value)}}
+	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
 	r.mu.Lock()
 	for i, at := range page {
 		var mark record.Mark

@@ -61,8 +61,7 @@ type run struct {
 	cfg     Config
 	report  *Report
 	found   stored
-	halt    store.KV // our own, once it is written
-	nonce   string
+	nonce   string // of the run's own halt, once it is written: found.epoch is that halt then
 
 	reserve time.Duration // the least of all tags, and of the default
 

@@ -14,7 +14,7 @@ import (
 type stored struct {
 	identity   record.Identity
 	identityKV store.KV
-	epoch      record.Epoch // zero where it cannot be read; the halt of this recover, once it is written
+	epoch      record.Epoch // zero if it cannot be read; the halt of this run once it is written
 	epochKV    store.KV
 	layoutKV   store.KV
 	layout     record.Layout // zero where it cannot be read
@@ -107,8 +107,7 @@ func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	if err := record.Decode(kv, &e); err != nil {
 		return err
 	}
-	r.halt, r.nonce = kv, e.Halted.Nonce
-	r.found.epochKV, r.found.epoch = kv, e
+	r.found.epochKV, r.found.epoch, r.nonce = kv, e, e.Halted.Nonce
 	was := r.found.status
 	var status store.Status
 	err = together(ctx, func(ctx context.Context) (err error) {
@@ -131,7 +130,7 @@ func (r *run) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	if r.nonce == "" {
 		return r.l.Read(ctx, store.Txn{Then: ops})
 	}
-	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.halt.Key, r.halt.Value)}, Then: ops})
+	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}, Then: ops})
 	if err == nil && !answer.Succeeded {
 		err = errOtherRecover
 	}
