@@ -113,6 +113,7 @@ func TestTraces(t *testing.T) {
 	}
 	slices.Sort(own)
 	slices.Sort(others)
+	others = slices.Compact(others) // on a slow machine the chain leases a second time meanwhile
 	want := []string{"room.load", "room.load > ledger.Source", "room.load > ledger.Source > etcdserverpb.KV/Txn"}
 	if !slices.Equal(own, want) {
 		t.Errorf("the call's trace: %q, want %q", own, want)

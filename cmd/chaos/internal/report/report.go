@@ -106,9 +106,9 @@ type Transactions struct {
 	Refused int `json:"refused"` // what they stood on had changed
 	Failed  int `json:"failed"`
 	Applied int `json:"failed_but_applied"`
-	GivenUp int `json:"refused_but_applied"`     // sent twice, or the instance did not trust the answer
-	Orphans int `json:"applied_for_ended"` // the instance died before it could say anything
-	Unseen  int `json:"not_seen_in_history"`     // at the end of a life of etcd, or in a gap
+	GivenUp int `json:"refused_but_applied"` // sent twice, or the instance did not trust the answer
+	Orphans int `json:"applied_for_ended"`   // the instance died before it could say anything
+	Unseen  int `json:"not_seen_in_history"` // at the end of a life of etcd, or in a gap
 }
 
 // Restore is one time that etcd went back.
