@@ -95,14 +95,14 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, al
 		l.log.Log(level, "leasing is halted", "by", who, "why", why)
 		return store.KV{Key: l.keys.Epoch(), Value: value, ModRevision: answer.Revision}, nil
 	}
-	// The outcome is unknown, or the request was sent twice: the nonce tells.
-	if check, checkErr := l.gets(ctx, store.OpGet(l.keys.Epoch())); checkErr == nil {
-		if kv, ok := check.One(0); ok && string(kv.Value) == string(value) {
-			return kv, nil
-		}
-	}
+	var kv store.KV
+	err = store.Outcome(answer, err, func() bool {
+		check, err := l.gets(ctx, store.OpGet(l.keys.Epoch()))
+		kv, _ = check.FirstIfAny()
+		return err == nil && string(kv.Value) == string(value)
+	}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now"))
 	if err != nil {
 		return store.KV{}, err
 	}
-	return store.KV{}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now")
+	return kv, nil
 }

@@ -133,21 +133,10 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
 		Then: []store.Op{{Delete: key}, {Delete: l.keys.Alive(room, name)}, l.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
-	if err == nil && answer.Succeeded {
-		return nil
-	}
-	// The outcome is unknown, or the transaction may have been sent twice: the key is gone,
-	// or it names the instance that is there.
-	check, checkErr := l.gets(ctx, store.OpGet(key))
-	if checkErr == nil {
-		if _, there := check.One(0); !there {
-			return nil
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
+	return store.Outcome(answer, err, func() bool { // a key that is there names another instance
+		check, err := l.gets(ctx, store.OpGet(key))
+		return err == nil && len(check.Got[0]) == 0
+	}, registeredAgain(room, name))
 }
 
 // ConfirmInstance says, as an operator, that the store has all that an instance
@@ -185,16 +174,13 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
 		Then: []store.Op{store.OpPut(key, value), l.audit(actor, "confirm instance", key, kv.Value, value)},
 	})
-	if err == nil && answer.Succeeded {
-		return nil
-	}
-	// Unknown, or perhaps sent twice: the registration tells.
-	if now, _, _, checkErr := l.registrationOf(ctx, key); checkErr == nil && now != nil && now.Incarnation == v.Incarnation && !now.Unconfirmed {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+	return store.Outcome(answer, err, func() bool {
+		now, _, _, err := l.registrationOf(ctx, key)
+		return err == nil && now != nil && now.Incarnation == v.Incarnation && !now.Unconfirmed
+	}, registeredAgain(room, name))
+}
+
+func registeredAgain(room allocator.Room, name allocator.Instance) error {
 	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
 }
 

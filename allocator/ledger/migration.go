@@ -157,14 +157,15 @@ func (l *Ledger) UpdateMigration(ctx context.Context, m record.Migration, action
 		next.KV = store.KV{Key: m.KV.Key, Value: value, ModRevision: answer.Revision}
 		return next, nil
 	}
-	// Unknown, or perhaps sent twice: the nonce tells.
-	if check, checkErr := l.Migration(ctx, m.ID); checkErr == nil && check.Nonce == next.Nonce {
-		return check, nil
-	}
+	err = store.Outcome(answer, err, func() bool {
+		var checkErr error
+		m, checkErr = l.Migration(ctx, next.ID)
+		return checkErr == nil && m.Nonce == next.Nonce
+	}, allocator.Errorf(allocator.Conflict, "migration %s was changed by another console, or an operator, just now: look again", next.ID))
 	if err != nil {
 		return record.Migration{}, err
 	}
-	return record.Migration{}, allocator.Errorf(allocator.Conflict, "migration %s was changed by another console, or an operator, just now: look again", m.ID)
+	return m, nil
 }
 
 // MakeMove makes the next move of m, where the layout is the one that the move

@@ -50,15 +50,12 @@ func (l *Ledger) UpdateSettings(ctx context.Context, change func(*record.Cluster
 		If:   []store.Cond{store.Unchanged(was)},
 		Then: []store.Op{store.OpPut(was.Key, value), l.audit(actor, "update settings", was.Key, was.Value, value)},
 	})
-	if err == nil && answer.Succeeded {
-		return s, nil
-	}
-	// Unknown, or perhaps sent twice: the nonce tells.
-	if now, nonce, _, checkErr := l.settings(ctx); checkErr == nil && nonce == mine {
-		return now, nil
-	}
+	err = store.Outcome(answer, err, func() bool {
+		_, nonce, _, err := l.settings(ctx)
+		return err == nil && nonce == mine
+	}, allocator.Errorf(allocator.Conflict, "the cluster's settings were changed by another process just now"))
 	if err != nil {
 		return before, err
 	}
-	return before, allocator.Errorf(allocator.Conflict, "the cluster's settings were changed by another process just now")
+	return s, nil
 }

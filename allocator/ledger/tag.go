@@ -144,18 +144,19 @@ func (l *Ledger) putTag(ctx context.Context, t record.Tag, cond store.Cond, acti
 		If:   []store.Cond{cond},
 		Then: []store.Op{store.OpPut(key, value), l.audit(actor, action, key, was, value)},
 	})
-	if err != nil || !answer.Succeeded { // unknown, or perhaps sent twice: the nonce tells
-		if check, checkErr := l.Tag(ctx, t.Name); checkErr == nil && check.Nonce == t.Nonce {
-			return check, nil
-		}
+	if err == nil && answer.Succeeded {
+		return l.keys.DecodeTag(store.KV{Key: key, Value: value, ModRevision: answer.Revision})
 	}
+	var written record.Tag
+	err = store.Outcome(answer, err, func() bool {
+		var checkErr error
+		written, checkErr = l.Tag(ctx, t.Name)
+		return checkErr == nil && written.Nonce == t.Nonce
+	}, allocator.Errorf(allocator.Conflict, "tag %s was changed by another process just now", t.Name))
 	if err != nil {
 		return record.Tag{}, err
 	}
-	if !answer.Succeeded {
-		return record.Tag{}, allocator.Errorf(allocator.Conflict, "tag %s was changed by another process just now", t.Name)
-	}
-	return l.keys.DecodeTag(store.KV{Key: key, Value: value, ModRevision: answer.Revision})
+	return written, nil
 }
 
 // Tag returns a tag. Its error is NotFound where it does not exist.

@@ -21,17 +21,10 @@ func (l *Ledger) DeleteTag(ctx context.Context, name allocator.Tag, actor string
 		return err
 	}
 	answer, err := l.change(ctx, txn)
-	if err == nil && answer.Succeeded {
-		return nil
-	}
-	// Unknown, or not done: either way it may be gone by now, which was wanted.
-	if _, checkErr := l.Tag(ctx, name); allocator.KindOf(checkErr) == allocator.NotFound {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name)
+	return store.Outcome(answer, err, func() bool { // by this call or another: that it is gone was wanted
+		_, err := l.Tag(ctx, name)
+		return allocator.KindOf(err) == allocator.NotFound
+	}, allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name))
 }
 
 // deletion returns the transaction that deletes a tag. With its settings etcd forgets

@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -55,15 +54,15 @@ func (r *run) begin(ctx context.Context) error {
 		},
 	}
 	reply, err := r.l.Try(ctx, txn.With(oldest))
-	if err != nil || !reply.Succeeded { // unknown, or sent twice: the epoch is random
-		check, checkErr := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGet(k.Epoch())}})
-		kv, ok := check.FirstIfAny()
-		if checkErr != nil || !ok || string(kv.Value) != string(epoch) {
-			return cmp.Or(err, error(errOtherRecover))
-		}
+	err = store.Outcome(reply, err, func() bool { // the epoch is random
+		check, err := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGet(k.Epoch())}})
+		kv, _ := check.FirstIfAny()
+		return err == nil && string(kv.Value) == string(epoch)
+	}, errOtherRecover)
+	if err == nil {
+		p.Epoch = answered.Epoch
 	}
-	p.Epoch = answered.Epoch
-	return nil
+	return err
 }
 
 // record returns the layout that is put in force, as it is stored. The caller holds

@@ -40,3 +40,18 @@ func Pause(ctx context.Context) bool {
 		return true
 	}
 }
+
+// Outcome says what became of a change whose answer and error were returned: nil if it was
+// made, else the error, or refused where its conditions did not hold. If the answer does
+// not say that it was made, applied looks in etcd: no answer may have come, or the
+// transaction was sent twice and its own first copy refused the second. applied tells this
+// change from every other, by its nonce say. It returns false where it could not look.
+func Outcome(answer Answer, err error, applied func() bool, refused error) error {
+	switch {
+	case err == nil && answer.Succeeded, applied():
+		return nil
+	case err != nil:
+		return err
+	}
+	return refused
+}
