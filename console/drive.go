@@ -101,6 +101,9 @@ func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended boo
 		endHere(m, replaced(now.Layout))
 		return nil
 	})
+	if allocator.KindOf(err) == allocator.Conflict && err != nil {
+		return false, nil // another console made a move, or ended it, since m was read
+	}
 	if err == nil {
 		s.ended(m)
 		s.metrics.underWay(record.Migration{})
