@@ -20,6 +20,7 @@ var arrows = []struct {
 	{"api", []string{"allocator/ledger", "room", "console", "internal", "go.etcd.io"}},
 	{"allocator", []string{"api", "room", "console", "internal/serve", "internal/operator", "internal/observe"}},
 	{"allocator/plan", []string{"allocator/ledger"}},
+	{"allocator/timeid", []string{"allocator/ledger", "allocator/plan"}},
 	{"allocator/ledger/store", []string{"allocator/ledger/record", "allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/record", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/verify", []string{"allocator/ledger/journal"}},

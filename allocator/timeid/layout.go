@@ -1,0 +1,135 @@
+package timeid
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Order says where the worker stands in an ID. The time is always first.
+type Order uint8
+
+const (
+	// WorkerMiddle is time | worker | sequence, as Snowflake has it. It is the zero value.
+	WorkerMiddle Order = iota
+	// WorkerLast is time | sequence | worker: the worker is then id mod 2^WorkerBits.
+	WorkerLast
+)
+
+// String returns the order as ParseOrder reads it.
+func (o Order) String() string {
+	switch o {
+	case WorkerMiddle:
+		return "worker-middle"
+	case WorkerLast:
+		return "worker-last"
+	}
+	return fmt.Sprintf("order-%d", uint8(o))
+}
+
+// Layout says what the bits of an ID mean. With t, w, s for the three widths and
+// tick = (time - Epoch) / Unit, rounded down, an ID is
+//
+//	tick << (w+s) | worker << s | sequence     WorkerMiddle
+//	tick << (w+s) | sequence << w | worker     WorkerLast
+//
+// Bit 63, the sign, is always 0. The zero value is not valid.
+type Layout struct {
+	TimeBits     int           // t, from 1
+	WorkerBits   int           // w, from 0
+	SequenceBits int           // s, from 0; t+w+s is at most 63
+	Unit         time.Duration // of time, one tick: 1 ms, 10 ms or 1 s
+	Epoch        int64         // when tick 0 begins: Unix time in ms, a multiple of Unit
+	Order        Order
+}
+
+// MaxBits is how many bits an ID has: an int64 without its sign.
+const MaxBits = 63
+
+// LatestEpoch is the largest Epoch, in Unix ms: the last ms of the year 9999.
+const LatestEpoch = 253402300799999
+
+// units are the units of time that a layout may have.
+var units = []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}
+
+// Validate checks the fields' ranges, that the bits fit, and that the end of the
+// time bits fits an int64 of Unix ms. Its error is Invalid and names the field.
+func (l Layout) Validate() error {
+	switch {
+	case l.Unit != units[0] && l.Unit != units[1] && l.Unit != units[2]:
+		return allocator.Errorf(allocator.Invalid, "unit: %v; allowed: 1ms, 10ms, 1s", l.Unit)
+	case l.Epoch < 0 || l.Epoch > LatestEpoch:
+		return allocator.Errorf(allocator.Invalid, "epoch: %d ms; allowed: 0 to %d", l.Epoch, int64(LatestEpoch))
+	case l.Epoch%l.unit() != 0:
+		return allocator.Errorf(allocator.Invalid, "epoch: %d ms; allowed: multiples of the unit (%v)", l.Epoch, l.Unit)
+	case l.TimeBits < 1 || l.TimeBits > l.maxTimeBits():
+		return allocator.Errorf(allocator.Invalid, "time bits: %d; allowed: 1 to %d with unit %v", l.TimeBits, l.maxTimeBits(), l.Unit)
+	case l.WorkerBits < 0 || l.WorkerBits >= MaxBits:
+		return allocator.Errorf(allocator.Invalid, "worker bits: %d; allowed: 0 to %d", l.WorkerBits, MaxBits-1)
+	case l.SequenceBits < 0 || l.SequenceBits >= MaxBits:
+		return allocator.Errorf(allocator.Invalid, "sequence bits: %d; allowed: 0 to %d", l.SequenceBits, MaxBits-1)
+	case l.bits() > MaxBits:
+		return allocator.Errorf(allocator.Invalid, "bits: %s is %d together; allowed: up to %d", l.BitsString(), l.bits(), MaxBits)
+	case l.Order > WorkerLast:
+		return allocator.Errorf(allocator.Invalid, "order: %d; allowed: %v, %v", uint8(l.Order), WorkerMiddle, WorkerLast)
+	}
+	return nil
+}
+
+// maxTimeBits returns the most bits of time whose end, after the latest epoch,
+// fits an int64 of ms.
+func (l Layout) maxTimeBits() int {
+	return bits.Len64(uint64((math.MaxInt64-LatestEpoch)/l.unit())) - 1
+}
+
+// BitsString returns the widths as ParseBits reads them: 41/10/12.
+func (l Layout) BitsString() string {
+	return fmt.Sprintf("%d/%d/%d", l.TimeBits, l.WorkerBits, l.SequenceBits)
+}
+
+// Workers returns how many workers there are, 2^WorkerBits: they count from 0.
+func (l Layout) Workers() int64 { return 1 << l.WorkerBits }
+
+// PerTick returns how many IDs one worker has in one tick, 2^SequenceBits.
+func (l Layout) PerTick() int64 { return 1 << l.SequenceBits }
+
+// PerSecond returns how many IDs one worker has in a second, or
+// allocator.LargestStep where that is less.
+func (l Layout) PerSecond() int64 {
+	ticks := int64(time.Second / l.Unit)
+	if l.PerTick() > allocator.LargestStep/ticks {
+		return allocator.LargestStep
+	}
+	return l.PerTick() * ticks
+}
+
+// Largest returns the largest ID, 2^(t+w+s)-1.
+func (l Layout) Largest() int64 { return int64(uint64(1)<<l.bits() - 1) }
+
+// End returns when the time bits are used up, in Unix ms: Epoch + 2^t * Unit,
+// exclusive.
+func (l Layout) End() int64 { return l.Epoch + int64(1)<<l.TimeBits*l.unit() }
+
+// Stride returns the distance between IDs of one worker that follow each other in
+// a tick: 1, or 2^WorkerBits where the worker is last.
+func (l Layout) Stride() int64 {
+	if l.Order == WorkerLast {
+		return l.Workers()
+	}
+	return 1
+}
+
+// unit returns Unit in ms.
+func (l Layout) unit() int64 { return int64(l.Unit / time.Millisecond) }
+
+func (l Layout) bits() int { return l.TimeBits + l.WorkerBits + l.SequenceBits }
+
+// date prints a time in Unix ms.
+func date(ms int64) string { return time.UnixMilli(ms).UTC().Format(Format) }
+
+// Format is how March prints the time of an ID, for time.Time.Format: RFC 3339
+// with ms.
+const Format = "2006-01-02T15:04:05.000Z07:00"
