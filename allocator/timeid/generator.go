@@ -1,0 +1,179 @@
+package timeid
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Generator issues the IDs of one worker, within its window. All methods are safe
+// for concurrent use; TryNext, and Next while it need not wait, take no lock and
+// allocate nothing.
+//
+// A word is a tick's ordinal and a sequence in one number, ordinal << s | sequence.
+// The ordinal of a tick is its number + 1, so that there is a word below all. The
+// word of the last ID that was taken is the one thing that decides whose an ID is:
+// an ID is taken by moving it up, by adding (TryNext) or by compare-and-swap
+// (take). It goes down in one case only, see giveBack.
+type Generator struct {
+	// What every call reads, and a tick changes. Invariant: last is below bound, or
+	// was before Close. Callers that read a mixture of two ticks' values may get an
+	// ID of the later one, or look again; no ID is issued twice for it, and none
+	// outside the window.
+	start atomic.Int64  // a given clock is in the tick of last while it reads from here on, below start + unit; noTick for none
+	ends  atomic.Int64  // the computer's clock is, until so many ns after base
+	last  atomic.Uint64 // the last word that may be taken by adding; 0 once closed
+
+	clock func() int64 // nil for the computer's
+	base  time.Time    // when the generator was made, with a monotonic reading
+	unit  int64        // ms
+
+	// The ID of a word is (word & high) << shift + word & low + plus.
+	high, low, plus uint64
+	shift           uint8
+	_               [128]byte // what follows changes with each ID: keep it out of these cache lines
+
+	word atomic.Uint64
+	_    [128 - 8]byte
+
+	// What a call reads that has to look again.
+	bound atomic.Uint64 // the first word past the window; 0 once closed
+	floor atomic.Uint64 // the last word before the window
+	top   atomic.Uint64 // the highest ordinal issued, or the window's first: below it, the clock went back
+	ahead atomic.Uint64 // with Offset: by how many ticks IDs may be ahead of the clock now
+	seen  atomic.Uint64 // the top at which a rollback was counted last
+
+	overflows, overflowNanos, rollbacks atomic.Int64
+
+	cfg      Config
+	sequence uint8  // bits
+	mask     uint64 // of the sequence
+	latest   uint64 // the largest ordinal, 2^TimeBits
+	maxAhead uint64 // ticks
+
+	mu struct {
+		sync.Mutex
+		window Window
+		closed bool
+	}
+}
+
+// noTick is a start that no clock's reading matches.
+const noTick = math.MaxInt64
+
+// New returns a generator. Its errors are Config.Validate's.
+func New(cfg Config) (*Generator, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	l := cfg.Layout
+	g := &Generator{
+		clock: cfg.Clock, base: time.Now(), unit: l.unit(),
+		cfg: cfg, sequence: uint8(l.SequenceBits), mask: uint64(l.PerTick() - 1), latest: 1 << l.TimeBits,
+		maxAhead: uint64(cfg.MaxAhead / l.Unit),
+		shift:    uint8(l.WorkerBits),
+	}
+	// The ordinal is the tick + 1: plus takes that back.
+	if l.Order == WorkerLast {
+		g.high = math.MaxUint64
+		g.plus = uint64(cfg.Worker)
+	} else {
+		g.high, g.low = ^g.mask, g.mask
+		g.plus = uint64(cfg.Worker) << g.sequence
+	}
+	g.plus -= 1 << (l.WorkerBits + l.SequenceBits)
+	from, until := l.ticks(cfg.Window)
+	g.mu.window = cfg.Window
+	g.start.Store(noTick)
+	g.last.Store(1) // not closed; no clock is in its tick
+	g.floor.Store(from<<g.sequence - 1)
+	g.word.Store(from<<g.sequence - 1)
+	g.top.Store(from)
+	g.bound.Store(until << g.sequence)
+	return g, nil
+}
+
+// ticks returns the ordinals of a window's whole ticks, from inclusive to until
+// exclusive, none above the layout's last. w.From must not be before the epoch.
+func (l Layout) ticks(w Window) (from, until uint64) {
+	latest := uint64(1) << l.TimeBits
+	from = min(uint64(w.From-l.Epoch+l.unit()-1)/uint64(l.unit()), latest) + 1
+	if w.Until > l.Epoch {
+		until = min(uint64(w.Until-l.Epoch)/uint64(l.unit()), latest) + 1
+	}
+	return from, until
+}
+
+// TryNext returns the next ID, unless the caller would have to wait or there is
+// none: then it returns false, and Next says why.
+func (g *Generator) TryNext() (id int64, ok bool) {
+	if g.inTick() {
+		word := g.word.Add(1)
+		if word <= g.last.Load() { // after the word was taken: see Close
+			return g.id(word), true
+		}
+		g.giveBack(word)
+	}
+	first, _, _, state := g.take(1, false)
+	if state != taken {
+		return 0, false
+	}
+	return g.id(first), true
+}
+
+// Next returns the next ID. It waits while the tick's sequence is full, and for a
+// clock that went back as the policy says, until ctx ends at the latest. Its errors
+// are *WindowError, *RollbackError and *OverflowError, ErrClosed, and ctx's cause
+// with the Kind Unavailable: all of them Unavailable; and *EndError, Exhausted.
+func (g *Generator) Next(ctx context.Context) (int64, error) {
+	if id, ok := g.TryNext(); ok {
+		return id, nil
+	}
+	first, _, err := g.claim(ctx, 1)
+	if err != nil {
+		return 0, err
+	}
+	return g.id(first), nil
+}
+
+// inTick reports whether the clock is in the tick of last.
+func (g *Generator) inTick() bool {
+	if g.clock == nil {
+		return int64(time.Since(g.base)) < g.ends.Load()
+	}
+	// Below start, the difference is negative, and so a large uint64.
+	return uint64(g.clock()-g.start.Load()) < uint64(g.unit)
+}
+
+// id returns the ID of a word: Layout's formula.
+func (g *Generator) id(word uint64) int64 {
+	return int64((word&g.high)<<(g.shift&63) + word&g.low + g.plus)
+}
+
+// giveBack takes back a word above last that the caller added and will not issue.
+//
+// The word then falls by one, if no other caller took one in the meantime;
+// otherwise a gap remains. This keeps two invariants. No word that a caller issues
+// is above g.word: the caller gives back the highest word of all, and only its
+// own. And a single goroutine never skips a sequence.
+func (g *Generator) giveBack(word uint64) { g.word.CompareAndSwap(word, word-1) }
+
+// instant is a reading of the clock.
+type instant struct {
+	ms    int64 // Unix
+	nanos int64 // of the computer's clock only: since base
+	left  int64 // of the computer's clock only: ns to the end of the ms
+}
+
+// now reads the clock.
+func (g *Generator) now() instant {
+	if g.clock != nil {
+		return instant{ms: g.clock()}
+	}
+	now := time.Now()
+	ms := now.UnixMilli()
+	return instant{ms: ms, nanos: int64(now.Sub(g.base)), left: (ms+1)*int64(time.Millisecond) - now.UnixNano()}
+}
