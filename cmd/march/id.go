@@ -122,14 +122,29 @@ func issue(ctx context.Context, c *common, t *target, tag string, count int64, s
 }
 
 func newIDDecode(c *common, t *target) *cobra.Command {
+	l := &timeLayout{}
 	cmd := &cobra.Command{
-		Use:     "decode TAG ID",
-		Short:   "Tell the block and residue of an ID, and which room issued it under which layout",
-		Example: `  march id decode order 1501`,
-		Args:    exactly("a tag", "an ID"),
+		Use:   "decode [TAG] ID",
+		Short: "Tell the block and residue of an ID, and which room issued it under which layout",
+		Long: `Tell the block and residue of an ID, and which room issued it under which layout.
+
+With --preset or --bits there is no tag: the command then tells the time, the
+worker and the sequence of a time-ordered ID. It needs no server for that.`,
+		Example: `  march id decode order 1501
+  march id decode --preset cosid 198064472869310464
+  march id decode --bits 41/10/12 --time-epoch 2019-12-24T16:00:00Z 198064472869310464`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if l.given(cmd) {
+				return exactly("an ID")(cmd, args)
+			}
+			return exactly("a tag", "an ID")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := c.checkOutput(); err != nil {
 				return err
+			}
+			if l.given(cmd) {
+				return decodeTime(cmd, c, l, args[0])
 			}
 			id, err := parseID(args[1])
 			if err != nil {
@@ -144,6 +159,7 @@ func newIDDecode(c *common, t *target) *cobra.Command {
 			})
 		},
 	}
+	l.flags(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) { // -5 is no flag, but a negative number
