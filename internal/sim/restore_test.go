@@ -242,12 +242,12 @@ func (w *world) recover(d dice, name string) error {
 		}
 	}
 	if len(report.Missing) >= crowd {
-		w.count("recovers without hundreds who did not answer", 1)
+		w.count("recovers without hundreds of instances", 1)
 	}
 	r.heard()
 	r.leaveOut(report.Epoch) // where it was a late transaction that began it
 	if len(r.missing) > 0 {
-		w.count("recovers without who runs", 1)
+		w.count("recovers without a running instance", 1)
 	}
 	if swaps {
 		w.count("instances left out whose range another room got", 1)
