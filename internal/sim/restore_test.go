@@ -3,21 +3,14 @@ package sim_test
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
-	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/room"
 )
 
 // past is what an operator knows of a store that forgets.
@@ -354,63 +347,6 @@ func (p *process) runs() bool {
 	default:
 		return false
 	}
-}
-
-// reports collects the parts of an instance's answer.
-type reports struct {
-	grpc.ServerStream
-
-	ctx   context.Context //nolint:containedctx // a stream has one
-	parts []*marchv1.ReportMarksResponse
-}
-
-// Context implements grpc.ServerStream.
-func (r *reports) Context() context.Context { return r.ctx }
-
-// Send implements grpc.ServerStreamingServer.
-func (r *reports) Send(part *marchv1.ReportMarksResponse) error {
-	r.parts = append(r.parts, part)
-	return nil
-}
-
-func (r *reports) memory() (record.Memory, error) {
-	m, err := room.MemoryFromProto(r.parts[0])
-	for _, part := range r.parts {
-		for _, mark := range part.GetMarks() {
-			m.Marks = append(m.Marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
-		}
-	}
-	return m, err
-}
-
-// journalsOfTheDead reads the journals of those that do not run.
-func (w *world) journalsOfTheDead() (all []record.Memory) {
-	alive := make(map[string]bool)
-	for _, p := range w.alive() {
-		alive[p.journal] = true
-	}
-	dirs, _ := os.ReadDir(w.journals) // none where it has none
-	for _, dir := range dirs {
-		if path := filepath.Join(w.journals, dir.Name()); !alive[path] {
-			all = append(all, w.journalsIn(path)...)
-		}
-	}
-	return all
-}
-
-// journalsIn reads the journals in a directory.
-func (w *world) journalsIn(path string) (all []record.Memory) {
-	_ = filepath.WalkDir(path, func(file string, _ fs.DirEntry, _ error) error { // it may be none
-		if filepath.Ext(file) == ".journal" {
-			m, err := ledger.ReadJournal(file)
-			if err != nil {
-				w.Errorf("journal: %v", err)
-			}
-			all = append(all, m)
-		}
-		return nil
-	})
-	return all
 }
 
 // bury notes what becomes of an instance's memory when it has ended: a journal
