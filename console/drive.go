@@ -97,16 +97,9 @@ func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended boo
 	}
 	// The moves change the layout together with the migration. So where m is still as it
 	// was read before the layout, none of them made this one.
-	m, err = s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
-		endHere(m, replaced(now.Layout))
-		return nil
-	})
-	if allocator.KindOf(err) == allocator.Conflict && err != nil {
+	err = s.end(ctx, m, func(m *record.Migration) { endHere(m, replaced(now.Layout)) })
+	if err != nil && allocator.KindOf(err) == allocator.Conflict {
 		return false, nil // another console made a move, or ended it, since m was read
-	}
-	if err == nil {
-		s.ended(m)
-		s.metrics.underWay(record.Migration{})
 	}
 	return err == nil, err
 }
@@ -193,10 +186,17 @@ func (s *Server) finish(ctx context.Context, m record.Migration) error {
 	if m.Abort {
 		state = record.Aborted
 	}
-	m, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
+	return s.end(ctx, m, func(m *record.Migration) {
 		m.State = state
 		m.Fail("")
 		m.Note(string(state))
+	})
+}
+
+// end stores how a migration ended, as change says.
+func (s *Server) end(ctx context.Context, m record.Migration, change func(*record.Migration)) error {
+	m, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
+		change(m)
 		return nil
 	})
 	if err == nil {

@@ -34,6 +34,6 @@
 //
 // # What it does not do
 //
-// The package does not know who else has the worker: the ledger leases windows. Text
+// The package does not know which other process has the worker: the ledger leases windows. Text
 // forms of IDs are not its matter, either.
 package timeid
