@@ -45,7 +45,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// dead is an endpoint where nobody listens.
+// dead is an endpoint at which no process listens.
 func dead(t *testing.T) string { return "unix://" + filepath.Join(t.TempDir(), "none") }
 
 // together runs tests at once, however few processors there are: they wait.

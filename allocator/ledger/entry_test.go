@@ -73,7 +73,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// What became of each segment is in the log before anybody has the segment.
+// What became of each segment is in the log before any caller has the segment.
 func TestSegmentsAreTold(t *testing.T) {
 	m := ledgertest.NewFake(t)
 	var log bytes.Buffer

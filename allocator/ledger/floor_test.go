@@ -203,7 +203,7 @@ func TestMaxJump(t *testing.T) {
 	must(a, 10)
 	must(b, 10)
 	must(a, 1000) // to about 2,000
-	// Under a layout that both know already nobody has to jump, whoever starts.
+	// Under a layout that both rooms know already, neither has to jump.
 	must(c.start("b"), 10)
 	must(b, 10)
 	c.move("100 a=50-100 b=0-50")

@@ -119,7 +119,7 @@ func TestChangeLayout(t *testing.T) {
 		t.Errorf("change: %+v, %v", r, err)
 	}
 	_, err = open(t, c.mem.Open()).ChangeLayout(bg, from, lay(t, "20 b=5-10"), "you")
-	wantKind(t, err, allocator.Conflict, "version 2", "version 1") // who never looked does so first
+	wantKind(t, err, allocator.Conflict, "version 2", "version 1") // a process that never looked does so first
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "20 b=5-10"), "you")
 	wantKind(t, err, allocator.Conflict, "version 2", "version 1")
 	all, _, err := c.admin.Layouts(bg, 0, 10)

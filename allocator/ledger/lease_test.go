@@ -152,7 +152,7 @@ func TestUnknownTag(t *testing.T) {
 	}
 }
 
-// A tag that is deleted stops at once, also for who remembers it; under the
+// A tag that is deleted stops at once, also for an instance that remembers it; under the
 // same name it goes on above what was leased.
 func TestDeletedTagGoesOnAbove(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")

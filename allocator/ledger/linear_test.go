@@ -145,7 +145,7 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 			own := rand.New(rand.NewPCG(seed, uint64(client)+1)) //nolint:gosec // a test's seed
 			p := c.start(linearRooms[room])
 			p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
-				time.Sleep(time.Duration(own.IntN(3)) * time.Millisecond) // who is next
+				time.Sleep(time.Duration(own.IntN(3)) * time.Millisecond) // draws which room is next
 				if own.IntN(8) > 0 {
 					return ledgertest.Fate{}
 				}

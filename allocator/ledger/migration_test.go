@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Reads from the past do not make a move undone, for who made it: what MakeMove
+// Reads from the past do not make a move undone, for the console that made it: what MakeMove
 // and UpdateMigration return is what they wrote, and may be changed further.
 func TestMigrationDespiteStaleReads(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")

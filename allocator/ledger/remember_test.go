@@ -58,7 +58,7 @@ func TestJournalSeesARestore(t *testing.T) {
 		if c.isHalted() == "" || seg.Count > 0 {
 			t.Errorf("bump %d: leased %v", bump, seg)
 		}
-		// The recover needs nobody else; and the journal outlives it.
+		// The recover needs no other process; and the journal outlives it.
 		if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
 			t.Fatal(err)
 		}

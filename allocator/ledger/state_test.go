@@ -102,7 +102,7 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 	}
 }
 
-// A version that fell in layout and history together: who knew the higher one
+// A version that fell in layout and history together: a process that knew the higher one
 // refuses it.
 func TestLayoutVersionFellWithItsHistory(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
@@ -167,7 +167,7 @@ func TestHalted(t *testing.T) {
 	if n := p.ledger.Regressions(); n != 1 {
 		t.Errorf("%d regressions, want the one that halted", n)
 	}
-	// Also who has not heard of it: its transaction does not happen, and it says so.
+	// Also a process that has not heard of it: its transaction does not happen, and it says so.
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
 	wantKind(t, err, allocator.WentBack, "halted by i1")
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
@@ -217,7 +217,7 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 	if r, _ := p.ledger.Layout(); r.Layout.Version != 2 {
 		t.Errorf("adopted version %d", r.Layout.Version)
 	}
-	// Who leases nothing says what it sees, and halts nobody.
+	// A process that leases nothing says what it sees, and halts no other.
 	fresh := open(t, c.mem.Open())
 	if _, err := fresh.Refresh(bg); err != nil {
 		t.Errorf("newcomer: %v", err)
@@ -226,7 +226,7 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 }
 
 // NoRange and Exhausted are not said from memory: a room that was given a range
-// while nobody watched leases at once.
+// while no process watched leases at once.
 func TestNewsIsReadBeforeRefusing(t *testing.T) {
 	c := newCluster(t, "100 a=0-100")
 	b := c.start("b")

@@ -11,7 +11,7 @@ import (
 )
 
 // A console that lived through a restore, be it all that did, sees that before it
-// moves the layout or forgets anybody, and halts leasing for all.
+// moves the layout or forgets any instance, and halts leasing for all.
 func TestConsoleSeesARestore(t *testing.T) {
 	does := map[string]func(c *cluster, l *ledger.Ledger, from record.Layout, silent record.Instance) error{
 		"check": func(_ *cluster, l *ledger.Ledger, _ record.Layout, _ record.Instance) error {

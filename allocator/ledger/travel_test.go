@@ -124,7 +124,7 @@ func TestEpochs(t *testing.T) {
 	c.check()
 }
 
-// After a restore and a new epoch whoever lived on goes on by itself: revisions
+// After a restore and a new epoch a process that lived on goes on by itself: revisions
 // are below those that it saw, and so are layout versions.
 func TestGoesOnUnderANewEpoch(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
@@ -217,7 +217,7 @@ func TestBeatFollowsAYoungLog(t *testing.T) {
 		t.Errorf("%d beats were written", len(written))
 	}
 	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	for i := range 500 { // what others write before somebody looks who would know
+	for i := range 500 { // what others write before a process looks that would know
 		c.corrupt("surprise", fmt.Append(nil, i))
 	}
 	c.corrupt("surprise", nil)
@@ -246,7 +246,7 @@ func TestBeatThroughABalancer(t *testing.T) {
 	c.check()
 }
 
-// Another cluster's uuid, or another etcd's data, stops who meets it and nobody
+// Another cluster's uuid, or another etcd's data, stops the process that meets it and no other
 // else.
 func TestAnotherClusterStopsOnlyItself(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
@@ -329,7 +329,7 @@ func TestHalt(t *testing.T) {
 	}
 }
 
-// A stale read that shows a halt which was recovered from is no halt: who believed
+// A stale read that shows a halt which was recovered from is no halt: a process that believed
 // it would take the epoch that followed it for one that is in force again.
 func TestStaleReadOfAHalt(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")

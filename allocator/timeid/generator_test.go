@@ -86,7 +86,7 @@ func TestCarry(t *testing.T) {
 	pairs(t, g, cfg.Layout, 5)
 	clock.set(at + 10)
 	wantPairs(t, pairs(t, g, cfg.Layout, 2), [2]int64{10, 6}, [2]int64{10, 7})
-	clock.set(at + 11) // full, but nobody waited for this tick
+	clock.set(at + 11) // full, but no call waited for this tick
 	wantPairs(t, pairs(t, g, cfg.Layout, 1), [2]int64{11, 1})
 }
 

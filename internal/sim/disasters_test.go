@@ -26,7 +26,7 @@ func (w *world) powerFailure(d dice) bool {
 
 // backUpAndRestore takes a backup, or restores the last one, as it comes about;
 // before does what comes just before, and returns false where all has healed
-// since. Mostly somebody recovers at once.
+// since. Mostly an operator recovers at once.
 func backUpAndRestore(before func(w *world, d dice) bool) func(w *world, d dice) {
 	return func(w *world, d dice) {
 		switch d.IntN(6) {
@@ -40,7 +40,7 @@ func backUpAndRestore(before func(w *world, d dice) bool) func(w *world, d dice)
 			if !d.chance(4) {
 				select {
 				case w.hurry <- struct{}{}:
-				default: // somebody recovers
+				default: // an operator recovers
 				}
 			}
 		}

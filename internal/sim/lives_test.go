@@ -36,7 +36,7 @@ func (w *world) answers() uint64 {
 func (w *world) moved() bool { return w.answers() != w.pinned() }
 
 // lives is the etcd cluster that a process takes for the one that its cluster
-// lives in. It is each process's own: one that was cut off while somebody
+// lives in. It is each process's own: one that was cut off while an operator
 // recovered still lives where the cluster did before, and no restore back to
 // there, or recover that it has yet to see, changes that.
 type lives struct {
@@ -91,8 +91,8 @@ func (l *link) livesIn() uint64 {
 }
 
 // TestLives has an instance be cut off while etcd goes back to before the cluster
-// moved, somebody recovers there, and etcd goes back to before that as well. It
-// lives where the cluster did before, then, and does not register: who recovers is
+// moved, an operator recovers there, and etcd goes back to before that as well. It
+// lives where the cluster did before, then, and does not register: the operator is
 // not to wait for it, though nothing but the instance itself knows. At each step
 // what the simulation takes it for is what it does.
 func TestLives(t *testing.T) {
@@ -157,7 +157,7 @@ func TestLives(t *testing.T) {
 	})
 }
 
-// recoverNow recovers, and asks nobody.
+// recoverNow recovers, and asks no instance.
 func recoverNow(t *testing.T, w *world) {
 	t.Helper()
 	_, err := recovery.Run(t.Context(), w.fresh(), recovery.Config{Actor: "simulation", Apply: true})

@@ -161,7 +161,7 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 	case 0:
 		tag, _ := w.tag("bounded")
 		if tag.Name == "" {
-			return nil // another etcd cluster answers, and shows nobody the tag
+			return nil // another etcd cluster answers, and does not show the tag
 		}
 		p.Limit = new(tag.Settings.Limit + d.Int64N(2000))
 	case 1:

@@ -128,8 +128,8 @@ func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error
 	return nil
 }
 
-// elsewhere reports whether all who run, and did not answer, live in another etcd
-// cluster than the one that answers: nobody registers again there, however long
+// elsewhere reports whether all processes that run, and did not answer, live in another etcd
+// cluster than the one that answers: none registers again there, however long
 // one waits.
 func (r *recovering) elsewhere() bool {
 	here := r.w.answers()
@@ -251,8 +251,8 @@ func (p *process) leftRun(tag allocator.Tag, run allocator.Run) bool {
 	return p.leftWith(tag, run.First) || p.leftWith(tag, run.First+run.Count-1)
 }
 
-// reported returns the layout version that who answered a call had reported last:
-// since the last recover, which may have forgotten layouts that somebody serves
+// reported returns the layout version that the processes which answered a call had reported last:
+// since the last recover, which may have forgotten layouts that a process serves
 // whom it left out.
 func (w *world) reported(a answered) (version int64) {
 	var since time.Time

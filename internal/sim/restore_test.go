@@ -21,9 +21,9 @@ type past struct {
 	restores  int
 	wentBack  bool // it did ever
 	lostTimes []stretch
-	heard     map[string]map[string]bool // who answered a recover: addresses, by the epoch that it began
+	heard     map[string]map[string]bool // instances that answered a recover: addresses, by the epoch that it began
 	forgot    time.Time                  // what was written after that is forgotten; zero where nothing is
-	lost      time.Time                  // when a process last ended whose memory nobody has
+	lost      time.Time                  // when a process last ended whose memory is lost
 	highest   map[allocator.Tag]int64
 	rolled    map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
 }
@@ -150,7 +150,7 @@ func (w *world) recoveries(lane int) {
 	}
 }
 
-// waits sleeps for about d, or until somebody is in a hurry. It returns false at
+// waits sleeps for about d, or until a recover is wanted at once. It returns false at
 // the end.
 func (w *world) waits(d time.Duration, lane int) bool {
 	timer := time.NewTimer(align(d, lane))
@@ -165,18 +165,18 @@ func (w *world) waits(d time.Duration, lane int) bool {
 	}
 }
 
-// forgetful reports whether the store has forgotten what nobody has recovered.
+// forgetful reports whether the store has forgotten what no operator has recovered.
 func (w *world) forgetful() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.mu.past.forgot.IsZero()
 }
 
-// recover does what the runbook says: it looks who answers, gives the journals of
-// those that do not run, and goes on without an instance only where nobody will
+// recover does what the runbook says: it sees which instances answer, gives the journals of
+// those that do not run, and goes on without an instance only where none will
 // ever know what that leased; then with a margin that the highest ID in use
-// asks for. Sometimes it names nobody to go on without, and relies on being
-// refused; and sometimes it leaves somebody out who runs, with a small margin.
+// asks for. Sometimes it names none to go on without, and relies on being
+// refused; and sometimes it leaves out an instance that runs, with a small margin.
 func (w *world) recover(d dice, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()

@@ -74,7 +74,7 @@ func (w *world) rollBack(d dice, lane int) {
 }
 
 // takeBack rolls back to the last backup. Who has a journal that shows it is called
-// by nobody for a while: others find it, then, before it leases and sees for itself.
+// by no caller for a while: others find it, then, before it leases and sees for itself.
 func (w *world) takeBack(d dice) {
 	w.mu.Lock()
 	backup, saved := w.mu.past.backup, w.mu.past.saved
@@ -113,7 +113,7 @@ func (w *world) takeBack(d dice) {
 }
 
 // rolledBack notes of which tags a rollback lost leases, and the epoch that it was
-// in: nobody leases those under that again.
+// in: no instance leases those under that again.
 func (w *world) rolledBack(before, after map[string]int64) {
 	epoch, _ := w.mem.Value("/march/default/epoch")
 	w.mu.Lock()
@@ -132,7 +132,7 @@ func (w *world) rolledBack(before, after map[string]int64) {
 }
 
 // checkRolledBack checks a lease: that it is not of an etcd that was rolled back,
-// and that nobody has recovered since.
+// and that no operator has recovered since.
 func (w *world) checkRolledBack(l *link, a *asked) {
 	w.mu.Lock()
 	bad := a.leases && a.lease.lost == "" && w.mu.past.rolled[a.epoch][a.lease.tag]
@@ -142,7 +142,7 @@ func (w *world) checkRolledBack(l *link, a *asked) {
 	}
 }
 
-// quiet returns for how long nobody calls an instance from now on.
+// quiet returns for how long no caller calls an instance from now on.
 func (w *world) quiet(p *process) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +160,7 @@ func (w *world) nexts() map[string]int64 {
 	return nexts
 }
 
-// shows reports whether a journal shows a rollback to whoever has it, whatever that
+// shows reports whether a journal shows a rollback to a process that has it, whatever that
 // asks etcd for first: by the epoch; or by its room's mark of each tag that was
 // leased since the backup, whichever room did.
 func (w *world) shows(m record.Memory, epoch string, before, after map[string]int64) (shows bool) {

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// silent is a listener to which nobody comes. serving is closed when it is first
+// silent is a listener to which no connection comes. serving is closed when it is first
 // listened to.
 type silent struct {
 	closed, serving chan struct{}

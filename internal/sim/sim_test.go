@@ -165,7 +165,7 @@ func again(seed uint64) string {
 func weak(t *testing.T, total map[string]int) {
 	t.Helper()
 	if *with != "" || seeds() < 40 {
-		return // somebody looks for something
+		return // a developer asked for these seeds
 	}
 	want := []string{
 		failedButApplied, "IDs", "issued again", "migrations done", "migrations aborted",

@@ -50,7 +50,7 @@ type world struct {
 	healed   atomic.Bool   // no more faults
 	heal     chan struct{} // closed then
 	end      chan struct{} // closed when all must stop
-	hurry    chan struct{} // who recovers does it at once
+	hurry    chan struct{} // each value has an operator recover at once
 
 	mu struct {
 		sync.Mutex
