@@ -53,8 +53,9 @@ const quiet = 25 * time.Second
 // startRoom starts a room in a process of its own. It answers the commands that it
 // reads: load makes and uses its tags, memory waits until they are idle and tells of its
 // heap, times tells of the times of calls.
-func startRoom(ctx context.Context, tags int) (*process, error) {
-	return startChild(ctx, "child-room", strconv.Itoa(tags))
+// Its environment has the settings env besides this program's.
+func startRoom(ctx context.Context, tags int, env ...string) (*process, error) {
+	return startChild(ctx, env, "child-room", strconv.Itoa(tags))
 }
 
 // childRoom serves a room until its standard input ends.

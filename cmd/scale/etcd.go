@@ -23,7 +23,7 @@ const etcdReady = 5 * time.Minute
 // or the data of a backup. Where sync is set it syncs its log, as in production; a
 // measurement that only fills etcd does without.
 func startEtcd(ctx context.Context, dir, backup string, sync bool) (*process, error) {
-	return startChild(ctx, "child-etcd", dir, backup, fmt.Sprint(sync))
+	return startChild(ctx, nil, "child-etcd", dir, backup, fmt.Sprint(sync))
 }
 
 // childEtcd serves etcd until its standard input ends.

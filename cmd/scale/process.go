@@ -33,14 +33,16 @@ type reply struct {
 	Calls     int
 }
 
-// startChild starts a process and waits until it is ready.
-func startChild(ctx context.Context, args ...string) (*process, error) {
+// startChild starts a process and waits until it is ready. Its environment has the
+// settings env besides this program's.
+func startChild(ctx context.Context, env []string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	p := &process{cmd: exec.CommandContext(ctx, self, args...)}
 	p.cmd.Stderr = os.Stderr
+	p.cmd.Env = append(os.Environ(), env...)
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
