@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"text/tabwriter"
 	"time"
 
@@ -24,8 +25,9 @@ import (
 func main() {
 	rounds := flag.Int("rounds", 5, "how many times each figure is measured")
 	unit := flag.Duration("unit", time.Second, "how long one measurement takes, about")
+	only := flag.String("rows", ".", "the parts to measure, a regular expression")
 	flag.Parse()
-	if err := run(os.Stdout, *rounds, *unit); err != nil {
+	if err := run(os.Stdout, *rounds, *unit, *only); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -83,21 +85,28 @@ func (b *bench) progress(format string, args ...any) {
 	_, _ = fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-func run(out io.Writer, rounds int, unit time.Duration) error {
+func run(out io.Writer, rounds int, unit time.Duration, only string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if rounds < 1 || unit < 10*time.Millisecond {
 		return errors.New("-rounds: 1 or more; -unit: 10ms or more")
+	}
+	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("-rows: %w", err)
 	}
 	b := &bench{rounds: rounds, unit: unit}
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, *bench) error
 	}{
-		{"chain", chainRows}, {"etcd writes", writeRows}, {"client", clientRows}, {"gRPC", grpcRows}, {"metrics", metricsRows},
+		{"chain", chainRows}, {"time IDs", timeRows}, {"etcd writes", writeRows}, {"client", clientRows}, {"gRPC", grpcRows}, {"metrics", metricsRows},
 		{"HTTP", httpRows}, {"first call", firstRows},
 		{"Redis", redisRows}, {"PostgreSQL", postgresRows},
 	} {
+		if !chosen.MatchString(part.name) {
+			continue
+		}
 		b.progress("%s...", part.name)
 		if err := part.run(ctx, b); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
