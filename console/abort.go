@@ -19,7 +19,7 @@ import (
 func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
-		stored, unusable, err := s.ledger.LastLayout(ctx)
+		stored, unusable, err := s.admin.LastLayout(ctx)
 		if err != nil {
 			return err
 		}

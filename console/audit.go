@@ -50,7 +50,7 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 	answer := &marchv1.ListAuditResponse{}
 	before := r.GetPageToken()
 	for scanned := 0; scanned < maxScanned; {
-		entries, bad, err := s.ledger.Audits(ctx, before, chunk)
+		entries, bad, err := s.admin.Audits(ctx, before, chunk)
 		if err != nil {
 			return nil, err
 		}

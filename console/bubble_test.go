@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -25,12 +26,12 @@ type nowhere struct{ net.Listener }
 type bubble struct {
 	*testing.T
 	mem   *ledgertest.Fake
-	admin *ledger.Ledger
+	admin *admin.Admin
 }
 
 func newBubble(t *testing.T) *bubble {
 	b := &bubble{T: t, mem: ledgertest.NewFake(t)}
-	b.admin = b.ledger(b.mem.Open())
+	b.admin = admin.New(b.ledger(b.mem.Open()), admin.DefaultConfig())
 	if _, err := b.admin.Init(bg, b.layout(50), "test"); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func (b *bubble) looks(d time.Duration, consoles ...*Server) {
 // migrate starts a migration that gives residues of room a to b.
 func (b *bubble) migrate(hold time.Duration) record.Migration {
 	b.Helper()
-	from, err := b.admin.Refresh(bg)
+	from, err := b.admin.Ledger.Refresh(bg)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -17,7 +17,7 @@ const (
 
 // GetCluster implements ConsoleService.
 func (s *Server) GetCluster(ctx context.Context, _ *marchv1.GetClusterRequest) (*marchv1.GetClusterResponse, error) {
-	settings, err := s.ledger.Settings(ctx)
+	settings, err := s.admin.Settings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (s *Server) GetCluster(ctx context.Context, _ *marchv1.GetClusterRequest) (
 
 // UpdateCluster implements ConsoleService.
 func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
-	settings, err := s.ledger.UpdateSettings(ctx, func(settings *record.ClusterSettings) error {
+	settings, err := s.admin.UpdateSettings(ctx, func(settings *record.ClusterSettings) error {
 		if r.GetCluster() == nil || r.GetCluster().Journal == nil {
 			return nil
 		}

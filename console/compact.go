@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/internal/throttle"
 )
 
@@ -56,7 +56,7 @@ func (s *Server) tend(ctx context.Context) {
 	ticker := time.NewTicker(sizeEvery)
 	defer ticker.Stop()
 	for {
-		size, err := s.ledger.StoreSize(ctx)
+		size, err := s.admin.StoreSize(ctx)
 		if err == nil {
 			s.metrics.size(size)
 			if s.fullness.note(size, time.Now()) {
@@ -64,7 +64,7 @@ func (s *Server) tend(ctx context.Context) {
 					"bytes", size.Bytes, "quota", size.Quota, "remedy", "run `etcdctl defrag` on one member after the other, or raise --quota-backend-bytes")
 			}
 			if at := c.due(time.Now(), size.Revision); at > 0 {
-				if err = s.ledger.Compact(ctx, at); err == nil {
+				if err = s.admin.Compact(ctx, at); err == nil {
 					s.log.Debug("etcd's history was compacted", "revision", at)
 				}
 			}
@@ -81,7 +81,7 @@ func (s *Server) tend(ctx context.Context) {
 }
 
 // size notes how large etcd is.
-func (n *metrics) size(s ledger.StoreSize) {
+func (n *metrics) size(s admin.StoreSize) {
 	n.bytes.Set(float64(s.Bytes))
 	n.quota.Set(float64(s.Quota))
 }

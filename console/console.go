@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/observe"
@@ -33,6 +34,8 @@ type Config struct {
 	// Ledger is the cluster, the console's own: it halts leasing where it sees etcd go
 	// back in time. The server does not close it.
 	Ledger *ledger.Ledger
+	// Admin bounds the tags that the console may create.
+	Admin admin.Config
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
 	// Drain is how long calls under way may take at the end. Default 5 s.
@@ -78,6 +81,7 @@ type Server struct {
 	cfg    Config
 	log    hclog.Logger
 	ledger *ledger.Ledger
+	admin  *admin.Admin
 	rooms  dialer
 	health *health.Server
 
@@ -122,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 		host = "console"
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, health: health.NewServer(),
+		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), health: health.NewServer(),
 		samples: newLooked[sample](), tags: newLooked[*tagIndex](), heads: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),

@@ -35,7 +35,7 @@ type costs struct {
 // countCost forecasts from the marks what a plan does to each tag, and for how long
 // tags last at the present rates.
 func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan, n *count) (c costs, err error) {
-	if tags, err := s.ledger.CountTags(ctx); err == nil { // else callers are not told of how many
+	if tags, err := s.admin.CountTags(ctx); err == nil { // else callers are not told of how many
 		n.tags.Store(tags)
 	}
 	rates := s.rates(ctx)
@@ -43,9 +43,9 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 	for i, m := range p.Moves {
 		layouts[i] = m.Layout
 	}
-	forecaster, now := s.ledger.Forecaster(from, layouts...), time.Now()
+	forecaster, now := s.admin.Forecaster(from, layouts...), time.Now()
 	sum := costSum{PlanCost: &marchv1.PlanCost{}}
-	c.bad, err = s.ledger.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	c.bad, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		f := tagForecast{tag: t, plan: p, rates: rates[t.Name]}
 		f.TagForecast = forecaster.Tag(t, marks, f.steps(now))
 		single := f // the least that rooms can lease

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 )
@@ -56,7 +57,7 @@ func TestDamageStopsNoPage(t *testing.T) {
 			}
 			next := record.Layout
 			next.Boundary = 200
-			if _, err := l.ChangeLayout(bg, record, next, "test"); err != nil {
+			if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, record, next, "test"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {

@@ -63,7 +63,7 @@ func (s *Server) drive(ctx context.Context) {
 // step takes the migration under way as far as it goes now: at most one move.
 // It reports whether there is one.
 func (s *Server) step(ctx context.Context) (active bool, err error) {
-	m, active, err := s.ledger.ActiveMigration(ctx)
+	m, active, err := s.admin.ActiveMigration(ctx)
 	if err != nil {
 		return active, err
 	}
@@ -127,7 +127,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 		err := s.finish(ctx, m)
 		return err == nil, err
 	}
-	next, err := s.ledger.MakeMove(ctx, m, epochOf(instances))
+	next, err := s.admin.MakeMove(ctx, m, epochOf(instances))
 	if err != nil {
 		return false, err
 	}
@@ -158,7 +158,7 @@ func (s *Server) settle(ctx context.Context, m record.Migration, met error) erro
 		return met
 	}
 	if met != nil {
-		now, err := s.ledger.Migration(ctx, m.ID)
+		now, err := s.admin.Migration(ctx, m.ID)
 		if err != nil {
 			return met
 		}
@@ -170,7 +170,7 @@ func (s *Server) settle(ctx context.Context, m record.Migration, met error) erro
 		return met
 	}
 	s.failed = time.Now()
-	_, err := s.ledger.UpdateMigration(ctx, m, "", "", func(m *record.Migration) error {
+	_, err := s.admin.UpdateMigration(ctx, m, "", "", func(m *record.Migration) error {
 		m.Fail(text)
 		return nil
 	})
@@ -195,7 +195,7 @@ func (s *Server) finish(ctx context.Context, m record.Migration) error {
 
 // end stores how a migration ended, as change says.
 func (s *Server) end(ctx context.Context, m record.Migration, change func(*record.Migration)) error {
-	m, err := s.ledger.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
+	m, err := s.admin.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
 		change(m)
 		return nil
 	})

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -14,7 +14,7 @@ import (
 
 // tagForecast is what a plan does to a tag, with the rates at which rooms issue it.
 type tagForecast struct {
-	ledger.TagForecast
+	admin.TagForecast
 	tag   record.Tag
 	plan  plan.Plan
 	rates map[allocator.Room]float64

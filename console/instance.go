@@ -21,7 +21,7 @@ import (
 
 // ListRooms implements ConsoleService.
 func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*marchv1.ListRoomsResponse, error) {
-	record, unusable, err := s.ledger.LastLayout(ctx)
+	record, unusable, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	if err != nil {
 		return nil, err
 	}
-	_, unusable, err := s.ledger.LastLayout(ctx)
+	_, unusable, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRe
 	if err := errors.Join(roomErr, nameErr); err != nil {
 		return nil, err
 	}
-	if err := s.ledger.Forget(ctx, room, name, operator.Actor(ctx)); err != nil {
+	if err := s.admin.Forget(ctx, room, name, operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.ForgetInstanceResponse{}, nil
@@ -120,7 +120,7 @@ func (s *Server) ConfirmInstance(ctx context.Context, r *marchv1.ConfirmInstance
 	if err := errors.Join(roomErr, nameErr); err != nil {
 		return nil, err
 	}
-	if err := s.ledger.ConfirmInstance(ctx, room, name, operator.Actor(ctx)); err != nil {
+	if err := s.admin.ConfirmInstance(ctx, room, name, operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.ConfirmInstanceResponse{}, nil

@@ -70,7 +70,7 @@ func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (
 	if err != nil {
 		return nil, err
 	}
-	stored, err := s.ledger.Init(ctx, layout, operator.Actor(ctx))
+	stored, err := s.admin.Init(ctx, layout, operator.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -88,14 +88,14 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 		return nil, allocator.Errorf(allocator.Invalid, "version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
 	}
 	if version := r.GetVersion(); version > 0 {
-		stored, err := s.ledger.LayoutAt(ctx, version)
+		stored, err := s.admin.LayoutAt(ctx, version)
 		if err != nil {
 			return nil, err
 		}
 		uuid, err := s.uuid(ctx)
 		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: uuid, Halt: s.halt(ctx, lookWithin)}, err
 	}
-	stored, unusable, err := s.ledger.LastLayout(ctx)
+	stored, unusable, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 			return nil, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListLayouts", token)
 		}
 	}
-	records, bad, err := s.ledger.Layouts(ctx, before, size+1)
+	records, bad, err := s.admin.Layouts(ctx, before, size+1)
 	if err != nil {
 		return nil, err
 	}

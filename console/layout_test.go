@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -110,7 +111,7 @@ func TestLayoutHistory(t *testing.T) {
 	}
 	const versions = 7
 	for version := int64(2); version <= versions; version++ {
-		from, err = l.ChangeLayout(bg, from, allocator.Layout{Boundary: 100 * version, Ranges: map[allocator.Room]allocator.Range{"c": {Lower: 0, Upper: version}}}, "somebody")
+		from, err = admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, from, allocator.Layout{Boundary: 100 * version, Ranges: map[allocator.Room]allocator.Range{"c": {Lower: 0, Upper: version}}}, "somebody")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -90,7 +91,7 @@ func startHalves(tb testing.TB) *consoleOf {
 	etcd := ledgertest.StartEtcd(tb)
 	first, err := api.LayoutFromProto(halves())
 	if err == nil {
-		_, err = (&consoleOf{TB: tb, etcd: etcd}).ledger().Init(bg, first, "test")
+		_, err = admin.New((&consoleOf{TB: tb, etcd: etcd}).ledger(), admin.DefaultConfig()).Init(bg, first, "test")
 	}
 	if err != nil {
 		tb.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -170,7 +171,7 @@ func TestMakeMoveInDoubt(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			memory := ledgertest.NewFake(t)
 			w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "doubt", halves())
-			from, err := w.admin.Refresh(bg)
+			from, err := w.admin.Ledger.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,9 +196,9 @@ func TestMakeMoveInDoubt(t *testing.T) {
 				l := w.ledger(conn)
 				do := func() (record.Migration, error) {
 					if step == "move" {
-						return l.MakeMove(bg, m, store.KV{})
+						return admin.New(l, admin.DefaultConfig()).MakeMove(bg, m, store.KV{})
 					}
-					return l.UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil })
+					return admin.New(l, admin.DefaultConfig()).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil })
 				}
 				next, err := do()
 				switch fate {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
@@ -148,7 +149,7 @@ type world struct {
 	testing.TB
 	name  string
 	open  func(testing.TB) store.Store
-	admin *ledger.Ledger
+	admin *admin.Admin
 	// silence is after how long its consoles call an instance silent, or 0 for the
 	// default.
 	silence time.Duration
@@ -159,7 +160,7 @@ type world struct {
 func newWorld(tb testing.TB, open func(testing.TB) store.Store, name string, first *marchv1.Layout) *world {
 	tb.Helper()
 	w := &world{TB: tb, name: name, open: open}
-	w.admin = w.ledger(open(tb))
+	w.admin = admin.New(w.ledger(open(tb)), admin.DefaultConfig())
 	l, err := api.LayoutFromProto(first)
 	if err == nil {
 		_, err = w.admin.Init(bg, l, "test")
@@ -270,7 +271,7 @@ func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *
 
 func (w *world) version() int64 {
 	w.Helper()
-	r, err := w.admin.Refresh(bg)
+	r, err := w.admin.Ledger.Refresh(bg)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -351,7 +352,7 @@ func (w *world) stays(n *node, id string, reached int32) {
 // holds checks that the cluster is at a layout, and that the ledger verifies.
 func (w *world) holds(want *marchv1.Layout, version int64) {
 	w.Helper()
-	r, err := w.admin.Refresh(bg)
+	r, err := w.admin.Ledger.Refresh(bg)
 	if err != nil {
 		w.Fatal(err)
 	}

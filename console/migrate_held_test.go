@@ -103,7 +103,7 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 	keys, bytes, layouts := size()
 	start := time.Now()
 	for move := int64(1); move <= moves; move++ {
-		from, err := w.admin.Refresh(bg)
+		from, err := w.admin.Ledger.Refresh(bg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -315,7 +315,7 @@ type tally struct {
 // check checks every issued ID and every failed call. The load has stopped.
 func (l *load) check() tally {
 	l.Helper()
-	dump, err := l.admin.Dump(bg)
+	dump, err := l.admin.Ledger.Cluster().Dump(bg)
 	if err != nil {
 		l.Fatal(err)
 	}

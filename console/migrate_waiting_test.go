@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -139,7 +140,7 @@ func TestMigrateStops(t *testing.T) {
 		shut := func(moves int32) {
 			n.on(func(what string) verdict {
 				v := int32(1)
-				if r, err := w.admin.Refresh(bg); err == nil {
+				if r, err := w.admin.Ledger.Refresh(bg); err == nil {
 					v = int32(r.Layout.Version)
 				}
 				if what == "move" && v > moves || what == "finish" && moves < 100 {
@@ -255,7 +256,7 @@ func TestMigrateAbortsWithout(t *testing.T) {
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
-	w := &world{TB: t, name: "default", open: c.etcd.Store, admin: c.ledger()}
+	w := &world{TB: t, name: "default", open: c.etcd.Store, admin: admin.New(c.ledger(), admin.DefaultConfig())}
 	n := w.node()
 	_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{})
 	notFound("no migration").check(t, "get none", err)

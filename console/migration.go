@@ -21,13 +21,13 @@ import (
 // else the last.
 func (s *Server) migration(ctx context.Context, id string) (record.Migration, error) {
 	if id != "" {
-		return s.ledger.Migration(ctx, id)
+		return s.admin.Migration(ctx, id)
 	}
-	m, active, err := s.ledger.ActiveMigration(ctx)
+	m, active, err := s.admin.ActiveMigration(ctx)
 	if err != nil || active {
 		return m, err
 	}
-	last, _, err := s.ledger.Migrations(ctx, "", 1)
+	last, _, err := s.admin.Migrations(ctx, "", 1)
 	if err != nil {
 		return m, err
 	}
@@ -54,7 +54,7 @@ func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRe
 	if err != nil {
 		return nil, err
 	}
-	list, bad, err := s.ledger.Migrations(ctx, r.GetPageToken(), size+1)
+	list, bad, err := s.admin.Migrations(ctx, r.GetPageToken(), size+1)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 			return allocator.Errorf(allocator.Unavailable, "this console is stopping; the migration goes on: watch it at another")
 		case <-ticker.C:
 		}
-		next, err := s.ledger.Migration(ctx, m.ID)
+		next, err := s.admin.Migration(ctx, m.ID)
 		if err == nil {
 			m = next
 		} else if allocator.KindOf(err) != allocator.Unavailable {
@@ -124,7 +124,7 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*rec
 		if err != nil {
 			return nil, err
 		}
-		m, err = s.ledger.UpdateMigration(ctx, m, action, operator.Actor(ctx), func(m *record.Migration) error {
+		m, err = s.admin.UpdateMigration(ctx, m, action, operator.Actor(ctx), func(m *record.Migration) error {
 			if m.State.Ended() {
 				return allocator.Errorf(allocator.Refused, "migration %s is %s already", m.ID, m.State)
 			}

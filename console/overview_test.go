@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -192,7 +193,7 @@ func TestDecode(t *testing.T) {
 	}
 	next := stored.Layout
 	next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}}
-	changed, err := l.ChangeLayout(bg, stored, next, "test")
+	changed, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, stored, next, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	recovered, err := l.LayoutAt(bg, report.Layout.Version)
+	recovered, err := admin.New(l, admin.DefaultConfig()).LayoutAt(bg, report.Layout.Version)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -28,7 +29,7 @@ func TestPagesAreBounded(t *testing.T) {
 		if version > 2 {
 			to.Ranges = from.Layout.Ranges
 		}
-		if from, err = l.ChangeLayout(bg, from, to, "somebody"); err != nil {
+		if from, err = admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, from, to, "somebody"); err != nil {
 			t.Fatal(err)
 		}
 	}

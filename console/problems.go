@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -101,7 +101,7 @@ func (f findings) unusableState() []*marchv1.Problem {
 
 // etcdSize is how large etcd is, and since when it is nearly full; zero where it is not.
 type etcdSize struct {
-	ledger.StoreSize
+	admin.StoreSize
 	nearly time.Time
 }
 
@@ -127,7 +127,7 @@ func (f *fullness) get() etcdSize {
 }
 
 // note takes up how large etcd is, and reports whether it is nearly full.
-func (f *fullness) note(size ledger.StoreSize, now time.Time) (nearly bool) {
+func (f *fullness) note(size admin.StoreSize, now time.Time) (nearly bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.StoreSize = size

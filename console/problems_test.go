@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -88,7 +88,7 @@ func TestProblems(t *testing.T) {
 		}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover\n" +
 			"instance a/one is barred by the recover of bob | 2 | - | march recover\n"},
 		{"an unusable layout", findings{unusable: errors.New("the layout in etcd cannot be used")}, "the layout in etcd cannot be used | - | - | march verify\n"},
-		{"etcd", findings{etcd: etcdSize{ledger.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}},
+		{"etcd", findings{etcd: etcdSize{admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}},
 			"etcd is nearly full: it has 1900 MiB, and takes no writes above 2048 MiB | 3 | - | etcdctl defrag\n"},
 		{"a room without instances", findings{rooms: []allocator.Room{"a"}}, "room a has a range, and no instance of it is alive | - | - | march room a\n"},
 		{"a silent room", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2), silent("a", "two", 5), alive("b", "one")}},
@@ -101,7 +101,7 @@ func TestProblems(t *testing.T) {
 			"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
 			"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs", after(5)), problem.EtcdFull(after(4))}},
 			"a/bare": {NotReady: "no journal", Problems: []*marchv1.Problem{{Kind: problem.KindUnconfirmed, Of: "a/bare", What: "instance a/bare says so itself", Remedy: "X."}}},
-		}), etcd: etcdSize{ledger.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}}, "etcd is full, and takes no writes: nothing is leased | 4 | - | etcdctl alarm disarm\n" +
+		}), etcd: etcdSize{admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}}, "etcd is full, and takes no writes: nothing is leased | 4 | - | etcdctl alarm disarm\n" +
 			"instance a/mute does not answer at mute:1 | 6 | - | \n" +
 			"instance a/off is not ready: no IDs | - | - | \n" +
 			"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint health --cluster\n" +
@@ -156,7 +156,7 @@ func TestFullness(t *testing.T) {
 		bytes, quota int64
 		since        int // -1 for not nearly full
 	}{{79, 100, -1}, {81, 100, 1}, {90, 100, 1}, {50, 100, -1}, {90, 0, -1}, {99, 100, 5}} {
-		nearly := f.note(ledger.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute))
+		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute))
 		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) || !nearly && !e.nearly.IsZero() {
 			t.Errorf("minute %d: %t, %+v", minute, nearly, e)
 		}

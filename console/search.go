@@ -64,14 +64,14 @@ type indexed struct {
 func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Duration, error) {
 	began := time.Now()
 	s.reading.Store(0)
-	stored, _, err := s.ledger.LastLayout(ctx)
+	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, time.Second, err
 	}
 	rates := s.rates(ctx)
 	x := &tagIndex{}
 	x.mu.orders = make(map[string][]int32)
-	bad, err := s.ledger.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	bad, err := s.admin.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if len(x.tags) == maxIndexed {
 			return allocator.Errorf(allocator.Refused, "there are more than %d tags, too many to sort: list them by the beginning of their names (ListTags, `march tag list --prefix`)", maxIndexed)
 		}
@@ -96,7 +96,7 @@ func (s *Server) readHead(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	}
 	enough := errors.New("enough tags")
 	x := &tagIndex{}
-	_, err = s.ledger.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	_, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if x.tags = append(x.tags, newIndexed(t, marks, stored.Layout, nil)); len(x.tags) == maxHead {
 			return enough
 		}

@@ -122,7 +122,7 @@ func (h *heartbeats) standsSince(m record.Migration, now time.Time) time.Time {
 // among them that cannot be read.
 func (s *Server) instances(ctx context.Context) ([]instance, []record.KeyError, error) {
 	sent := time.Now()
-	records, bad, err := s.ledger.Instances(ctx, "")
+	records, bad, err := s.admin.Instances(ctx, "")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +166,7 @@ func (s *Server) forgetSilent(ctx context.Context) error {
 		if i.Alive || i.Unreadable != nil || time.Since(i.SilentSince) <= s.cfg.ForgetAfter {
 			continue
 		}
-		if err := s.ledger.ForgetSilent(ctx, i.Instance, "console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
+		if err := s.admin.ForgetSilent(ctx, i.Instance, "console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
 			// Where nothing can be written, no heartbeat can be either.
 			s.heartbeats.forget()
 			return err

@@ -185,7 +185,7 @@ func TestTwoConsolesMakeEachMoveOnce(t *testing.T) {
 		if m.State != record.Done || m.Reached != 2 || m.Error != "" || len(m.Log) != 4 {
 			t.Errorf("migration %+v", m)
 		}
-		stored, err := b.admin.Refresh(bg)
+		stored, err := b.admin.Ledger.Refresh(bg)
 		if err != nil || stored.Layout.Version != 3 {
 			t.Errorf("layout %v, %v", stored, err)
 		}
@@ -292,7 +292,7 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			from, err := b.admin.Refresh(bg)
+			from, err := b.admin.Ledger.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,9 +25,9 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	if err := operator.Apply(r.GetTag(), &settings); err != nil {
 		return nil, err
 	}
-	create := s.ledger.CreateTag
+	create := s.admin.CreateTag
 	if r.GetFresh() {
-		create = s.ledger.CreateFreshTag
+		create = s.admin.CreateFreshTag
 	}
 	tag, err := create(ctx, name, settings, operator.Actor(ctx))
 	if err != nil {
@@ -42,15 +42,15 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 	if err != nil {
 		return nil, err
 	}
-	tag, err := s.ledger.Tag(ctx, name)
+	tag, err := s.admin.Tag(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	stored, _, err := s.ledger.LastLayout(ctx)
+	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
-	marks, bad, err := s.ledger.MarksIn(ctx, stored.Ever, name)
+	marks, bad, err := s.admin.MarksIn(ctx, stored.Ever, name)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*mar
 			return nil, allocator.Errorf(allocator.Invalid, "prefix: not the beginning of a tag: %w", err)
 		}
 	}
-	tags, bad, err := s.ledger.Tags(ctx, prefix, after, shared, size+1)
+	tags, bad, err := s.admin.Tags(ctx, prefix, after, shared, size+1)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	if err := s.ledger.DeleteTag(ctx, name, operator.Actor(ctx)); err != nil {
+	if err := s.admin.DeleteTag(ctx, name, operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.DeleteTagResponse{}, nil
@@ -139,7 +139,7 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 
 // UpdateTag implements ConsoleService.
 func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
-	answer, err := operator.UpdateTag(ctx, s.ledger, r)
+	answer, err := operator.UpdateTag(ctx, s.admin, r)
 	if err == nil && r.GetTag().Limit != nil {
 		answer.Behind = s.behind(ctx, answer.GetTag())
 	}
@@ -148,7 +148,7 @@ func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*m
 
 // SkipTag implements ConsoleService.
 func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
-	answer, err := operator.SkipTag(ctx, s.ledger, r)
+	answer, err := operator.SkipTag(ctx, s.admin, r)
 	if err == nil {
 		answer.Behind = s.behind(ctx, answer.GetTag())
 	}
@@ -193,5 +193,5 @@ func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string)
 
 // PrescaleTag implements ConsoleService.
 func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
-	return operator.PrescaleTag(ctx, s.ledger, r)
+	return operator.PrescaleTag(ctx, s.admin, r)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -129,7 +130,7 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 		}
 		next := record.Layout
 		next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: upper}}
-		if _, err := l.ChangeLayout(bg, record, next, "test"); err != nil {
+		if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, record, next, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,7 +30,7 @@ type view struct {
 // view reads what there is of the cluster. Its errors are not of values that cannot be
 // read.
 func (s *Server) view(ctx context.Context) (v view, err error) {
-	if v.record, v.unusable, err = s.ledger.LastLayout(ctx); err != nil {
+	if v.record, v.unusable, err = s.admin.LastLayout(ctx); err != nil {
 		return v, err
 	}
 	pass := func(err error) error {
@@ -44,7 +44,7 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 	if v.uuid, err = s.uuid(ctx); err != nil {
 		return v, err
 	}
-	settings, err := s.ledger.Settings(ctx)
+	settings, err := s.admin.Settings(ctx)
 	if err == nil {
 		v.settings = clusterToProto(settings)
 	} else if err := pass(err); err != nil {
@@ -55,7 +55,7 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 		return v, err
 	}
 	v.bad = append(v.bad, bad...)
-	m, active, err := s.ledger.ActiveMigration(ctx)
+	m, active, err := s.admin.ActiveMigration(ctx)
 	if key, damaged := errors.AsType[*record.KeyError](err); damaged {
 		v.active = path.Base(key.Key)
 	}

@@ -252,7 +252,7 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain,
 	defer leave()
 	chain, err := s.readChain(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
-		_, err = s.ledger.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
+		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
 		if err != nil && allocator.KindOf(err) != allocator.Exists {
 			return nil, err
 		}

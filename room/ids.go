@@ -110,5 +110,5 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return operator.Decode(ctx, s.ledger, r)
+	return operator.Decode(ctx, s.admin, r)
 }

@@ -278,7 +278,7 @@ func TestReportsVersionOfStart(t *testing.T) {
 			}
 		})
 		a.await("a1 reports version 2", func() bool {
-			from, err := c.admin.Refresh(bg)
+			from, err := c.admin.Ledger.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
 			}

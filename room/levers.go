@@ -9,7 +9,7 @@ import (
 
 // UpdateTag implements RoomService.
 func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
-	return operator.UpdateTag(ctx, s.ledger, r)
+	return operator.UpdateTag(ctx, s.admin, r)
 }
 
 // SkipTag implements RoomService: without rooms it is for this room alone.
@@ -17,10 +17,10 @@ func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*march
 	if len(r.GetRooms()) == 0 {
 		r.Rooms = []string{string(s.cfg.Room)}
 	}
-	return operator.SkipTag(ctx, s.ledger, r)
+	return operator.SkipTag(ctx, s.admin, r)
 }
 
 // PrescaleTag implements RoomService.
 func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
-	return operator.PrescaleTag(ctx, s.ledger, r)
+	return operator.PrescaleTag(ctx, s.admin, r)
 }

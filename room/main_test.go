@@ -23,6 +23,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -57,7 +58,7 @@ func layout(boundary int64, ranges map[allocator.Room]allocator.Range) allocator
 type cluster struct {
 	testing.TB
 	etcd   *ledgertest.Etcd
-	admin  *ledger.Ledger
+	admin  *admin.Admin
 	tracer trace.TracerProvider // of instances launched from now on, nil for none
 	onTxn  func(store.Txn)      // called for each transaction of instances launched from now on, where set
 }
@@ -65,7 +66,7 @@ type cluster struct {
 func newCluster(tb testing.TB, first allocator.Layout) *cluster {
 	tb.Helper()
 	c := &cluster{TB: tb, etcd: ledgertest.StartEtcd(tb)}
-	c.admin = c.ledger(c.etcd.Store(tb))
+	c.admin = admin.New(c.ledger(c.etcd.Store(tb)), admin.DefaultConfig())
 	if _, err := c.admin.Init(bg, first, "test"); err != nil {
 		tb.Fatalf("init: %v", err)
 	}
@@ -120,7 +121,7 @@ func (c *cluster) update(name allocator.Tag, change func(*record.TagSettings)) {
 // change changes the layout and returns its version.
 func (c *cluster) change(to allocator.Layout) int64 {
 	c.Helper()
-	from, err := c.admin.Refresh(bg)
+	from, err := c.admin.Ledger.Refresh(bg)
 	if err != nil {
 		c.Fatalf("refresh: %v", err)
 	}

@@ -52,7 +52,7 @@ func TestTellsItsProblems(t *testing.T) {
 		says   []string
 	}{
 		{"halted", nil, func(c *cluster, _ *instance) {
-			if _, err := c.admin.Halt(bg, "ann", "tonight's restore"); err != nil {
+			if _, err := c.admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 				c.Fatal(err)
 			}
 		}, problem.KindHalted, []string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
@@ -35,6 +36,8 @@ type Config struct {
 	Name allocator.Instance
 	// Ledger is the cluster. The server runs it, and does not close it.
 	Ledger *ledger.Ledger
+	// Admin bounds the tags that the room may create.
+	Admin admin.Config
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
 	// Advertise is the address that others reach GRPC by; default: GRPC's own.
@@ -117,6 +120,7 @@ type Server struct {
 	cfg      Config
 	log      hclog.Logger
 	ledger   *ledger.Ledger
+	admin    *admin.Admin
 	refiller *allocator.Refiller
 	chains   chains
 	health   *health.Server
@@ -195,7 +199,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
-		ledger: cfg.Ledger, refiller: refiller, health: health.NewServer(),
+		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), refiller: refiller, health: health.NewServer(),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
 	if cfg.HTTP != nil {

@@ -52,7 +52,7 @@ func (s *issued) addID(id int64) { s.add(&marchv1.Run{First: id, Count: 1}) }
 // its room, and in the room's range of the layout of that era.
 func (c *cluster) verify(all ...*issued) {
 	c.Helper()
-	dump, err := c.admin.Dump(bg)
+	dump, err := c.admin.Ledger.Cluster().Dump(bg)
 	if err != nil {
 		c.Fatalf("dump: %v", err)
 	}

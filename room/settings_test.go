@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/room"
 )
@@ -138,7 +139,7 @@ func TestMissedChange(t *testing.T) {
 	other := c.ledger(c.etcd.Store(t)) // without back-off
 	c.etcd.Stop()
 	c.etcd.Start(t)
-	if _, err := other.UpdateTag(bg, "order", func(s *record.TagSettings) error { s.Chain.MinStep = 77_000; return nil }, "test"); err != nil {
+	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error { s.Chain.MinStep = 77_000; return nil }, "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })

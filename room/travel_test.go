@@ -42,7 +42,7 @@ func TestHalted(t *testing.T) {
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 	mine := &issued{TB: t, room: "a", tag: "order"}
-	if _, err := c.admin.Halt(bg, "ann", "tonight's restore"); err != nil {
+	if _, err := c.admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("halted", func() bool {
@@ -87,10 +87,10 @@ func TestHalted(t *testing.T) {
 	if m := a.metrics(); m[`march_leasing_stopped{room="a"}`] != "0" || m[`march_regressions_total{room="a"}`] != "1" || m[`march_orphaned_tags_total{room="a"}`] != "0" {
 		t.Errorf("stopped %s, %s regressions, %s orphaned tags", m[`march_leasing_stopped{room="a"}`], m[`march_regressions_total{room="a"}`], m[`march_orphaned_tags_total{room="a"}`])
 	}
-	if _, err := c.admin.Refresh(bg); err != nil {
+	if _, err := c.admin.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
-	if h, halted := c.admin.Halted(); halted {
+	if h, halted := c.admin.Ledger.Halted(); halted {
 		t.Errorf("halted again: %+v", h)
 	}
 }

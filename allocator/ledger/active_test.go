@@ -28,7 +28,7 @@ func (s *betweenReads) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 // longer. A console once ended it again, with an audit entry of its own.
 func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	from, err := c.admin.Refresh(bg)
+	from, err := c.admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
 	}
 	etcd := &betweenReads{Store: c.mem.Open(), key: prefix + "migration"}
 	l := open(t, etcd)
-	if got, active, err := l.ActiveMigration(bg); err != nil || !active || got.ID != m.ID {
+	if got, active, err := manage(l).ActiveMigration(bg); err != nil || !active || got.ID != m.ID {
 		t.Fatalf("%+v, %v, %v", got, active, err)
 	}
 	etcd.do = func() {
@@ -46,7 +46,7 @@ func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got, active, err := l.ActiveMigration(bg); err != nil || active || got.ID != "" {
+	if got, active, err := manage(l).ActiveMigration(bg); err != nil || active || got.ID != "" {
 		t.Errorf("%+v, %v, %v", got, active, err)
 	}
 	if etcd.do != nil {

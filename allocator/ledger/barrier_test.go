@@ -51,7 +51,7 @@ func TestBarrier(t *testing.T) {
 	var memory record.Memory
 	etcd.after = func(txn store.Txn) {
 		if writes("marks/")(txn) && memory.UUID == "" {
-			if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
+			if _, err := c.admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 				t.Error(err)
 			}
 			memory = p.Report(bg, record.Question{Barrier: c.barrier()})
@@ -99,7 +99,7 @@ func TestBarrierIsRefused(t *testing.T) {
 	}
 	p.lease(10)
 
-	if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
+	if _, err := c.admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 		t.Fatal(err)
 	}
 	late := c.barrier()
@@ -118,7 +118,7 @@ func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
 	p.lease(10)
-	if _, err := c.admin.Halt(bg, "ann", "a recover"); err != nil {
+	if _, err := c.admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 		t.Fatal(err)
 	}
 	b := c.barrier()

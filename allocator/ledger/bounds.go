@@ -12,16 +12,16 @@ type bounds struct{ layouts, migrations, audits int64 }
 
 var defaultBounds = bounds{record.MaxLayouts, record.MaxMigrations, record.MaxAudits}
 
-// change sends a transaction, once, that adds an audit entry, and a key to each of
+// Change sends a transaction, once, that adds an audit entry, and a key to each of
 // kinds, which are prefixes of keys that sort by age. It removes in the same
 // transaction the oldest keys of a kind that is at its bound. Processes that write
 // at the same moment may leave a key too many each, which later writes remove.
-func (l *Ledger) change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
+func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
 	return l.Try(ctx, txn.With(l.MakeRoom(ctx, kinds...)))
 }
 
 // MakeRoom returns what removes the oldest keys of kinds and audit entries, so that the
-// change to come does not exceed their bounds.
+// Change to come does not exceed their bounds.
 func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
 	for _, kind := range append(kinds, l.keys.Audits()) {
 		oldest = append(oldest, l.overflow(ctx, kind)...)

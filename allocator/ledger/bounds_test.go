@@ -18,7 +18,7 @@ import (
 func TestKeysAreBounded(t *testing.T) {
 	const layouts, migrations, audits = 5, 3, 40
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.admin.Keep(layouts, migrations, audits)
+	c.admin.Ledger.Keep(layouts, migrations, audits)
 	c.tag("idle", func(*record.TagSettings) {})
 	a := c.start("a")
 	if _, err := a.tryLease("idle", 10); err != nil {
@@ -60,7 +60,7 @@ func TestKeysAreBounded(t *testing.T) {
 // migrate makes a migration of one move, and ends it.
 func migrate(t *testing.T, c *cluster, to string) {
 	t.Helper()
-	from, err := c.admin.Refresh(bg)
+	from, err := c.admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,13 +110,13 @@ func TestAuditIsBounded(t *testing.T) {
 	for page := range slices.Chunk(ops, 100) {
 		c.mem.Corrupt(page...)
 	}
-	others := []*ledger.Ledger{c.admin, open(t, c.mem.Open()), open(t, c.mem.Open())}
+	others := []*ledger.Ledger{c.admin.Ledger, open(t, c.mem.Open()), open(t, c.mem.Open())}
 	for _, l := range others {
 		l.Keep(record.MaxLayouts, record.MaxMigrations, audits)
 	}
 	for i := range 60 {
 		name := allocator.Tag(fmt.Sprint("t", i))
-		if _, err := others[i%len(others)].CreateTag(bg, name, record.DefaultTag(), "test"); err != nil {
+		if _, err := manage(others[i%len(others)]).CreateTag(bg, name, record.DefaultTag(), "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -170,7 +170,7 @@ func TestLookReadsFewLayouts(t *testing.T) {
 		t.Helper()
 		before := etcd.visited
 		stored, err := l.Refresh(bg)
-		if now, _ := c.admin.Layout(); err != nil || stored.Layout.Version != now.Layout.Version {
+		if now, _ := c.admin.Ledger.Layout(); err != nil || stored.Layout.Version != now.Layout.Version {
 			t.Fatalf("version %d, %v; want %d", stored.Layout.Version, err, now.Layout.Version)
 		}
 		return etcd.visited - before
@@ -225,7 +225,9 @@ func TestEachTagIsLinear(t *testing.T) {
 			last = tag.Name
 			return nil
 		}
-		if _, err := open(t, etcd).EachTagPages(t.Context(), 20, each); err != nil {
+		l := open(t, etcd)
+		walk := record.Walk{Keys: l.Cluster().Keys, Gets: l.Gets, Page: 20}
+		if _, err := walk.EachTag(t.Context(), []allocator.Room{"a", "b"}, each); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%s: %d keys visited for %d tags", what, etcd.visited, seen)

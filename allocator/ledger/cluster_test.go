@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -20,7 +21,7 @@ const prefix = "/march/default/"
 type cluster struct {
 	tb     ledgertest.TB
 	mem    *ledgertest.Fake
-	admin  *ledger.Ledger
+	admin  *admin.Admin
 	issued ledgertest.Issued
 	names  int
 }
@@ -59,11 +60,14 @@ func open(tb ledgertest.TB, etcd store.Store, change ...func(*ledger.Config)) *l
 	return l
 }
 
+// manage returns the administration of a ledger's cluster.
+func manage(l *ledger.Ledger) *admin.Admin { return admin.New(l, admin.DefaultConfig()) }
+
 // newCluster makes a cluster with a layout and the tag "t".
 func newCluster(tb ledgertest.TB, layout string) *cluster {
 	tb.Helper()
 	c := &cluster{tb: tb, mem: ledgertest.NewFake(tb), issued: ledgertest.Issued{}}
-	c.admin = open(tb, c.mem.Open())
+	c.admin = manage(open(tb, c.mem.Open()))
 	if _, err := c.admin.Init(bg, lay(tb, layout), "test"); err != nil {
 		tb.Fatalf("init: %v", err)
 	}
@@ -97,7 +101,7 @@ func (c *cluster) move(layout string) record.Layout {
 
 func (c *cluster) moveTo(layout allocator.Layout) record.Layout {
 	c.tb.Helper()
-	from, err := c.admin.Refresh(bg)
+	from, err := c.admin.Ledger.Refresh(bg)
 	if err != nil {
 		c.tb.Fatalf("refresh: %v", err)
 	}

@@ -34,11 +34,11 @@ func TestManyAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			etcd := connect(t)
 			admin := open(t, etcd())
-			if _, err := admin.Init(bg, lay(t, layouts[0]), "test"); err != nil {
+			if _, err := manage(admin).Init(bg, lay(t, layouts[0]), "test"); err != nil {
 				t.Fatal(err)
 			}
 			for _, tag := range tags {
-				if _, err := admin.CreateTag(bg, tag, record.DefaultTag(), "test"); err != nil {
+				if _, err := manage(admin).CreateTag(bg, tag, record.DefaultTag(), "test"); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -19,39 +19,39 @@ func TestDamagedIdentityStopsChangesOnly(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	instances, _, err := l.Instances(bg, "")
+	instances, _, err := manage(l).Instances(bg, "")
 	if err != nil || len(instances) != 2 {
 		t.Errorf("%v, %v", instances, err)
 	}
-	layouts, _, err := l.Layouts(bg, 0, 10)
+	layouts, _, err := manage(l).Layouts(bg, 0, 10)
 	if err != nil || len(layouts) != 3 {
 		t.Errorf("%v, %v", layouts, err)
 	}
-	tag, err := l.Tag(bg, "u")
+	tag, err := manage(l).Tag(bg, "u")
 	if err != nil {
 		t.Errorf("%v, %v", tag, err)
 	}
-	if _, _, err := l.ActiveMigration(bg); err != nil {
+	if _, _, err := manage(l).ActiveMigration(bg); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := l.Audits(bg, "", 10); err != nil {
+	if _, _, err := manage(l).Audits(bg, "", 10); err != nil {
 		t.Error(err)
 	}
-	if _, err := l.Settings(bg); err != nil {
+	if _, err := manage(l).Settings(bg); err != nil {
 		t.Error(err)
 	}
 	_, err = l.UUID(bg)
 	damaged("uuid", err)
 	_, err = l.Refresh(bg)
 	damaged("refresh", err)
-	damaged("delete", l.DeleteTag(bg, "u", "ann"))
-	damaged("forget", l.Forget(bg, "a", "one", "ann"))
-	_, err = l.UpdateSettings(bg, func(*record.ClusterSettings) error { return nil }, "ann")
+	damaged("delete", manage(l).DeleteTag(bg, "u", "ann"))
+	damaged("forget", manage(l).Forget(bg, "a", "one", "ann"))
+	_, err = manage(l).UpdateSettings(bg, func(*record.ClusterSettings) error { return nil }, "ann")
 	damaged("settings", err)
-	_, err = l.CreateTag(bg, "w", record.TagSettings{}, "ann")
+	_, err = manage(l).CreateTag(bg, "w", record.TagSettings{}, "ann")
 	if err == nil {
 		t.Error("a tag was created")
 	}
-	_, err = l.UpdateMigration(bg, record.Migration{}, "", "ann", func(*record.Migration) error { return nil })
+	_, err = manage(l).UpdateMigration(bg, record.Migration{}, "", "ann", func(*record.Migration) error { return nil })
 	damaged("migration", err)
 }

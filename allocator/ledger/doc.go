@@ -1,9 +1,10 @@
 // Package ledger is the protocol that makes March safe. It leases segments to a room's
 // instances so that no ID is ever leased twice, whatever etcd, the network or the
-// clocks do; the exceptions are at the end of this comment. It also keeps everything
-// else that a cluster shares: layouts, tags, registrations. It decides which
-// transactions are sent; package store sends them to etcd, package record has the keys
-// and values, and package recovery brings a cluster back whose etcd went back in time.
+// clocks do; the exceptions are at the end of this comment. It decides which
+// transactions are sent. Package store sends them to etcd, and package record has the
+// keys and values. Package admin has what operators change and list beside leasing:
+// layouts, tags, migrations, settings, instances. Package recovery brings a cluster back
+// whose etcd went back in time.
 //
 // The design of record is DESIGN.md in the root of the repository; its section 3 is
 // the protocol. This comment says which file has which step.

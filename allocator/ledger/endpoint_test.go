@@ -68,11 +68,11 @@ func TestUnreachable(t *testing.T) {
 				return err
 			},
 			"Init": func(ctx context.Context, l *ledger.Ledger) error {
-				_, err := l.Init(ctx, lay(t, "10 a=0-5"), "me")
+				_, err := manage(l).Init(ctx, lay(t, "10 a=0-5"), "me")
 				return err
 			},
 			"CreateTag": func(ctx context.Context, l *ledger.Ledger) error {
-				_, err := l.CreateTag(ctx, "t", record.DefaultTag(), "me")
+				_, err := manage(l).CreateTag(ctx, "t", record.DefaultTag(), "me")
 				return err
 			},
 		} {
@@ -94,7 +94,7 @@ func TestAnotherEndpointWhenOneFails(t *testing.T) {
 	t.Parallel()
 	e := ledgertest.StartEtcd(t)
 	admin := open(t, e.Store(t))
-	if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+	if _, err := manage(admin).Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]func(*testing.T){}

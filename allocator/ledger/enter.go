@@ -87,7 +87,7 @@ func (i *Instance) enter(ctx context.Context) error {
 // entered notes that the instance is in the epoch of s. Revisions begin anew with an
 // epoch, so the revisions of marks that were read before say nothing. The caller holds
 // the lock.
-func (i *Instance) entered(s *state) {
+func (i *Instance) entered(s *State) {
 	l, m := i.ledger, &i.memory
 	l.mu.entering, m.orphaned, m.uncompared, m.barred = nil, "", nil, Barred{}
 	if !slices.Contains(m.epochs, s.epoch) {
@@ -100,12 +100,12 @@ func (i *Instance) entered(s *state) {
 
 // covered reports whether the recover that began the epoch of s took this
 // instance's memory.
-func (i *Instance) covered(ctx context.Context, s *state) (bool, error) {
+func (i *Instance) covered(ctx context.Context, s *State) (bool, error) {
 	l := i.ledger
 	if s.ended == nil {
 		return false, nil
 	}
-	answer, err := l.Read(ctx, store.Txn{If: l.holds(s), Then: []store.Op{store.OpGet(l.keys.Answered())}})
+	answer, err := l.Read(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{store.OpGet(l.keys.Answered())}})
 	if err != nil || !answer.Succeeded {
 		return false, changedMeanwhile(err)
 	}
@@ -141,7 +141,7 @@ var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the ep
 
 // orphan drops all segments that the instance holds. Marks that this instance only read
 // under earlier epochs say nothing any longer. The end of its own leases is compared.
-func (i *Instance) orphan(s *state) {
+func (i *Instance) orphan(s *State) {
 	l, m := i.ledger, &i.memory
 	l.mu.Lock()
 	m.orphaned, m.uncompared = s.epoch, nil
@@ -163,7 +163,7 @@ func (i *Instance) orphan(s *state) {
 
 // compareAll compares what orphan left to compare, and goes on where an error broke
 // it off.
-func (i *Instance) compareAll(ctx context.Context, s *state) error {
+func (i *Instance) compareAll(ctx context.Context, s *State) error {
 	l, m := i.ledger, &i.memory
 	most := max(1, enterPage/(len(s.layout.Ever)+1))
 	for {
@@ -184,7 +184,7 @@ func (i *Instance) compareAll(ctx context.Context, s *state) error {
 
 // compare holds what this instance leased of some tags against the marks of all
 // rooms, and raises them where they do not cover it.
-func (i *Instance) compare(ctx context.Context, s *state, tags []allocator.Tag) error {
+func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) error {
 	l := i.ledger
 	for range leaseAttempts {
 		ops := make([]store.Op, 0, len(tags)*(len(s.layout.Ever)+1))
@@ -194,7 +194,7 @@ func (i *Instance) compare(ctx context.Context, s *state, tags []allocator.Tag) 
 				ops = append(ops, store.OpGet(l.keys.Mark(room, tag)))
 			}
 		}
-		answer, err := l.Read(ctx, store.Txn{If: l.holds(s), Then: ops})
+		answer, err := l.Read(ctx, store.Txn{If: l.Holds(s), Then: ops})
 		if err != nil || !answer.Succeeded {
 			return changedMeanwhile(err)
 		}
@@ -216,7 +216,7 @@ func (i *Instance) compare(ctx context.Context, s *state, tags []allocator.Tag) 
 
 // compareTag is compare of one tag: found is its key and the marks of all rooms, at a
 // revision. False means that marks changed while they were to be raised.
-func (i *Instance) compareTag(ctx context.Context, s *state, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
+func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
 	l := i.ledger
 	l.mu.Lock()
 	own, epochs := i.memory.mark(tag), i.memory.epochs
@@ -254,7 +254,7 @@ func (i *Instance) compareTag(ctx context.Context, s *state, tag allocator.Tag, 
 		}
 	}
 	if !covered && len(raises) > 0 {
-		txn := store.Txn{If: l.holds(s)}
+		txn := store.Txn{If: l.Holds(s)}
 		for _, r := range raises {
 			txn.If = append(txn.If, r.cond)
 			txn.Then = append(txn.Then, store.OpPut(r.key, r.mark.Raised(own.leased).Encode()))
@@ -292,7 +292,7 @@ type raise struct {
 // covers reports whether no room can lease again, by its mark m, what an instance
 // leased before a recover that left it out. began is not negative where the room began
 // below that in an epoch that the instance was not in: it may have leased that already.
-func covers(m record.Mark, s *state, own ownMark, step int64, epochs []string) (covers bool, began int64) {
+func covers(m record.Mark, s *State, own ownMark, step int64, epochs []string) (covers bool, began int64) {
 	began = -1
 	for _, era := range m.Eras {
 		if era.Version > own.version && era.First < own.leased && !slices.Contains(epochs, era.Epoch) && (began < 0 || era.First < began) {
@@ -311,7 +311,7 @@ func covers(m record.Mark, s *state, own ownMark, step int64, epochs []string) (
 
 // haltOrphaned halts leasing where this instance may not raise the marks of other
 // rooms: they might lease what it issued.
-func (i *Instance) haltOrphaned(ctx context.Context, s *state, tag allocator.Tag, cause error) error {
+func (i *Instance) haltOrphaned(ctx context.Context, s *State, tag allocator.Tag, cause error) error {
 	l := i.ledger
 	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) + " over its leases: " + cause.Error()
 	if _, err := l.HaltOver(ctx, s.raw, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {

@@ -84,10 +84,10 @@ func TestSegmentsAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Init(bg, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
+	if _, err := manage(l).Init(bg, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
+	if _, err := manage(l).CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	i, err := l.Join(bg, ledger.Registration{Room: "a", Name: "one"})

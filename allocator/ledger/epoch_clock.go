@@ -66,7 +66,7 @@ type sentAt struct {
 
 // id names what is in force: an epoch, or a halt. It is empty where that cannot be
 // read.
-func (s *state) id() string {
+func (s *State) id() string {
 	if s.halted != nil {
 		return haltID(s.halted.Nonce)
 	}
@@ -181,7 +181,7 @@ func (l *Ledger) uncheck() {
 // refusal returns why nothing can be leased at present. The caller holds the
 // lock.
 func (l *Ledger) refusal() error {
-	if err := l.mu.state.refusal(); err != nil {
+	if err := l.mu.state.Refusal(); err != nil {
 		return err
 	}
 	switch d := l.mu.clock.suspicion; {

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -13,11 +12,6 @@ var CheckVersion = store.CheckVersion
 
 // Answered notes an answer.
 var Answered = (*Contact).answered
-
-// EachTagPages is EachTag with pages of a size.
-func (l *Ledger) EachTagPages(ctx context.Context, page int64, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
-	return l.eachTag(ctx, page, use)
-}
 
 // Uncheck has the next lease look before it is made.
 func (l *Ledger) Uncheck() { l.uncheck() }

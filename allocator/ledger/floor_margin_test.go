@@ -14,7 +14,7 @@ import (
 func (c *cluster) began(total int64) {
 	c.tb.Helper()
 	c.corrupt("epoch", fmt.Appendf(nil, `{"format":2,"epoch":"%032x","margin_total":"%d"}`, 1000+total, total))
-	c.admin = open(c.tb, c.mem.Open())
+	c.admin = manage(open(c.tb, c.mem.Open()))
 }
 
 // steps sets a tag's max_step.

@@ -22,7 +22,7 @@ func (c *cluster) lose(tag allocator.Tag, n int64, change func()) {
 	}
 	c.mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{other}, without(lost.id()), margin(1))
-	c.admin = open(c.tb, c.mem.Open())
+	c.admin = manage(open(c.tb, c.mem.Open()))
 }
 
 // leaseAll has an instance in each room lease IDs of a tag; check finds those that an
@@ -113,14 +113,14 @@ func TestDeletedTagRaisesOnlyOverAMargin(t *testing.T) {
 		}
 	}
 	deleted("before", 0)
-	if _, err := c.admin.Halt(bg, "ann", "a restore"); err != nil {
+	if _, err := c.admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
 		t.Fatal(err)
 	}
 	wantKind(t, c.admin.DeleteTag(bg, "idle", "test"), allocator.WentBack, "halted by ann")
 	c.mustRecover(nil, margin(2), func(cfg *recovery.Config) {
 		cfg.Without = append(cfg.Without, "a/i1", "a/i2", "a/i3")
 	})
-	c.admin = open(t, c.mem.Open())
+	c.admin = manage(open(t, c.mem.Open()))
 	if _, err := c.start("a").tryLease("busy", 10); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -74,7 +74,7 @@ func drawForecasts(t *rapid.T, rooms []allocator.Room) *forecasts {
 		f.steps[room] = rapid.Int64Range(1, 40).Draw(t, "step")
 	}
 	var err error
-	if f.record, err = f.admin.Refresh(bg); err != nil {
+	if f.record, err = f.admin.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
 	_, err = f.admin.EachTag(bg, func(tag record.Tag, marks map[allocator.Room]record.Mark) error {
@@ -122,7 +122,7 @@ func (f *forecasts) slowFirst(to allocator.Layout, floor int64, room allocator.R
 }
 
 // hold holds a room's lease to its forecast.
-func (f *forecasts) hold(t *rapid.T, to allocator.Layout, room allocator.Room, says ledger.RoomForecast, exactly bool) {
+func (f *forecasts) hold(t *rapid.T, to allocator.Layout, room allocator.Room, says admin.RoomForecast, exactly bool) {
 	seg, err := f.start(room).tryLease("f", f.steps[room])
 	switch {
 	case err != nil && allocator.KindOf(err) != allocator.Exhausted:
@@ -239,7 +239,7 @@ func TestForecastOfALargerBoundary(t *testing.T) {
 			t.Fatal(err)
 		}
 		marks := map[allocator.Room]record.Mark{"a": c.mark("a"), "b": c.mark("b")}
-		from, err := c.admin.Refresh(bg)
+		from, err := c.admin.Ledger.Refresh(bg)
 		if err != nil {
 			t.Fatal(err)
 		}

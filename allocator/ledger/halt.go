@@ -12,7 +12,7 @@ import (
 
 // Halted returns the halt that is in force as this process knows it, if one is.
 func (l *Ledger) Halted() (record.HaltRecord, bool) {
-	s, _ := l.current()
+	s, _ := l.State()
 	if s.halted == nil {
 		return record.HaltRecord{}, false
 	}
@@ -33,17 +33,17 @@ func (l *Ledger) HaltAs(who string) {
 // suspicion came up since. Its error is the reason why nothing can be leased at present,
 // or why the probe failed.
 func (l *Ledger) Check(ctx context.Context) error {
-	_, err := l.leasableState(ctx)
+	_, err := l.LeasableState(ctx)
 	return err
 }
 
-// checkNow is Check with a probe of its own, even if the last probe was a moment ago. It
+// CheckNow is Check with a probe of its own, even if the last probe was a moment ago. It
 // is for changes that take effect as soon as they are written. (A lease is used only if
 // its answer came through the connection that was probed.) It returns the state as
-// leasableState does.
-func (l *Ledger) checkNow(ctx context.Context) (*state, error) {
+// LeasableState does.
+func (l *Ledger) CheckNow(ctx context.Context) (*State, error) {
 	l.uncheck()
-	return l.leasableState(ctx)
+	return l.LeasableState(ctx)
 }
 
 // Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
@@ -54,12 +54,12 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (record.HaltRecord, 
 		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
 			return record.HaltRecord{}, err
 		}
-		s, _ := l.current()
+		s, _ := l.State()
 		switch {
 		case s.halted != nil:
 			return s.halted.Record(), nil
 		case s.raw == nil:
-			return record.HaltRecord{}, s.refusal()
+			return record.HaltRecord{}, s.Refusal()
 		}
 		if _, err := l.HaltOver(ctx, s.raw, who, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 			return record.HaltRecord{}, err
@@ -83,7 +83,7 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, al
 	}
 	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
 	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, Halted: &v})
-	answer, err := l.change(ctx, store.Txn{
+	answer, err := l.Change(ctx, store.Txn{
 		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
 		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), epoch, value)),
 	})
@@ -97,7 +97,7 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, al
 	}
 	var kv store.KV
 	err = store.Outcome(answer, err, func() bool {
-		check, err := l.gets(ctx, store.OpGet(l.keys.Epoch()))
+		check, err := l.Gets(ctx, store.OpGet(l.keys.Epoch()))
 		kv, _ = check.FirstIfAny()
 		return err == nil && string(kv.Value) == string(value)
 	}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now"))

@@ -78,7 +78,7 @@ func (b *heartbeat) saw(kv store.KV, counter int64) {
 }
 
 // sent notes a heartbeat that was written under the epoch of an order. The caller
-// holds the lock.
+// Holds the lock.
 func (i *Instance) sent(beat store.KV, counter, order int64) {
 	i.mu.beat.saw(beat, counter)
 	i.mu.order = max(i.mu.order, order)
@@ -281,7 +281,7 @@ func (i *Instance) settle(ctx context.Context) error {
 		case what == displaced:
 			return i.replaced(there.Got[0][0])
 		}
-		if state, _ := l.current(); !again && state.halted == nil {
+		if state, _ := l.State(); !again && state.halted == nil {
 			l.log.Warn("forgotten, perhaps by an operator: the instance drops what it holds, and registers anew",
 				"instance", i.name, "room", i.room)
 			if i.drop != nil {

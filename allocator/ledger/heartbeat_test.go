@@ -82,7 +82,7 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 		}, "", 1},
 		"written again": {func(c *cluster) { c.edit("rooms/a/one", nil); c.edit("alive/a/one", nil) }, "", 0},
 		"forgotten while halted": {func(c *cluster) {
-			if _, err := c.admin.Halt(bg, "test", "on purpose"); err != nil {
+			if _, err := c.admin.Ledger.Halt(bg, "test", "on purpose"); err != nil {
 				c.tb.Errorf("halt: %v", err)
 			}
 			time.Sleep(6 * time.Second)

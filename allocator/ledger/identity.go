@@ -18,7 +18,7 @@ const (
 // noIdentity returns why the cluster's identity is missing: there is no cluster, as
 // text says, or the key was lost. Its error is Refused, or that of the read.
 func (l *Ledger) noIdentity(ctx context.Context, text string) error {
-	answer, err := l.gets(ctx, store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()))
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()))
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 // where there is no cluster, else because it is another one than configured.
 func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
 	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
-	if answer, err = l.gets(ctx, append(ops, l.countAudits())...); err != nil {
+	if answer, err = l.Gets(ctx, append(ops, l.countAudits())...); err != nil {
 		return id, answer, err
 	}
 	kv, ok := answer.One(0)

@@ -22,9 +22,9 @@ func TestIdentityLost(t *testing.T) {
 
 	fresh := open(t, c.mem.Open())
 	_, show := fresh.Refresh(bg)
-	_, create := fresh.CreateTag(bg, "x", record.DefaultTag(), "me")
+	_, create := manage(fresh).CreateTag(bg, "x", record.DefaultTag(), "me")
 	_, recovered := c.recover(c.mem.Open(), nil)
-	_, init := fresh.Init(bg, lay(t, "10 a=0-5"), "me")
+	_, init := manage(fresh).Init(bg, lay(t, "10 a=0-5"), "me")
 	p.ledger.Uncheck()
 	_, running := p.ledger.Refresh(bg)
 	for what, err := range map[string]error{"show": show, "create": create, "recover": recovered, "init": init, "running": running} {

@@ -18,7 +18,7 @@ import (
 
 func TestIdentityMismatch(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	uuid, err := c.admin.UUID(bg)
+	uuid, err := c.admin.Ledger.UUID(bg)
 	if err != nil || len(uuid) != 36 {
 		t.Fatalf("uuid %q, %v", uuid, err)
 	}
@@ -32,8 +32,8 @@ func TestIdentityMismatch(t *testing.T) {
 	wrong := configured(other)
 	_, join := wrong.Join(bg, ledger.Registration{Room: "a", Name: "one"})
 	_, refresh := wrong.Refresh(bg)
-	_, create := wrong.CreateTag(bg, "x", record.DefaultTag(), "me")
-	_, _, instances := wrong.Instances(bg, "")
+	_, create := manage(wrong).CreateTag(bg, "x", record.DefaultTag(), "me")
+	_, _, instances := manage(wrong).Instances(bg, "")
 	for _, err := range []error{join, refresh, create, instances} {
 		wantKind(t, err, allocator.Refused, uuid, other)
 	}
@@ -55,7 +55,7 @@ func TestIdentityMismatch(t *testing.T) {
 func TestInitTakesTheConfiguredUUID(t *testing.T) {
 	const uuid = "00000000-0000-4000-8000-00000000000a"
 	l := open(t, ledgertest.NewFake(t).Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
-	if _, err := l.Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
+	if _, err := manage(l).Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := l.UUID(bg); got != uuid || err != nil {

@@ -92,7 +92,7 @@ func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
 func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("b")
-	from, err := c.admin.Refresh(bg)
+	from, err := c.admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}

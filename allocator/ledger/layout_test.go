@@ -21,17 +21,17 @@ func happened(fate ledgertest.FateName) bool {
 func TestInit(t *testing.T) {
 	m := ledgertest.NewFake(t)
 	l := open(t, m.Open())
-	_, err := l.Init(bg, lay(t, "10 a=0-6 b=5-10"), "me")
+	_, err := manage(l).Init(bg, lay(t, "10 a=0-6 b=5-10"), "me")
 	wantKind(t, err, allocator.Invalid, "overlap")
 	if m.Revision() != 1 {
 		t.Error("an invalid layout wrote something")
 	}
-	r, err := l.Init(bg, lay(t, "10 a=0-5 b=5-10"), "me")
+	r, err := manage(l).Init(bg, lay(t, "10 a=0-5 b=5-10"), "me")
 	if err != nil || r.Layout.Version != 1 || r.Actor != "me" || len(r.Ever) != 2 || m.Revision() != 2 {
 		t.Errorf("init: %+v, %v, revision %d", r, err, m.Revision())
 	}
 	for range 2 {
-		_, err = open(t, m.Open()).Init(bg, lay(t, "10 a=0-5"), "you")
+		_, err = manage(open(t, m.Open())).Init(bg, lay(t, "10 a=0-5"), "you")
 		wantKind(t, err, allocator.Exists)
 	}
 	ledgertest.CheckCluster(t, m.Open(), "default", nil)
@@ -41,14 +41,14 @@ func TestInitOnlyIntoAnEmptyPrefix(t *testing.T) {
 	for _, key := range []string{"/march/default/marks/a/t", "/march/default/epoch", "/march/default/zzz"} {
 		m := ledgertest.NewFake(t)
 		m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("x")}})
-		_, err := open(t, m.Open()).Init(bg, lay(t, "10 a=0-5"), "me")
+		_, err := manage(open(t, m.Open())).Init(bg, lay(t, "10 a=0-5"), "me")
 		wantKind(t, err, allocator.Exists, key)
 	}
 	m := ledgertest.NewFake(t) // neighbours are no hindrance
 	for _, key := range []string{"/march/default", "/march/default0", "/march/default-2/epoch", "/march/defaul/epoch"} {
 		m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("x")}})
 	}
-	if _, err := open(t, m.Open()).Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
+	if _, err := manage(open(t, m.Open())).Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
 		t.Error(err)
 	}
 }
@@ -69,7 +69,7 @@ func TestInitRace(t *testing.T) {
 			return ledgertest.Fate{}
 		})
 		l := open(t, conn)
-		done.Go(func() { _, errs[i] = l.Init(bg, lay(t, "10 a=0-5"), fmt.Sprint(i)) })
+		done.Go(func() { _, errs[i] = manage(l).Init(bg, lay(t, "10 a=0-5"), fmt.Sprint(i)) })
 	}
 	done.Wait()
 	lost := errs[0]
@@ -89,7 +89,7 @@ func TestInitUnknownOutcome(t *testing.T) {
 			p := &process{conn: m.Open()}
 			p.next(ledgertest.Fate{Name: fate, N: 100}, writes("identity"))
 			l := open(t, p.conn)
-			r, err := l.Init(bg, lay(t, "10 a=0-5"), "me")
+			r, err := manage(l).Init(bg, lay(t, "10 a=0-5"), "me")
 			if happened(fate) {
 				if err != nil || r.Layout.Version != 1 {
 					t.Errorf("it happened, and Init says %+v, %v", r, err)
@@ -98,7 +98,7 @@ func TestInitUnknownOutcome(t *testing.T) {
 				wantKind(t, err, allocator.Unavailable)
 			}
 			m.Arrive()
-			_, err = l.Init(bg, lay(t, "10 a=0-5"), "me")
+			_, err = manage(l).Init(bg, lay(t, "10 a=0-5"), "me")
 			if happened(fate) || fate == ledgertest.Late {
 				wantKind(t, err, allocator.Exists)
 			} else if err != nil {
@@ -111,14 +111,14 @@ func TestInitUnknownOutcome(t *testing.T) {
 
 func TestChangeLayout(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	from, _ := c.admin.Refresh(bg)
+	from, _ := c.admin.Ledger.Refresh(bg)
 	_, err := c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-6 b=5-10"), "me")
 	wantKind(t, err, allocator.Invalid)
 	r, err := c.admin.ChangeLayout(bg, from, lay(t, "20 b=5-10 c=10-20"), "me")
 	if err != nil || r.Layout.Version != 2 || fmt.Sprint(r.Ever) != "[a b c]" || r.Actor != "me" {
 		t.Errorf("change: %+v, %v", r, err)
 	}
-	_, err = open(t, c.mem.Open()).ChangeLayout(bg, from, lay(t, "20 b=5-10"), "you")
+	_, err = manage(open(t, c.mem.Open())).ChangeLayout(bg, from, lay(t, "20 b=5-10"), "you")
 	wantKind(t, err, allocator.Conflict, "version 2", "version 1") // a process that never looked does so first
 	_, err = c.admin.ChangeLayout(bg, from, lay(t, "20 b=5-10"), "you")
 	wantKind(t, err, allocator.Conflict, "version 2", "version 1")
@@ -149,7 +149,7 @@ func TestChangeLayoutTooManyRooms(t *testing.T) {
 	for i := range allocator.MaxRooms - 1 {
 		c.moveTo(lay(t, fmt.Sprintf("1000 r%d=0-5", i)))
 	}
-	from, _ := c.admin.Refresh(bg)
+	from, _ := c.admin.Ledger.Refresh(bg)
 	_, err := c.admin.ChangeLayout(bg, from, lay(t, "1000 more=0-5"), "me")
 	wantKind(t, err, allocator.Invalid, "65 rooms", "64")
 	p := c.start("a") // a floor over 64 rooms fits into one transaction
@@ -165,7 +165,7 @@ func TestChangeLayoutUnknownOutcome(t *testing.T) {
 			p := c.start("a")
 			from, _ := p.ledger.Layout()
 			p.next(ledgertest.Fate{Name: fate, N: 100}, writes("layout"))
-			r, err := p.ledger.ChangeLayout(bg, from, lay(t, "20 a=0-20"), "me")
+			r, err := manage(p.ledger).ChangeLayout(bg, from, lay(t, "20 a=0-20"), "me")
 			if happened(fate) {
 				if err != nil || r.Layout.Version != 2 {
 					t.Errorf("it happened, and ChangeLayout says %+v, %v", r, err)
@@ -173,7 +173,7 @@ func TestChangeLayoutUnknownOutcome(t *testing.T) {
 			} else {
 				wantKind(t, err, allocator.Unavailable)
 				// The same again, which closes the door on one that is late.
-				if r, err := p.ledger.ChangeLayout(bg, from, lay(t, "20 a=0-20"), "me"); err != nil || r.Layout.Version != 2 {
+				if r, err := manage(p.ledger).ChangeLayout(bg, from, lay(t, "20 a=0-20"), "me"); err != nil || r.Layout.Version != 2 {
 					t.Errorf("again: %+v, %v", r, err)
 				}
 			}
@@ -196,7 +196,7 @@ func TestChangeLayoutLostToAnother(t *testing.T) {
 		c.move("10 a=5-10")
 		return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
 	})
-	_, err := p.ledger.ChangeLayout(bg, from, lay(t, "20 a=0-20"), "me")
+	_, err := manage(p.ledger).ChangeLayout(bg, from, lay(t, "20 a=0-20"), "me")
 	wantKind(t, err, allocator.Unavailable)
 	c.check()
 }

@@ -16,10 +16,10 @@ type shared struct {
 	left bool // the lease that sent it gave up: err says nothing of etcd
 }
 
-// leasableState returns the state under which a lease may be made. It probes first
+// LeasableState returns the state under which a lease may be made. It probes first
 // if the last probe is too old, or if nothing may be leased under the state that is
 // known. Leases that want a probe at the same time share one.
-func (l *Ledger) leasableState(ctx context.Context) (*state, error) {
+func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 	for {
 		l.mu.Lock()
 		s, err := l.ready()
@@ -73,7 +73,7 @@ const haltedLook = 500 * time.Millisecond
 // caller holds the lock.
 func (l *Ledger) waits() bool {
 	s := l.mu.state
-	stays := s.halted != nil || s.refusal() == nil && l.mu.clock.suspicion == nil && l.refusesUnconfirmed() != nil
+	stays := s.halted != nil || s.Refusal() == nil && l.mu.clock.suspicion == nil && l.refusesUnconfirmed() != nil
 	return stays && !l.mu.looked.IsZero() && allocator.Elapsed(l.mu.looked, time.Now()) < haltedLook
 }
 
@@ -97,7 +97,7 @@ func over(ctx context.Context) bool {
 
 // ready returns the state where a lease may be made under it without a probe.
 // The caller holds the lock.
-func (l *Ledger) ready() (*state, error) {
+func (l *Ledger) ready() (*State, error) {
 	if err := l.refusal(); err != nil {
 		return nil, err
 	}

@@ -57,8 +57,8 @@ func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.
 	var last error // of the last attempt: Unavailable
 	for range leaseAttempts {
 		var settings record.TagSettings
-		var state *state
-		if state, last = i.ledger.leasableState(ctx); last == nil {
+		var state *State
+		if state, last = i.ledger.LeasableState(ctx); last == nil {
 			settings, last = s.read(ctx, state)
 		}
 		switch {
@@ -108,7 +108,7 @@ func (s *tagSource) Lease(ctx context.Context, n int64) (_ allocator.Segment, er
 // without an error when what it knew turned out to be out of date, and has
 // learned better.
 func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg allocator.Segment, done bool, err error) {
-	state, err := s.instance.ledger.leasableState(ctx)
+	state, err := s.instance.ledger.LeasableState(ctx)
 	if err != nil {
 		return seg, false, s.instance.noted(err)
 	}
@@ -143,7 +143,7 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 // that state's layout and epoch still hold, so one snapshot that shows the
 // layout shows every mark that was written before it. Where they hold no
 // longer, known stays false and the ledger has read the newer ones.
-func (s *tagSource) read(ctx context.Context, state *state) (settings record.TagSettings, err error) {
+func (s *tagSource) read(ctx context.Context, state *State) (settings record.TagSettings, err error) {
 	s.known = false
 	l := s.instance.ledger
 	ops := []store.Op{store.OpGet(l.keys.Tag(s.name)), store.OpGet(s.markKey())}
@@ -152,7 +152,7 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 	}
 	before := l.before()
 	// One try: the Refiller has a back-off of its own, and must hear of each failure.
-	answer, err := l.Try(ctx, store.Txn{If: l.holds(state), Then: ops})
+	answer, err := l.Try(ctx, store.Txn{If: l.Holds(state), Then: ops})
 	if err != nil {
 		return settings, s.instance.noted(err)
 	}
@@ -182,7 +182,7 @@ func (s *tagSource) read(ctx context.Context, state *state) (settings record.Tag
 
 // base returns the least ID that may be leased under state. Its error is
 // raise's.
-func (s *tagSource) base(state *state) (int64, error) {
+func (s *tagSource) base(state *State) (int64, error) {
 	base := max(s.mark.Next, s.terms().Start, s.terms().Skips[s.instance.room])
 	skew := s.terms().MaxSkew
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
@@ -194,6 +194,19 @@ func (s *tagSource) base(state *state) (int64, error) {
 		return s.raise(base, s.floor.Most-skew)
 	}
 	return base, nil
+}
+
+// GoesOn returns the base of a room's next lease under s, as a source finds it that has
+// just read all marks of the tag. With an error it is the least that the base can be.
+func (s *State) GoesOn(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
+	terms := t.Terms()
+	source := &tagSource{
+		instance: &Instance{room: room}, name: t.Name,
+		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.total, terms, marks)},
+	}
+	source.follow(terms)
+	base, err := source.base(s)
+	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
 // raise returns base, raised to a floor or a catch-up where that lies above.
@@ -238,6 +251,11 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 	return t.Settings, nil
 }
 
+// UnknownTag returns the NotFound error for a tag that does not exist.
+func UnknownTag(name allocator.Tag) error {
+	return allocator.Errorf(allocator.NotFound, "tag %s does not exist; create it with `march tag create %s`", name, name)
+}
+
 // value returns the mark's value as it is stored.
 func (s *tagSource) value() []byte {
 	if s.raw != "" {
@@ -248,22 +266,27 @@ func (s *tagSource) value() []byte {
 
 func (s *tagSource) markKey() string { return s.instance.ledger.keys.Mark(s.instance.room, s.name) }
 
-// holds returns the conditions that epoch and layout are state's.
-func (l *Ledger) holds(state *state) []store.Cond {
+// Holds returns the conditions that epoch and layout are state's.
+func (l *Ledger) Holds(state *State) []store.Cond {
 	return []store.Cond{
-		store.HasValue(l.keys.Epoch(), state.raw),
+		l.HoldsEpoch(state),
 		{Key: l.keys.Layout(), ModRevision: state.layout.Revision},
 	}
+}
+
+// HoldsEpoch returns the condition that the epoch is state's.
+func (l *Ledger) HoldsEpoch(state *State) store.Cond {
+	return store.HasValue(l.keys.Epoch(), state.raw)
 }
 
 // standing returns a transaction under the conditions of a lease: epoch,
 // layout, tag, mark and registration are as known. Where they are not, it shows
 // them.
-func (s *tagSource) standing(state *state) store.Txn {
+func (s *tagSource) standing(state *State) store.Txn {
 	registration := s.instance.registered()
 	tag, mark := s.instance.ledger.keys.Tag(s.name), s.markKey()
 	txn := store.Txn{
-		If:   append(s.instance.ledger.holds(state), store.Cond{Key: tag, ModRevision: s.tagRevision}, store.Unchanged(registration)),
+		If:   append(s.instance.ledger.Holds(state), store.Cond{Key: tag, ModRevision: s.tagRevision}, store.Unchanged(registration)),
 		Else: []store.Op{store.OpGet(tag), store.OpGet(mark), store.OpGet(registration.Key)},
 	}
 	if s.revision == 0 {
@@ -294,7 +317,7 @@ func (s *tagSource) outdated(ctx context.Context, answer store.Answer, before se
 
 // confirm reports whether all that a lease stands on is as known. False
 // without an error means that it was not, and has been learned.
-func (s *tagSource) confirm(ctx context.Context, state *state) (bool, error) {
+func (s *tagSource) confirm(ctx context.Context, state *State) (bool, error) {
 	before := s.instance.ledger.before()
 	answer, err := s.instance.ledger.Read(ctx, s.standing(state))
 	if err != nil || answer.Succeeded {
@@ -305,7 +328,7 @@ func (s *tagSource) confirm(ctx context.Context, state *state) (bool, error) {
 
 // commit raises the mark over seg. It reports whether seg is ours; false
 // without an error means that something was out of date.
-func (s *tagSource) commit(ctx context.Context, state *state, base int64, seg allocator.Segment) (bool, error) {
+func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
 	l := s.instance.ledger
 	mark := s.mark.Leased(state.stamp(), state.total, base, seg)
 	txn := s.standing(state)

@@ -19,12 +19,12 @@ import (
 func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
 	for range joinAttempts {
-		state, err := l.leasableState(ctx)
+		state, err := l.LeasableState(ctx)
 		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
 			return err
 		}
 		if state == nil {
-			state, _ = l.current()
+			state, _ = l.State()
 		}
 		i.mu.Lock()
 		registration, beat, said := i.mu.kv, i.mu.beat.kv, i.mu.value.Leaving
@@ -81,7 +81,7 @@ func (i *Instance) sentChecked(before sentAt) bool {
 
 // sayLeaving has the registration say that the instance leaves, over its last
 // heartbeat.
-func (i *Instance) sayLeaving(ctx context.Context, state *state) error {
+func (i *Instance) sayLeaving(ctx context.Context, state *State) error {
 	l := i.ledger
 	i.mu.Lock()
 	registration, beat, value := i.mu.kv, i.mu.beat.kv, i.mu.value

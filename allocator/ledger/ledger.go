@@ -1,11 +1,8 @@
 package ledger
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,12 +27,6 @@ type Config struct {
 	// TryTimeout bounds one try of a transaction. Default 2 s: more than an
 	// election takes, short enough for a second try within a caller's patience.
 	TryTimeout time.Duration
-	// MaxTags bounds the tags of the cluster: CreateTag refuses more. Processes
-	// that create tags at once may exceed it by what they create in 10 s. Default,
-	// and what 0 stands for, 2,000,000.
-	MaxTags int64
-	// TooManyTags, where it is set, is called for each tag that is refused so.
-	TooManyTags func()
 	// Observe, where it is set, is told of every transaction that was sent: how
 	// long it took, and the error, if any.
 	Observe func(took time.Duration, err error)
@@ -51,7 +42,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Cluster: "default", TryTimeout: 2 * time.Second, MaxTags: defaultMaxTags}
+	return Config{Cluster: "default", TryTimeout: 2 * time.Second}
 }
 
 // Ledger is one process's view of a cluster. Methods are safe for concurrent
@@ -66,7 +57,6 @@ type Ledger struct {
 	bounds bounds
 
 	regressions   atomic.Int64
-	tagCount      tagCount
 	confirmations atomic.Pointer[confirmations] // see Confirmed; never nil, stored under mu
 
 	// Conditions that would be logged at each turn for as long as they last.
@@ -76,7 +66,7 @@ type Ledger struct {
 		sync.Mutex
 		identity record.Identity // zero until the cluster's was read
 		clock    epochClock
-		state    *state           // never nil
+		state    *State           // never nil
 		changed  chan struct{}    // closed when state is replaced
 		flight   *shared          // the probe that leases wait for, nil while there is none
 		haltsAs  string           // in whose name this process halts leasing if etcd goes back; empty if it may not
@@ -111,14 +101,11 @@ func New(etcd store.Store, cfg Config) (*Ledger, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.MaxTags = cmp.Or(cfg.MaxTags, defaultMaxTags); cfg.MaxTags < 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", cfg.MaxTags)
-	}
 	l := &Ledger{cfg: cfg, store: etcd, keys: k, log: cfg.Logger, bounds: defaultBounds}
 	if l.log == nil {
 		l.log = hclog.NewNullLogger()
 	}
-	l.mu.state = &state{}
+	l.mu.state = &State{}
 	l.confirmations.Store(&confirmations{})
 	l.mu.changed = make(chan struct{})
 	return l, nil
@@ -221,21 +208,21 @@ func (l *Ledger) Read(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	})
 }
 
-// gets reads keys in one transaction.
-func (l *Ledger) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+// Gets reads keys in one transaction.
+func (l *Ledger) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	return l.Read(ctx, store.Txn{Then: ops})
 }
 
-// attach reads the cluster's identity, once. Its errors are Refused when there
+// Attach reads the cluster's identity, once. Its errors are Refused when there
 // is no cluster yet, or it is another than configured.
-func (l *Ledger) attach(ctx context.Context) error {
+func (l *Ledger) Attach(ctx context.Context) error {
 	l.mu.Lock()
 	attached := l.mu.identity.UUID != ""
 	l.mu.Unlock()
 	if attached {
 		return nil
 	}
-	answer, err := l.gets(ctx, store.OpGet(l.keys.Identity()))
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()))
 	if err != nil {
 		return err
 	}
@@ -250,10 +237,10 @@ func (l *Ledger) attach(ctx context.Context) error {
 	return l.pin(id, answer.ClusterID)
 }
 
-// attachToRead is attach for what only reads: that the identity cannot be read is no
-// reason to show nothing of a cluster. Its errors are attach's other ones.
-func (l *Ledger) attachToRead(ctx context.Context) error {
-	err := l.attach(ctx)
+// AttachToRead is Attach for what only reads: that the identity cannot be read is no
+// reason to show nothing of a cluster. Its errors are Attach's other ones.
+func (l *Ledger) AttachToRead(ctx context.Context) error {
+	err := l.Attach(ctx)
 	if _, damaged := errors.AsType[*record.KeyError](err); damaged && allocator.KindOf(err) != allocator.Refused {
 		return nil
 	}
@@ -276,14 +263,20 @@ func (l *Ledger) Cluster() *record.Cluster {
 	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID, TryTimeout: l.cfg.TryTimeout, Now: l.now, Log: l.log}
 }
 
-// UUID returns the cluster's uuid. Its errors are attach's.
-func (l *Ledger) UUID(ctx context.Context) (string, error) {
-	if err := l.attach(ctx); err != nil {
-		return "", err
+// Identity returns the cluster's identity. Its errors are Attach's.
+func (l *Ledger) Identity(ctx context.Context) (record.Identity, error) {
+	if err := l.Attach(ctx); err != nil {
+		return record.Identity{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.identity.UUID, nil
+	return l.mu.identity, nil
+}
+
+// UUID returns the cluster's uuid. Its errors are Attach's.
+func (l *Ledger) UUID(ctx context.Context) (string, error) {
+	id, err := l.Identity(ctx)
+	return id.UUID, err
 }
 
 // Ping checks within ctx that etcd answers. Its errors are Unavailable and
@@ -296,10 +289,10 @@ func (l *Ledger) Ping(ctx context.Context) error {
 	return store.CheckVersion(status.Version)
 }
 
-// newUUID returns a random UUID (RFC 9562, version 4).
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+// now is the time by this process's clock, as records carry it: see Config.Now.
+func (l *Ledger) now() time.Time { return record.Recorded(l.cfg.Now()) }
+
+// audit returns the operation that records a change, as Keys.Audited does.
+func (l *Ledger) audit(actor, action, object string, from, to []byte) store.Op {
+	return l.keys.Audited(l.now(), actor, action, object, from, to)
 }

@@ -178,7 +178,7 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 				if random.IntN(2) == 0 {
 					to = lay(t, fmt.Sprintf("20 b=0-%d a=%d-20", cut, cut))
 				}
-				from, err := c.admin.Refresh(bg)
+				from, err := c.admin.Ledger.Refresh(bg)
 				if err != nil {
 					t.Error(err)
 					return

@@ -32,14 +32,14 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	for _, move := range []string{"100 a=0-50 b=55-100", "100 a=0-50 b=60-100"} {
 		m.Moves = append(m.Moves, record.Move{Kind: "retract", Layout: lay(t, move), Loses: []allocator.Room{"b"}})
 	}
-	if m, err = l.StartMigration(bg, from, m, "test"); err != nil {
+	if m, err = manage(l).StartMigration(bg, from, m, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for reached := range len(m.Moves) {
-		if m, err = l.MakeMove(bg, m, store.KV{}); err != nil || m.Reached != reached+1 {
+		if m, err = manage(l).MakeMove(bg, m, store.KV{}); err != nil || m.Reached != reached+1 {
 			t.Fatalf("move %d: %d were reached, %v", reached+1, m.Reached, err)
 		}
-		if m, err = l.UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil }); err != nil {
+		if m, err = manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,8 +48,8 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 		t.Errorf("in the end: %+v, %v", again, err)
 	}
 	// Who reads it from the past is told so when changing it.
-	m, _ = l.Migration(bg, m.ID)
-	if _, err := l.UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("late"); return nil }); stale == 0 {
+	m, _ = manage(l).Migration(bg, m.ID)
+	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("late"); return nil }); stale == 0 {
 		t.Error("nothing was read from the past")
 	} else {
 		wantKind(t, err, allocator.Conflict)

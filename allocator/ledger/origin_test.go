@@ -60,7 +60,7 @@ func TestOriginBelowTheFirstEra(t *testing.T) {
 	lost := a.lease(10)
 	c.mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{b}, without(a.id()), margin(1))
-	c.admin = open(t, c.mem.Open())
+	c.admin = manage(open(t, c.mem.Open()))
 	again := c.start("a").lease(10)
 	if origin, err := c.admin.Origin(bg, "t", lost.First); err != nil || !origin.Lost || origin.Room != "" || len(origin.Rooms) > 0 {
 		t.Errorf("an ID that etcd lost, below the first era: %+v, %v", origin, err)
@@ -78,7 +78,7 @@ func TestOriginOlderThanTheLayoutsKept(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a := c.start("a")
 	old := a.lease(10)
-	c.admin.Keep(3, 10, 100)
+	c.admin.Ledger.Keep(3, 10, 100)
 	for range record.MaxEras + 1 {
 		c.move("100 a=60-100")
 		a.lease(10)

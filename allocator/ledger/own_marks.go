@@ -56,7 +56,7 @@ func (i *Instance) recallPage(ctx context.Context, tags []allocator.Tag) bool {
 		ops[k] = store.OpGet(i.ledger.keys.Mark(i.room, tag))
 	}
 	before := i.ledger.before()
-	answer, err := i.ledger.gets(ctx, ops...)
+	answer, err := i.ledger.Gets(ctx, ops...)
 	if err != nil {
 		return false
 	}

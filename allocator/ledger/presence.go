@@ -67,7 +67,7 @@ type Instance struct {
 // which leases nothing from then on. Its errors are Refused (no cluster, or a
 // journal that cannot be used) and Unavailable.
 func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
-	if err := l.attach(ctx); err != nil {
+	if err := l.Attach(ctx); err != nil {
 		return nil, err
 	}
 	l.HaltAs("instance " + string(r.Room) + "/" + string(r.Name))
@@ -105,7 +105,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		order := l.before().epochSeq
 		// Over what is there now, and nothing later: a first try of which the
 		// answer was lost must not come after a second one and take its place.
-		there, err := l.gets(ctx, i.found()...)
+		there, err := l.Gets(ctx, i.found()...)
 		if err != nil {
 			return nil, err
 		}
@@ -269,7 +269,7 @@ func (i *Instance) Run(ctx context.Context) error {
 	defer timer.Stop()
 	order := i.ledger.before().epochSeq
 	for {
-		_, adopted := i.ledger.current()
+		_, adopted := i.ledger.State()
 		if now := i.ledger.before().epochSeq; now != order {
 			order = now // a restored etcd may have forgotten us: register again before `march recover` asks
 			timer.Reset(0)

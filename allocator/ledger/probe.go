@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,7 +20,7 @@ type probeResult struct {
 	full     bool  // with beat and status
 	version  int64 // of the layout that it took for the current one
 	answer   store.Answer
-	state    *state
+	state    *State
 	identity record.Identity
 	beat     record.Beat // zero where there is none
 	beatKV   store.KV
@@ -39,7 +40,7 @@ const looks = 8
 // send is how often it tries: read, or try if the caller has a back-off of its own
 // and must hear of each failure.
 func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
-	if err := l.attach(ctx); err != nil {
+	if err := l.Attach(ctx); err != nil {
 		return record.Layout{}, err
 	}
 	for range looks {
@@ -135,6 +136,37 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 		}
 	}
 	return s, nil
+}
+
+// historyAt reads what a probe has to see of the history where the layout is of a
+// version, or of the next: both keys, the one before and the one after. The version
+// must be known beforehand, as etcd would read the whole history to find its end.
+// Where the layout turns out to be of another version, otherVersion says so, and
+// the probe is made again.
+func (l *Ledger) historyAt(version int64) store.Op {
+	within := store.Interval{Key: l.keys.LayoutAt(max(version-1, 0)), End: store.PrefixEnd(l.keys.Layouts())}
+	return store.Op{Get: &store.Get{Interval: within, Limit: 4}}
+}
+
+// historyVersion returns the version of the layout that was read last.
+func (l *Ledger) historyVersion() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.version
+}
+
+// otherVersion reports whether the layout that s saw is of another version than it
+// took for the current one, and notes that.
+func (l *Ledger) otherVersion(s *probeResult) bool {
+	kv, _ := s.answer.One(1)
+	var v record.LayoutValue
+	if json.Unmarshal(kv.Value, &v) != nil || v.Version < 1 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.version = v.Version
+	return v.Version != s.version && v.Version != s.version+1
 }
 
 // nextOf returns a mark's next, 0 where there is none. One that cannot be read

@@ -19,7 +19,7 @@ func TestRecoverWithoutALayout(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		p := c.start("a")
 		p.lease(10)
-		if _, err := c.admin.Halt(bg, "ann", "a slip of the hand"); err != nil {
+		if _, err := c.admin.Ledger.Halt(bg, "ann", "a slip of the hand"); err != nil {
 			t.Fatal(err)
 		}
 		c.corrupt("layout", []byte(`{}`))
@@ -89,7 +89,7 @@ func TestClock(t *testing.T) {
 	if want := int64(at.Sub(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) / time.Second); report.Layout.Version != want {
 		t.Errorf("layout version %d, want %d", report.Layout.Version, want)
 	}
-	entries, _, err := l.Audits(bg, "", 1)
+	entries, _, err := manage(l).Audits(bg, "", 1)
 	if err != nil || len(entries) != 1 || !entries[0].Time.Equal(at) {
 		t.Errorf("audit entries %v, %v: want one at %v", entries, err, at)
 	}

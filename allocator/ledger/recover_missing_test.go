@@ -189,7 +189,7 @@ func TestNoInstanceIsForgottenWhileHalted(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.startAs("a", "one")
 	p.lease(10)
-	if _, err := c.admin.Halt(bg, "ann", "a restore"); err != nil {
+	if _, err := c.admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
 		t.Fatal(err)
 	}
 	wantKind(t, c.admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")

@@ -134,7 +134,7 @@ func TestRecover(t *testing.T) {
 				if !report.Layout.Equal(lay(t, "100 a=0-30 b=50-100 c=30-50")) {
 					t.Errorf("layout %v", report.Layout)
 				}
-				c.admin = open(t, c.mem.Open())
+				c.admin = manage(open(t, c.mem.Open()))
 				c.tag("later", func(*record.TagSettings) {})
 				for range 2 {
 					for _, p := range living {

@@ -47,6 +47,6 @@ const maxLost = 10
 // epoch returns the epoch in force as this process knows it, empty where there
 // is none.
 func (l *Ledger) epoch() string {
-	s, _ := l.current()
+	s, _ := l.State()
 	return s.epoch
 }

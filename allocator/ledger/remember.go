@@ -114,7 +114,7 @@ func (i *Instance) journalReady() error {
 // note writes down what is remembered of a lease, before its segment is returned. If
 // the process crashes before it is there, the segment is a gap; and the journal knows
 // less than etcd, which is no harm.
-func (i *Instance) note(ctx context.Context, state *state, tag allocator.Tag, next int64) error {
+func (i *Instance) note(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
 	if i.journal == nil {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (i *Instance) begin(ctx context.Context, dir string) error {
 		i.startUnconfirmed()
 		return nil
 	}
-	if err := i.ledger.attach(ctx); err != nil {
+	if err := i.ledger.Attach(ctx); err != nil {
 		return err
 	}
 	if err := i.openJournal(ctx, dir); err != nil {

@@ -23,7 +23,7 @@ func (i *Instance) follow(ctx context.Context) {
 	defer ticker.Stop()
 	order := i.ledger.before().epochSeq - 1
 	for {
-		_, adopted := i.ledger.current()
+		_, adopted := i.ledger.State()
 		if now := i.ledger.before().epochSeq; now != order {
 			order = now
 			i.lookAround(ctx)
@@ -102,7 +102,7 @@ func (i *Instance) see(all []record.SeenInstance, epoch string) {
 // registrations returns all registered processes, and the processes that they replaced
 // without having their memory: under an epoch, or under any where that is empty.
 func (l *Ledger) registrations(ctx context.Context, epoch string) ([]record.SeenInstance, error) {
-	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
+	answer, err := l.Gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// state is what a ledger knows of epoch and layout: one snapshot, immutable.
-type state struct {
+// State is what a ledger knows of epoch and layout: one snapshot, immutable.
+type State struct {
 	revision int64  // of the store when it was read
 	raw      []byte // the epoch's value as it stands in etcd, which transactions compare
 
@@ -31,8 +31,8 @@ type state struct {
 	fallen string // marks that are below what they were, in words; see probeResult
 }
 
-// refusal returns why nothing can be leased under s, nil when it can.
-func (s *state) refusal() error {
+// Refusal returns why nothing can be leased under s, nil when it can.
+func (s *State) Refusal() error {
 	switch {
 	case s.problem != nil:
 		return s.problem
@@ -45,12 +45,33 @@ func (s *state) refusal() error {
 	return nil
 }
 
-func (s *state) stamp() record.Stamp {
+// Layout returns the layout of s: the last good one if Refusal says that the one in etcd
+// cannot be used.
+func (s *State) Layout() record.Layout { return s.layout }
+
+// MarginTotal returns the margin total of the epoch, or of the epoch that a halt stopped.
+func (s *State) MarginTotal() int64 { return s.total }
+
+// Floor returns the floor of a tag with these marks, for a room or, if it is empty, for
+// none in particular.
+func (s *State) Floor(room allocator.Room, t record.Terms, marks map[allocator.Room]record.Mark) record.Floor {
+	return s.layout.Floor(room, s.total, t, marks)
+}
+
+// Recovered reports whether a recover began the epoch.
+func (s *State) Recovered() bool { return s.ended != nil }
+
+// Under returns s with another layout: what would be known after a change to it.
+func (s *State) Under(layout record.Layout) *State {
+	return &State{epoch: s.epoch, total: s.total, layout: layout}
+}
+
+func (s *State) stamp() record.Stamp {
 	return record.Stamp{Epoch: s.epoch, Revision: s.layout.Revision}
 }
 
-// current returns the state and a channel that is closed when it is replaced.
-func (l *Ledger) current() (*state, <-chan struct{}) {
+// State returns the state and a channel that is closed when it is replaced.
+func (l *Ledger) State() (*State, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.state, l.mu.changed
@@ -60,7 +81,7 @@ func (l *Ledger) current() (*state, <-chan struct{}) {
 // closed when it knows a newer one. The record is zero before the first
 // Refresh or Run read it.
 func (l *Ledger) Layout() (record.Layout, <-chan struct{}) {
-	s, changed := l.current()
+	s, changed := l.State()
 	return s.layout, changed
 }
 
@@ -95,8 +116,8 @@ func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, e
 // parseState reads a state from the answer to a probe. Epoch, layout, the history around
 // its version (see historyAt) and settings are of one snapshot. So a process that knew
 // nothing before finds out what is invalid, too.
-func (l *Ledger) parseState(answer store.Answer) *state {
-	s := &state{revision: answer.Revision}
+func (l *Ledger) parseState(answer store.Answer) *State {
+	s := &State{revision: answer.Revision}
 	epoch, ok := answer.One(0)
 	if !ok {
 		s.problem = l.invalid("epoch", "%w", record.Gone(l.keys.Epoch()))
@@ -187,8 +208,8 @@ func (e *UnusableError) Error() string { return e.err.Error() }
 func (e *UnusableError) Unwrap() error { return e.err }
 
 // adopt replaces the state by next, unless the present one is newer. The caller
-// holds the lock.
-func (l *Ledger) adopt(next *state) (record.Layout, error) {
+// Holds the lock.
+func (l *Ledger) adopt(next *State) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
 	switch sameEpoch := next.id() == "" || next.id() == old.id(); {
@@ -240,7 +261,7 @@ func (l *Ledger) adopt(next *state) (record.Layout, error) {
 }
 
 // same reports whether s says the same as old.
-func (s *state) same(old *state) bool {
+func (s *State) same(old *State) bool {
 	text := func(err error) string {
 		if err == nil {
 			return ""
@@ -294,7 +315,7 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 
 // watch reads the state, then follows what changes after it, until an error.
 func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
-	answer, err := l.gets(ctx, store.OpGet(l.keys.Layout()))
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Layout()))
 	if err != nil {
 		return err
 	}
@@ -313,7 +334,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
 	}, answer.Revision+1)
 	for {
-		_, adopted := l.current()
+		_, adopted := l.State()
 		if l.before().epochSeq != order {
 			// A restored etcd's revisions begin below those that were seen: a watch
 			// that was resumed above them would hear nothing for long.

@@ -71,7 +71,7 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 				c.corrupt(key, test.make(was[key]))
 			}
 			mark := c.mark("b")
-			for _, l := range []*ledger.Ledger{p.ledger, c.admin} { // as Run does by itself
+			for _, l := range []*ledger.Ledger{p.ledger, c.admin.Ledger} { // as Run does by itself
 				_, err := l.Refresh(bg)
 				wantKind(t, err, allocator.Refused, test.says)
 			}
@@ -156,7 +156,7 @@ func TestHalted(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
 	p.lease(10)
-	from, _ := c.admin.Refresh(bg)
+	from, _ := c.admin.Ledger.Refresh(bg)
 	if n := p.ledger.Regressions(); n != 0 {
 		t.Errorf("%d regressions before any", n)
 	}
@@ -245,7 +245,7 @@ func TestLessableBeforeAnythingWasRead(t *testing.T) {
 	}
 	_, err := l.Refresh(bg)
 	wantKind(t, err, allocator.Refused, "march layout init")
-	_, err = l.Dump(context.Background())
+	_, err = l.Cluster().Dump(context.Background())
 	if err != nil {
 		t.Errorf("dump of nothing: %v", err)
 	}

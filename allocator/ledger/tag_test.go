@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -26,7 +26,7 @@ func TestTagSettingsSurvive(t *testing.T) {
 	if _, err := c.admin.CreateTag(bg, "big", want, "me"); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range []*ledger.Ledger{c.admin, open(t, c.mem.Open())} {
+	for _, l := range []*admin.Admin{c.admin, manage(open(t, c.mem.Open()))} {
 		got, err := l.Tag(bg, "big")
 		if diff := cmp.Diff(want, got.Settings); diff != "" || err != nil {
 			t.Errorf("%v %s", err, diff)
@@ -123,22 +123,22 @@ func TestTagUnknownOutcome(t *testing.T) {
 				}
 			}
 			once()
-			_, err := p.ledger.CreateTag(bg, "new", record.DefaultTag(), "me")
+			_, err := manage(p.ledger).CreateTag(bg, "new", record.DefaultTag(), "me")
 			outcome("create", err)
 			if !happened(fate) {
-				if _, err := p.ledger.CreateTag(bg, "new", record.DefaultTag(), "me"); err != nil {
+				if _, err := manage(p.ledger).CreateTag(bg, "new", record.DefaultTag(), "me"); err != nil {
 					t.Fatalf("create again: %v", err)
 				}
 			}
 			once()
 			raise := func(s *record.TagSettings) error { s.MaxSkew += 10; return nil }
-			_, err = p.ledger.UpdateTag(bg, "new", raise, "me")
+			_, err = manage(p.ledger).UpdateTag(bg, "new", raise, "me")
 			outcome("update", err)
-			if tag, err := p.ledger.Tag(bg, "new"); err != nil || happened(fate) && tag.Settings.MaxSkew != 10 {
+			if tag, err := manage(p.ledger).Tag(bg, "new"); err != nil || happened(fate) && tag.Settings.MaxSkew != 10 {
 				t.Errorf("after an update by 10: %+v, %v", tag, err)
 			}
 			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
-			outcome("delete", p.ledger.DeleteTag(bg, "new", "me"))
+			outcome("delete", manage(p.ledger).DeleteTag(bg, "new", "me"))
 			c.check()
 		})
 	}

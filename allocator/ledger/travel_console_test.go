@@ -18,17 +18,17 @@ func TestConsoleSeesARestore(t *testing.T) {
 			return l.Check(bg)
 		},
 		"change layout": func(c *cluster, l *ledger.Ledger, from record.Layout, _ record.Instance) error {
-			_, err := l.ChangeLayout(bg, from, lay(c.tb, "100 a=0-10"), "test")
+			_, err := manage(l).ChangeLayout(bg, from, lay(c.tb, "100 a=0-10"), "test")
 			return err
 		},
 		"forget": func(_ *cluster, l *ledger.Ledger, _ record.Layout, _ record.Instance) error {
-			return l.Forget(bg, "a", "one", "test")
+			return manage(l).Forget(bg, "a", "one", "test")
 		},
 		"confirm": func(_ *cluster, l *ledger.Ledger, _ record.Layout, _ record.Instance) error {
-			return l.ConfirmInstance(bg, "a", "blank", "test")
+			return manage(l).ConfirmInstance(bg, "a", "blank", "test")
 		},
 		"forget silent": func(_ *cluster, l *ledger.Ledger, _ record.Layout, silent record.Instance) error {
-			return l.ForgetSilent(bg, silent, "test")
+			return manage(l).ForgetSilent(bg, silent, "test")
 		},
 	}
 	for name, do := range does {

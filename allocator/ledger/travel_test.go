@@ -155,7 +155,7 @@ func TestGoesOnUnderANewEpoch(t *testing.T) {
 	if seg := p.lease(10); seg.Version != version {
 		t.Errorf("leased %v", seg)
 	}
-	c.admin = open(t, c.mem.Open())
+	c.admin = manage(open(t, c.mem.Open()))
 	c.move("100 a=0-80 b=80-100")
 	eventually(t, "the watch goes on", func() bool { r, _ := p.ledger.Layout(); return r.Layout.Version == version+1 })
 }
@@ -281,7 +281,7 @@ func TestHalt(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
 			p := c.start("a")
 			p.lease(10)
-			from, _ := c.admin.Refresh(bg)
+			from, _ := c.admin.Ledger.Refresh(bg)
 			conn := c.mem.Open()
 			met := 0
 			conn.Fate(func(txn store.Txn) ledgertest.Fate {
@@ -301,7 +301,7 @@ func TestHalt(t *testing.T) {
 			}
 			c.mem.Arrive()
 			was := c.isHalted()
-			if h, err := c.admin.Halt(bg, "bob", "me too"); err != nil || h.By != "ann" {
+			if h, err := c.admin.Ledger.Halt(bg, "bob", "me too"); err != nil || h.By != "ann" {
 				t.Errorf("a second halt: %+v, %v", h, err)
 			}
 			if c.isHalted() != was || was == "" {
@@ -342,7 +342,7 @@ func TestStaleReadOfAHalt(t *testing.T) {
 		}
 	}
 	refresh()
-	if _, err := c.admin.Halt(bg, "ann", "a fence"); err != nil {
+	if _, err := c.admin.Ledger.Halt(bg, "ann", "a fence"); err != nil {
 		t.Fatal(err)
 	}
 	halted := c.mem.Revision()

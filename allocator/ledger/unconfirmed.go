@@ -57,8 +57,8 @@ func (e *UnconfirmedError) Error() string {
 }
 
 // requiresJournal reports whether a journal is required under s. The caller
-// holds the lock.
-func (l *Ledger) requiresJournal(s *state) bool { return l.mu.demands || s.settings.RequireJournal }
+// Holds the lock.
+func (l *Ledger) requiresJournal(s *State) bool { return l.mu.demands || s.settings.RequireJournal }
 
 // confirmOptional confirms a process that runs while no journal is required: it has a
 // memory of its own from then on. A halted store does not count: it may be one that
@@ -122,13 +122,13 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 	if !l.refused() {
 		return nil
 	}
-	s, _ := l.current()
-	if s.refusal() != nil {
+	s, _ := l.State()
+	if s.Refusal() != nil {
 		return nil // a later start, or an operator, confirms it
 	}
 	marks := store.OpGetPrefix(l.keys.Marks(""))
 	marks.Get.Limit = 1
-	answer, err := l.Try(ctx, store.Txn{If: l.holds(s), Then: []store.Op{marks}})
+	answer, err := l.Try(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{marks}})
 	if err != nil {
 		return err
 	}

@@ -98,9 +98,9 @@ func TestUpdateSettings(t *testing.T) {
 			})
 			l := open(t, conn)
 			change := func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }
-			s, err := l.UpdateSettings(bg, change, "ann")
+			s, err := manage(l).UpdateSettings(bg, change, "ann")
 			if err != nil {
-				s, err = l.UpdateSettings(bg, change, "ann")
+				s, err = manage(l).UpdateSettings(bg, change, "ann")
 			}
 			c.mem.Arrive()
 			if now, readErr := c.admin.Settings(bg); err != nil || !s.RequireJournal || !now.RequireJournal || met == 0 {

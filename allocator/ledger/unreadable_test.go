@@ -214,7 +214,7 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept("rooms/a/one")
-	from, err := c.admin.Refresh(bg)
+	from, err := c.admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func BenchmarkVerify(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := l.Init(b.Context(), layout, "test"); err != nil {
+	if _, err := manage(l).Init(b.Context(), layout, "test"); err != nil {
 		b.Fatal(err)
 	}
 	for i := 0; i < tags; {

@@ -136,7 +136,7 @@ func TestVerifySaysWhatDamageStops(t *testing.T) {
 func TestVerifyMigrationUnderWay(t *testing.T) {
 	start := func(t *testing.T) (*cluster, record.Migration) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
-		from, err := c.admin.Refresh(bg)
+		from, err := c.admin.Ledger.Refresh(bg)
 		if err != nil {
 			t.Fatal(err)
 		}

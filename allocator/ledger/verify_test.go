@@ -28,12 +28,12 @@ func verifyCluster(t *testing.T) (*ledgertest.Fake, *ledger.Ledger, [2]int64) {
 		t.Fatal(err)
 	}
 	low, high := allocator.Range{Lower: 0, Upper: 5}, allocator.Range{Lower: 5, Upper: 10}
-	stored, err := l.Init(t.Context(), allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": low, "b": high}}, "test")
+	stored, err := manage(l).Init(t.Context(), allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": low, "b": high}}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	revisions := [2]int64{m.Revision(), 0}
-	if _, err := l.ChangeLayout(t.Context(), stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": high, "b": low}}, "test"); err != nil {
+	if _, err := manage(l).ChangeLayout(t.Context(), stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": high, "b": low}}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	revisions[1] = m.Revision()
@@ -287,7 +287,7 @@ func TestVerifyMoves(t *testing.T) {
 			}
 		}
 		for _, name := range names {
-			if _, err := l.CreateTag(ctx, name, record.DefaultTag(), "test"); err != nil {
+			if _, err := manage(l).CreateTag(ctx, name, record.DefaultTag(), "test"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -306,7 +306,7 @@ func TestVerifyMoves(t *testing.T) {
 				t.Fatal(err)
 			}
 			third := allocator.Layout{Boundary: 12, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 8, Upper: 12}, "b": {Lower: 4, Upper: 8}, "new": {Lower: 0, Upper: 4}}}
-			if _, err := l.ChangeLayout(ctx, stored, third, "test"); err != nil {
+			if _, err := manage(l).ChangeLayout(ctx, stored, third, "test"); err != nil {
 				t.Fatal(err)
 			}
 			lease("new", "a", "b")
@@ -345,7 +345,7 @@ func TestVerifyManyRooms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Init(t.Context(), layout, "test"); err != nil {
+	if _, err := manage(l).Init(t.Context(), layout, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 300 {

@@ -69,7 +69,7 @@ func change(t *testing.T, l *ledger.Ledger, layout string) {
 	t.Helper()
 	from, err := l.Refresh(bg)
 	if err == nil {
-		_, err = l.ChangeLayout(bg, from, lay(t, layout), "test")
+		_, err = manage(l).ChangeLayout(bg, from, lay(t, layout), "test")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -94,24 +94,24 @@ func TestRun(t *testing.T) {
 			s := open2(t)
 			admin := open(t, s.Another)
 			w := watch(t, open(t, s.Store)) // there is no cluster yet
-			if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+			if _, err := manage(admin).Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 				t.Fatal(err)
 			}
 			w.await(t, 1)
 			change(t, admin, "10 a=5-10 b=0-5")
 			w.await(t, 2)
-			if _, err := admin.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
+			if _, err := manage(admin).CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "a created tag is told", func() bool { return w.told("t") == 1 })
 			s.Compact()
 			change(t, admin, "10 a=0-5 b=5-10")
 			w.await(t, 3)
-			if _, err := admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { s.MaxSkew = 5; return nil }, "test"); err != nil {
+			if _, err := manage(admin).UpdateTag(bg, "t", func(s *record.TagSettings) error { s.MaxSkew = 5; return nil }, "test"); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "an update is told", func() bool { return w.told("t") == 2 })
-			if err := admin.DeleteTag(bg, "t", "test"); err != nil {
+			if err := manage(admin).DeleteTag(bg, "t", "test"); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "a deletion is told", func() bool { return w.told("t") == 3 })
@@ -148,10 +148,10 @@ func TestRunSurvivesAnEtcdRestart(t *testing.T) {
 	t.Parallel()
 	e := ledgertest.StartEtcd(t)
 	admin := open(t, e.Store(t))
-	if _, err := admin.Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+	if _, err := manage(admin).Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
+	if _, err := manage(admin).CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	w := watch(t, open(t, e.Store(t)))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/room"
@@ -139,7 +140,7 @@ func exampleRoom() string {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := l.Init(ctx, layout, "example"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).Init(ctx, layout, "example"); err != nil {
 		panic(err)
 	}
 	cfg := room.DefaultConfig()

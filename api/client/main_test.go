@@ -15,6 +15,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/room"
@@ -35,14 +36,14 @@ func TestMain(m *testing.M) {
 type cluster struct {
 	testing.TB
 	memory *ledgertest.Fake
-	admin  *ledger.Ledger
+	admin  *admin.Admin
 	hold   time.Duration // of rooms that are started, 0 for the default
 }
 
 func newCluster(tb testing.TB) *cluster {
 	tb.Helper()
 	c := &cluster{TB: tb, memory: ledgertest.NewFake(tb)}
-	c.admin = c.ledger()
+	c.admin = admin.New(c.ledger(), admin.DefaultConfig())
 	if _, err := c.admin.Init(tb.Context(), halves(), "test"); err != nil {
 		tb.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func (c *cluster) ledger() *ledger.Ledger {
 // change changes the layout.
 func (c *cluster) change(to allocator.Layout) {
 	c.Helper()
-	from, err := c.admin.Refresh(c.Context())
+	from, err := c.admin.Ledger.Refresh(c.Context())
 	if err == nil {
 		_, err = c.admin.ChangeLayout(c.Context(), from, to, "test")
 	}

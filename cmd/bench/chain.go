@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -48,9 +49,10 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	defer func() { _ = l.Close() }()
+	own := admin.New(l, admin.DefaultConfig())
 	layout, err := allocator.EqualLayout(1000, []allocator.Room{"a", "b"})
 	if err == nil {
-		_, err = l.Init(ctx, layout, "bench")
+		_, err = own.Init(ctx, layout, "bench")
 	}
 	if err == nil {
 		// No service issues 200 million IDs per second for long, as this benchmark does.
@@ -58,10 +60,10 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		// etcd.
 		settings := record.DefaultTag()
 		settings.Chain.MaxStep = 100_000_000_000
-		_, err = l.CreateTag(ctx, tag, settings, "bench")
+		_, err = own.CreateTag(ctx, tag, settings, "bench")
 	}
 	if err == nil {
-		_, err = l.CreateTag(ctx, otherTag, record.DefaultTag(), "bench")
+		_, err = own.CreateTag(ctx, otherTag, record.DefaultTag(), "bench")
 	}
 	if err != nil {
 		c.close()

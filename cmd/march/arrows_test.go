@@ -24,8 +24,9 @@ var arrows = []struct {
 	{"allocator/ledger/store", []string{"allocator/ledger/record", "allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/record", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/verify", []string{"allocator/ledger/journal"}},
-	{"allocator/ledger", []string{"allocator/ledger/recovery"}},
-	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}}, // so not the ledger, which reaches the journal
+	{"allocator/ledger", []string{"allocator/ledger/recovery", "allocator/ledger/admin"}},
+	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}}, // so neither the ledger nor its administration, which reach the journal
+	{"allocator/ledger/admin", []string{"allocator/ledger/verify", "allocator/ledger/recovery"}},
 	{"room", []string{"console"}},
 	{"internal/serve", []string{"room", "console"}},
 	{"internal/observe", []string{"room", "console"}},

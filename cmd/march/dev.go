@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -96,13 +97,13 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		return err
 	}
 	cons := watched{metrics: observe.New(build(), nil)}
-	admin, err := d.openLedger(ctx, cons)
+	l, err := d.openLedger(ctx, cons)
 	if err != nil {
 		return err
 	}
-	stored, err := admin.Refresh(ctx)
+	stored, err := l.Refresh(ctx)
 	if err != nil && errors.Is(err, allocator.Refused) {
-		made, initErr := admin.Init(ctx, layout, "march dev")
+		made, initErr := admin.New(l, admin.DefaultConfig()).Init(ctx, layout, "march dev")
 		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists { // else there is one, and it was refused
 			stored, err = made, initErr
 		}
@@ -116,7 +117,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !stored.Layout.Equal(layout) {
 		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.data.dir, "version", stored.Layout.Version)
 	}
-	return d.serve(ctx, etcd, admin, cons, stored)
+	return d.serve(ctx, etcd, l, cons, stored)
 }
 
 // firstLayout checks --rooms and --boundary.
@@ -175,14 +176,14 @@ func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error)
 }
 
 // serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Ledger, w watched, stored record.Layout) error {
-	names, slots, err := d.slots(ctx, admin, stored)
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w watched, stored record.Layout) error {
+	names, slots, err := d.slots(ctx, l, stored)
 	if err != nil {
 		return err
 	}
 	consoleConfig := console.DefaultConfig()
-	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = admin, d.log.Named("console"), w.metrics
-	consoleConfig.AllowedHosts = d.hosts
+	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.metrics
+	consoleConfig.Admin, consoleConfig.AllowedHosts = w.admin(admin.DefaultConfig().MaxTags), d.hosts
 	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
 	cons, err := console.New(consoleConfig)
 	if err != nil {
@@ -215,8 +216,8 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, admin *ledger.Le
 
 // slots returns the rooms of the current layout in the order of their ports, and
 // which of these each has.
-func (d *dev) slots(ctx context.Context, admin *ledger.Ledger, stored record.Layout) ([]allocator.Room, map[allocator.Room]int, error) {
-	records, _, err := admin.Layouts(ctx, 0, maxDevLayouts)
+func (d *dev) slots(ctx context.Context, l *ledger.Ledger, stored record.Layout) ([]allocator.Room, map[allocator.Room]int, error) {
+	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, maxDevLayouts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -242,6 +243,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
+	cfg.Admin = w.admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
 	if !d.data.temporary {
 		cfg.Journal = d.data.journal()

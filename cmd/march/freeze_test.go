@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -116,7 +117,7 @@ type frozen struct {
 	cluster string
 	console string // its address
 	etcd    *wire
-	admin   *ledger.Ledger
+	admin   *admin.Admin
 	first   *process
 	stop    context.CancelFunc
 	callers sync.WaitGroup
@@ -151,9 +152,11 @@ func startFrozen(t *testing.T, etcd *ledgertest.Etcd, cluster string, roomFlags,
 	f.mu.count, f.mu.failed = make(map[string]int), make(map[string][]frozenFailure)
 	cfg := ledger.DefaultConfig()
 	cfg.Cluster = cluster
-	if f.admin, err = ledger.New(etcd.Store(t), cfg); err != nil {
+	l, err := ledger.New(etcd.Store(t), cfg)
+	if err != nil {
 		t.Fatal(err)
 	}
+	f.admin = admin.New(l, admin.DefaultConfig())
 	start := func(args ...string) *process {
 		return begin(t, "", nil, append(args, "--cluster", cluster)...).ready(t)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -38,7 +39,7 @@ func TestHaltCommand(t *testing.T) {
 	}
 	small := record.DefaultTag()
 	small.Limit = 5_000
-	if _, err := l.CreateTag(t.Context(), "small", small, "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).CreateTag(t.Context(), "small", small, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for _, margin := range []string{"0", "100"} {

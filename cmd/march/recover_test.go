@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -141,10 +142,10 @@ func newMatrix(t *testing.T, without bool) *matrix {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Init(t.Context(), layout, "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).Init(t.Context(), layout, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.CreateTag(t.Context(), "order", record.DefaultTag(), "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).CreateTag(t.Context(), "order", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	m.start(t)
@@ -165,7 +166,7 @@ func (m *matrix) move(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := allocator.Layout{Boundary: 90, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 90}, "b": {Lower: 5, Upper: 50}}}
-	if _, err := l.ChangeLayout(t.Context(), from, to, "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(t.Context(), from, to, "test"); err != nil {
 		t.Fatal(err)
 	}
 	if err := poll(patience(t), func() bool {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/console"
@@ -47,7 +48,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.ca, "etcd-ca", "", "file with the certificates (PEM) that etcd's is checked against; turns TLS on")
 	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
 	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
-	f.maxTags = ledger.DefaultConfig().MaxTags
+	f.maxTags = admin.DefaultConfig().MaxTags
 }
 
 // open returns the cluster's ledger once etcd has answered.
@@ -68,8 +69,13 @@ func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*
 		return nil, err
 	}
 	own := ledger.DefaultConfig()
-	own.Cluster, own.UUID, own.MaxTags = f.cluster, f.uuid, f.maxTags
+	own.Cluster, own.UUID = f.cluster, f.uuid
 	return openLedger(ctx, cfg, own, w, log)
+}
+
+// admin returns what a server may create. The metrics count the tags that it refuses.
+func (w watched) admin(maxTags int64) admin.Config {
+	return admin.Config{MaxTags: maxTags, TooManyTags: w.metrics.Limit(admin.MaxTags, maxTags).Count}
 }
 
 func openLedger(ctx context.Context, to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
@@ -79,7 +85,6 @@ func openLedger(ctx context.Context, to store.EtcdConfig, cfg ledger.Config, w w
 		return nil, err
 	}
 	cfg.Logger, cfg.Tracer = log.Named("ledger"), w.tracer
-	cfg.TooManyTags = w.metrics.Limit(ledger.MaxTags, cfg.MaxTags).Count
 	if w.metrics != nil {
 		cfg.Observe = w.metrics.Transaction
 	}
@@ -198,6 +203,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
+			cfg.Admin = w.admin(cluster.maxTags)
 			return runServer(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
 				return room.New(cfg)
@@ -261,6 +267,7 @@ one cluster.`,
 				return stopped(cmd.Context(), err)
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
+			cfg.Admin = w.admin(cluster.maxTags)
 			return runServer(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
 				cfg.GRPC, cfg.HTTP = g, h
 				if h != nil {

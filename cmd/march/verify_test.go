@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
@@ -26,7 +27,7 @@ func TestVerifyCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Init(t.Context(), layout, "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).Init(t.Context(), layout, "test"); err != nil {
 		t.Fatal(err)
 	}
 	put := func(keys ...string) {

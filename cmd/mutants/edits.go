@@ -96,8 +96,8 @@ var edits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/lease.go",
-		From: `Txn{If: l.holds(state), Then: ops}`,
-		To:   `Txn{If: mutated("stale-floor", l.holds(state), l.holds(state)[:1]), Then: ops}`,
+		From: `Txn{If: l.Holds(state), Then: ops}`,
+		To:   `Txn{If: mutated("stale-floor", l.Holds(state), l.Holds(state)[:1]), Then: ops}`,
 	},
 	{
 		File: "allocator/ledger/memory.go",
@@ -355,7 +355,7 @@ var edits = []overlay.Edit{
 		To:   ` && pinned != answer.ClusterID && !mutant("no-cluster-check") {`,
 	},
 	{
-		File: "allocator/ledger/instances.go",
+		File: "allocator/ledger/admin/instances.go",
 		From: `(r.Epoch != inForce.Epoch || r.Version < inForce.Layout)`,
 		To:   `(r.Epoch != inForce.Epoch && !mutant("old-report") || r.Version < inForce.Layout && !mutant("report-before-recover"))`,
 	},

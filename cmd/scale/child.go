@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
@@ -71,11 +72,12 @@ func childRoom(args []string) error {
 	if err != nil {
 		return err
 	}
+	own := admin.New(l, admin.DefaultConfig())
 	layout := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 1000}}}
-	if _, err := l.Init(ctx, layout, "scale"); err != nil {
+	if _, err := own.Init(ctx, layout, "scale"); err != nil {
 		return err
 	}
-	if _, err := l.CreateTag(ctx, "order", record.DefaultTag(), "scale"); err != nil {
+	if _, err := own.CreateTag(ctx, "order", record.DefaultTag(), "scale"); err != nil {
 		return err
 	}
 	for key, kv := range store.keys {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -27,7 +28,7 @@ type cluster struct {
 	dir, march string
 	etcd       *process
 	store      store.Store
-	admin      *ledger.Ledger
+	admin      *admin.Admin
 	rooms      map[allocator.Room]*exec.Cmd
 }
 
@@ -61,9 +62,11 @@ func startCluster(ctx context.Context, march string, layout allocator.Layout) (_
 	if c.store, err = store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.etcd.Address}}); err != nil {
 		return nil, err
 	}
-	if c.admin, err = newLedger(c.store); err != nil {
+	l, err := newLedger(c.store)
+	if err != nil {
 		return nil, err
 	}
+	c.admin = admin.New(l, admin.DefaultConfig())
 	if _, err = c.admin.Init(ctx, layout, "scale"); err != nil {
 		return nil, err
 	}

@@ -165,7 +165,7 @@ func keepActive(ctx context.Context, address string, tags, step int) error {
 
 // move changes the layout, and waits until all instances serve it.
 func (c *cluster) move(ctx context.Context, to allocator.Layout) error {
-	from, err := c.admin.Refresh(ctx)
+	from, err := c.admin.Ledger.Refresh(ctx)
 	if err != nil {
 		return err
 	}

@@ -92,8 +92,8 @@ func restored(ctx context.Context, march string, tags, leased int) (_ *cluster, 
 	}
 	say("etcd was restored")
 	return c, await(ctx, "an instance to halt leasing", func() (bool, error) {
-		_, err := c.admin.Refresh(ctx)
-		_, halted := c.admin.Halted()
+		_, err := c.admin.Ledger.Refresh(ctx)
+		_, halted := c.admin.Ledger.Halted()
 		return halted, err
 	})
 }

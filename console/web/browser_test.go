@@ -77,7 +77,7 @@ func (b *browser) restart(t *testing.T) {
 	p.says("layout 1")
 	w.console(strings.TrimPrefix(at, "http://"))
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
-	record, err := w.admin.Refresh(t.Context())
+	record, err := w.admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func (b *browser) restart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.says("layout 2") // without a reload
-	if _, err := w.admin.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
+	if _, err := w.admin.Ledger.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
 		t.Fatal(err)
 	}
 	p.says("Leasing is halted in all rooms by bob: a backup comes back. Since")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -35,14 +36,14 @@ const patience = 30 * time.Second
 type world struct {
 	testing.TB
 	etcd  *ledgertest.Etcd
-	admin *ledger.Ledger
+	admin *admin.Admin
 }
 
 // newWorld makes a cluster with a layout, or an etcd without a cluster if boundary is 0.
 func newWorld(tb testing.TB, boundary int64, rooms ...allocator.Room) *world {
 	tb.Helper()
 	w := &world{TB: tb, etcd: ledgertest.StartEtcd(tb)}
-	w.admin = w.ledger()
+	w.admin = admin.New(w.ledger(), admin.DefaultConfig())
 	if boundary > 0 {
 		l, err := allocator.EqualLayout(boundary, rooms)
 		if err == nil {

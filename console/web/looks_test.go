@@ -43,7 +43,7 @@ func (b *browser) looks(t *testing.T) {
 	}
 	p := b.open(t, at)
 	plan := url.Values{"boundary": {"1000000007"}}
-	record, err := w.admin.Refresh(t.Context())
+	record, err := w.admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (b *browser) migration(t *testing.T) {
 	p.until("the migration's page", `location.pathname.startsWith("/migrations/0")`)
 	p.says("Done: all moves were made and reported.")
 	p.says("Moves made 2 of 2")
-	record, err := w.admin.Refresh(t.Context())
+	record, err := w.admin.Ledger.Refresh(t.Context())
 	if want := (allocator.Range{Lower: 250, Upper: 1000}); err != nil || record.Layout.Ranges["b"] != want || record.Layout.Version != 3 {
 		t.Errorf("layout %+v, %v, want version 3 with b %v", record.Layout, err, want)
 	}
@@ -134,7 +134,7 @@ func (b *browser) planner(t *testing.T) {
 	// A plan that was made for an earlier layout is not applied.
 	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"}, "upper": {"200", "600", "900"}, "do": {"apply"}}
 	p.visit("/migrations?" + q.Encode())
-	record, err := w.admin.Refresh(t.Context())
+	record, err := w.admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func (b *browser) steering(t *testing.T) {
 	p.says("Abort this migration?")
 	p.click(button("Abort and go back"))
 	p.says("Aborted: the layout is as it was.")
-	record, err := w.admin.Refresh(t.Context())
+	record, err := w.admin.Ledger.Refresh(t.Context())
 	if want := (allocator.Range{Lower: 0, Upper: 25}); err != nil || record.Layout.Ranges["a"] != want {
 		t.Errorf("after the abort a has %v, %v, want %v", record.Layout.Ranges["a"], err, want)
 	}

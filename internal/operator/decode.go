@@ -6,19 +6,19 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // unknown returns the error of a tag that there is not, nor ever was: the marks of a
 // deleted one stay. Its errors are NotFound and Unavailable.
-func unknown(ctx context.Context, l *ledger.Ledger, tag allocator.Tag) error {
-	_, err := l.Tag(ctx, tag)
+func unknown(ctx context.Context, a *admin.Admin, tag allocator.Tag) error {
+	_, err := a.Tag(ctx, tag)
 	if allocator.KindOf(err) != allocator.NotFound {
 		return nil
 	}
-	marks, marksErr := l.Marks(ctx, tag)
+	marks, marksErr := a.Marks(ctx, tag)
 	if marksErr != nil {
 		return marksErr
 	}
@@ -29,7 +29,7 @@ func unknown(ctx context.Context, l *ledger.Ledger, tag allocator.Tag) error {
 }
 
 // Decode is the call of that name.
-func Decode(ctx context.Context, l *ledger.Ledger, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
 	tag, err := allocator.ParseTag(r.GetTag())
 	if err != nil {
 		return nil, err
@@ -38,14 +38,14 @@ func Decode(ctx context.Context, l *ledger.Ledger, r *marchv1.DecodeRequest) (*m
 	if id < 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
 	}
-	origin, err := l.Origin(ctx, tag, id)
+	origin, err := a.Origin(ctx, tag, id)
 	if allocator.KindOf(err) == allocator.NotFound { // it was never leased
-		err = unknown(ctx, l, tag)
+		err = unknown(ctx, a, tag)
 	}
 	if err != nil {
 		return nil, err
 	}
-	record, _ := l.Layout()
+	record, _ := a.Ledger.Layout()
 	now := record.Layout
 	answer := &marchv1.DecodeResponse{Version: now.Version, Block: now.Block(id), Residue: now.Residue(id)}
 	if room, ok := now.RoomOf(id); ok {
@@ -67,7 +67,7 @@ func Decode(ctx context.Context, l *ledger.Ledger, r *marchv1.DecodeRequest) (*m
 		Block: under.Layout.Block(id), Residue: under.Layout.Residue(id), Since: timestamppb.New(under.Time),
 	}
 	if under.Layout.Version < now.Version {
-		next, err := l.LayoutAfter(ctx, under.Layout.Version)
+		next, err := a.LayoutAfter(ctx, under.Layout.Version)
 		if err != nil {
 			return nil, err
 		}

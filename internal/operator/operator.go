@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -46,18 +46,18 @@ func Actor(ctx context.Context) string {
 }
 
 // UpdateTag is the call of that name.
-func UpdateTag(ctx context.Context, l *ledger.Ledger, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
+func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetTag().GetName())
 	if err != nil {
 		return nil, err
 	}
 	var marks map[allocator.Room]record.Mark
 	if r.GetTag().Limit != nil && !r.GetConfirm() {
-		if marks, err = l.Marks(ctx, name); err != nil {
+		if marks, err = a.Marks(ctx, name); err != nil {
 			return nil, err
 		}
 	}
-	tag, err := l.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
+	tag, err := a.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
 		before := settings.Limit
 		if !time.Now().Before(settings.Chain.PrescaleUntil) { // it is over: no bound of max_step any longer
 			settings.Chain.Prescale, settings.Chain.PrescaleUntil = 0, time.Time{}
@@ -94,7 +94,7 @@ func stops(marks map[allocator.Room]record.Mark, limit int64) error {
 }
 
 // SkipTag is the call of that name.
-func SkipTag(ctx context.Context, l *ledger.Ledger, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
+func SkipTag(ctx context.Context, a *admin.Admin, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func SkipTag(ctx context.Context, l *ledger.Ledger, r *marchv1.SkipTagRequest) (
 			return nil, err
 		}
 	}
-	tag, err := l.SkipTag(ctx, name, rooms, r.GetTo(), r.GetForce(), Actor(ctx))
+	tag, err := a.SkipTag(ctx, name, rooms, r.GetTo(), r.GetForce(), Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func SkipTag(ctx context.Context, l *ledger.Ledger, r *marchv1.SkipTagRequest) (
 }
 
 // PrescaleTag is the call of that name.
-func PrescaleTag(ctx context.Context, l *ledger.Ledger, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func PrescaleTag(ctx context.Context, l *ledger.Ledger, r *marchv1.PrescaleTagRe
 		}
 		until = time.Now().Add(d).UTC().Truncate(time.Millisecond)
 	}
-	tag, err := l.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
+	tag, err := a.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
 		settings.Chain.Prescale, settings.Chain.PrescaleUntil = r.GetStep(), until
 		return nil
 	}, Actor(ctx))

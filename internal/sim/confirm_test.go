@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -44,7 +45,7 @@ func (w *world) confirm(d dice, l *link) {
 			continue
 		}
 		room, name, _ := strings.Cut(strings.TrimPrefix(key, "rooms/"), "/")
-		err := own.ConfirmInstance(ctx, allocator.Room(room), allocator.Instance(name), "simulation")
+		err := admin.New(own, admin.DefaultConfig()).ConfirmInstance(ctx, allocator.Room(room), allocator.Instance(name), "simulation")
 		w.log("--- %s: %s is confirmed: %v", l.name, name, kind(err))
 		w.count("confirm: "+kind(err), 1)
 		if err != nil && !w.expected(err) {

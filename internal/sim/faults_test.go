@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -214,7 +215,7 @@ func (w *world) settle() {
 			return
 		}
 	}
-	w.admin = w.fresh()
+	w.admin = admin.New(w.fresh(), admin.DefaultConfig())
 	defer func() {
 		if w.halted() {
 			w.Errorf("leasing was halted after a recover, without a fault")
@@ -229,7 +230,7 @@ func (w *world) settle() {
 			return
 		}
 	}
-	record, err := w.admin.Refresh(context.Background())
+	record, err := w.admin.Ledger.Refresh(context.Background())
 	if err != nil {
 		w.Errorf("layout: %v", err)
 	}

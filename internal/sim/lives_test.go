@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
@@ -99,7 +100,7 @@ func TestLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, nil, "", nil)
 		w.fates, w.slow, w.journals = nil, 0, ""
-		w.admin = w.fresh()
+		w.admin = admin.New(w.fresh(), admin.DefaultConfig())
 		if _, err := w.admin.Init(t.Context(), w.first.layout(w.rooms), "simulation"); err != nil {
 			t.Fatal(err)
 		}

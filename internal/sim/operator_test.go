@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
@@ -112,7 +113,7 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 	if err != nil {
 		return err
 	}
-	uuid, err := w.admin.UUID(ctx)
+	uuid, err := w.admin.Ledger.UUID(ctx)
 	if err != nil {
 		return err
 	}
@@ -178,7 +179,7 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 // tag returns a tag and its marks, as the store has them. Consoles' own GetTag
 // asks instances by gRPC, which is not here.
 func (w *world) tag(name allocator.Tag) (record.Tag, map[allocator.Room]record.Mark) {
-	ctx, l := context.Background(), w.fresh()
+	ctx, l := context.Background(), admin.New(w.fresh(), admin.DefaultConfig())
 	tag, err := l.Tag(ctx, name)
 	if err != nil && !w.moved() && !w.unreadable(err) {
 		w.Errorf("tag %s: %v", name, err)

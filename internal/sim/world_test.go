@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -28,7 +29,7 @@ type world struct {
 	began   time.Time
 
 	mem   *ledgertest.Fake
-	admin *ledger.Ledger // knows no faults
+	admin *admin.Admin // knows no faults
 	rooms []allocator.Room
 	tags  []allocator.Tag
 
@@ -200,11 +201,11 @@ func (w *world) run() {
 
 // begin makes the cluster and starts everything.
 func (w *world) begin() {
-	var err error
-	cfg := ledger.DefaultConfig()
-	if w.admin, err = ledger.New(w.mem.Open(), cfg); err != nil {
+	l, err := ledger.New(w.mem.Open(), ledger.DefaultConfig())
+	if err != nil {
 		panic(err) // the default is valid
 	}
+	w.admin = admin.New(l, admin.DefaultConfig())
 	ctx := context.Background()
 	first, err := w.admin.Init(ctx, w.first.layout(w.rooms), "simulation")
 	if err != nil {

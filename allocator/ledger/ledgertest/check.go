@@ -49,7 +49,7 @@ func CheckCluster(tb TB, etcd store.Store, cluster string, issued Issued) {
 	for _, problem := range report.Problems {
 		tb.Errorf("check of cluster %s: verify: %s", cluster, problem)
 	}
-	d, err := l.Dump(ctx)
+	d, err := l.Cluster().Dump(ctx)
 	if err != nil {
 		tb.Errorf("check of cluster %s: %v", cluster, err)
 		if d == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -30,11 +31,11 @@ func issue(t *testing.T, etcd store.Store) ledgertest.Issued {
 		t.Fatal(err)
 	}
 	a, b := allocator.Range{Lower: 0, Upper: 5}, allocator.Range{Lower: 5, Upper: 10}
-	stored, err := l.Init(ctx, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
+	stored, err := admin.New(l, admin.DefaultConfig()).Init(ctx, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.CreateTag(ctx, "t", record.DefaultTag(), "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).CreateTag(ctx, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	issued := ledgertest.Issued{}
@@ -56,7 +57,7 @@ func issue(t *testing.T, etcd store.Store) ledgertest.Issued {
 		}
 	}
 	lease()
-	if _, err := l.ChangeLayout(ctx, stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(ctx, stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	lease()

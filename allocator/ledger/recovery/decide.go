@@ -28,6 +28,9 @@ func (r *run) decide(ctx context.Context) error {
 	return cmp.Or(r.unreadableMarks(), err, layoutErr)
 }
 
+// tags returns what reads all tags.
+func (r *run) tags() record.Walk { return record.Walk{Keys: r.keys, Gets: r.l.Gets} }
+
 // leastReserve reads the least reserve of all tags: a step lasts for the reserve of its
 // tag, so of such a tag an instance leases most steps in the same time. Tags that the
 // backup does not know may have the default. It reads them before leasing is halted: an
@@ -37,7 +40,7 @@ func (r *run) leastReserve(ctx context.Context) error {
 	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
 		return nil
 	}
-	_, err := r.l.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+	_, err := r.tags().EachTag(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
 		r.reserve = min(r.reserve, t.Settings.Chain.Reserve)
 		return nil
 	})
@@ -121,7 +124,7 @@ func (r *run) limits(ctx context.Context) error {
 		return err
 	}
 	tags := int64(0)
-	bad, err := r.l.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Settings.Limit {
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)
 		}

@@ -30,10 +30,8 @@ type Ledger interface {
 	HaltOver(ctx context.Context, epoch []byte, actor, why string, also ...store.Op) (store.KV, error)
 	// MakeRoom returns what removes the oldest keys of kinds, and the oldest audit entries.
 	MakeRoom(ctx context.Context, kinds ...string) []store.Op
-	// EachTagIn calls use with every tag that can be read, and its marks in rooms.
-	EachTagIn(
-		ctx context.Context, rooms []allocator.Room, use func(record.Tag, map[allocator.Room]record.Mark) error,
-	) ([]record.KeyError, error)
+	// Gets reads keys in one transaction, as Read does.
+	Gets(ctx context.Context, keys ...store.Op) (store.Answer, error)
 	// RefreshTo has the ledger read epoch and layout: of a version, or 0 for any.
 	RefreshTo(ctx context.Context, version int64) (record.Layout, error)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -35,7 +36,7 @@ type recorded struct {
 	tb    tb
 	store *ledgertest.Fake
 	dir   string
-	admin *ledger.Ledger
+	admin *admin.Admin
 	stop  func()
 
 	stalled atomic.Bool // the recorder's watches bring nothing
@@ -72,7 +73,7 @@ func (s *stalling) Watch(ctx context.Context, intervals []store.Interval, from i
 // recording records the history of a new store in dir.
 func recording(tb tb, dir string) *recorded {
 	r := &recorded{tb: tb, store: ledgertest.NewFake(tb), dir: dir}
-	r.admin = r.open()
+	r.admin = admin.New(r.open(), admin.DefaultConfig())
 	r.follow()
 	_ = r.wait() // a mark before the recorder's first look is no rise
 	return r
@@ -151,7 +152,7 @@ func (r *recorded) init(text string) {
 
 func (r *recorded) change(text string) {
 	r.tb.Helper()
-	from, err := r.admin.Refresh(bg)
+	from, err := r.admin.Ledger.Refresh(bg)
 	if err == nil {
 		_, err = r.admin.ChangeLayout(bg, from, layout(r.tb, text), "test")
 	}

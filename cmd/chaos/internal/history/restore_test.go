@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
@@ -63,16 +64,16 @@ func TestRestore(t *testing.T) {
 			if _, err := a.source.Lease(bg, 10); err == nil {
 				t.Fatal("leased after a restore")
 			}
-			admin := r.open()
+			recovering := r.open()
 			ask := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
 			cfg := recovery.Config{Actor: "test", Apply: true, Layout: recovery.LayoutKnown, Ask: ask}
-			if _, err := recovery.Run(bg, admin, cfg); err != nil {
+			if _, err := recovery.Run(bg, recovering, cfg); err != nil {
 				t.Fatal(err)
 			}
-			r.admin = admin
+			r.admin = admin.New(recovering, admin.DefaultConfig())
 			r.change("100 a=0-50 b=50-100")
 			r.lease(a, 40)
 			r.lease(b, 40)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -39,7 +40,7 @@ type cluster struct {
 	tb     tb
 	dir    string
 	store  *ledgertest.Fake
-	admin  *ledger.Ledger
+	admin  *admin.Admin
 	follow func() // ends the recorder
 }
 
@@ -69,10 +70,11 @@ func start(tb tb, dir string) *cluster {
 	})
 	c.follow = sync.OnceFunc(func() { cancel(); done.Wait() })
 	_ = c.read()
-	var err error
-	if c.admin, err = ledger.New(c.store.Open(), ledger.DefaultConfig()); err != nil {
+	own, err := ledger.New(c.store.Open(), ledger.DefaultConfig())
+	if err != nil {
 		tb.Fatal(err)
 	}
+	c.admin = admin.New(own, admin.DefaultConfig())
 	if _, err := c.admin.Init(bg, equal(tb, 100, "a", "b"), "test"); err != nil {
 		tb.Fatal(err)
 	}
@@ -161,7 +163,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(rt, "operations") {
 			if rapid.IntRange(0, 9).Draw(rt, "move") == 0 {
 				boundary = 300 - boundary
-				from, err := c.admin.Refresh(bg)
+				from, err := c.admin.Ledger.Refresh(bg)
 				if err == nil {
 					_, err = c.admin.ChangeLayout(bg, from, equal(rt, boundary, "b", "a"), "test")
 				}

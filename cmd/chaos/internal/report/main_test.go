@@ -15,6 +15,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/bits"
@@ -31,7 +32,7 @@ type run struct {
 	t      *testing.T
 	dir    string
 	store  *ledgertest.Fake
-	admin  *ledger.Ledger
+	admin  *admin.Admin
 	events *runlog.Events
 	bits   *bits.Set
 	stop   func()
@@ -74,8 +75,9 @@ func newRun(t *testing.T) *run {
 	r.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
 	t.Cleanup(r.stop)
 	r.recorded()
-	r.admin, err = ledger.New(r.store.Open(), ledger.DefaultConfig())
+	own, err := ledger.New(r.store.Open(), ledger.DefaultConfig())
 	must(t, err)
+	r.admin = admin.New(own, admin.DefaultConfig())
 	_, err = r.admin.Init(bg, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}, "test")
 	must(t, err)
 	_, err = r.admin.CreateTag(bg, "t", record.DefaultTag(), "test")

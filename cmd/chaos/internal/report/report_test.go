@@ -318,7 +318,7 @@ func late(w *worker) {
 // change takes residues from room a.
 func (r *run) change() {
 	r.t.Helper()
-	from, err := r.admin.Refresh(bg)
+	from, err := r.admin.Ledger.Refresh(bg)
 	must(r.t, err)
 	_, err = r.admin.ChangeLayout(bg, from, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}, "b": {Lower: 50, Upper: 100}}}, "test")
 	must(r.t, err)

@@ -142,13 +142,13 @@ func TestWhatHalted(t *testing.T) {
 		a.lease(10)
 		r.events.Add(runlog.Event{What: runlog.Restoring, Kind: runlog.ForceNewCluster, Time: time.Now().Add(-time.Minute)})
 		if seen {
-			_, err := r.admin.Halt(bg, "instance a/one", "etcd's raft index is 9, and was 120")
+			_, err := r.admin.Ledger.Halt(bg, "instance a/one", "etcd's raft index is 9, and was 120")
 			must(t, err)
 		}
 		r.recorded()
 		r.events.Add(runlog.Event{What: runlog.Restored, Kind: runlog.ForceNewCluster, Time: time.Now().Add(time.Minute)})
 		if !seen {
-			_, err := r.admin.Halt(bg, "ann", "march recover")
+			_, err := r.admin.Ledger.Halt(bg, "ann", "march recover")
 			must(t, err)
 		}
 		r.end(a)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -73,7 +74,7 @@ type cluster struct {
 	spec    Spec
 	mem     *ledgertest.Fake
 	counted *counted
-	admin   *ledger.Ledger
+	admin   *admin.Admin
 	rooms   []allocator.Room
 
 	mu struct { // run writes it, issued reads it
@@ -89,7 +90,7 @@ func newCluster(t *testing.T, spec Spec) *cluster {
 	for i := range spec.Rooms {
 		c.rooms = append(c.rooms, allocator.Room(fmt.Sprintf("r%02d", i)))
 	}
-	c.admin = c.ledger()
+	c.admin = admin.New(c.ledger(), admin.DefaultConfig())
 	if _, err := c.admin.Init(t.Context(), c.layout(0), "scale"); err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +248,7 @@ func (c *cluster) issued() (n int64, err error) {
 
 // move gives residues of the first room to the second.
 func (c *cluster) move(ctx context.Context) (version int64, err error) {
-	from, err := c.admin.Refresh(ctx)
+	from, err := c.admin.Ledger.Refresh(ctx)
 	if err != nil {
 		return 0, err
 	}

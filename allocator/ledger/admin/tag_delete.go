@@ -1,9 +1,10 @@
-package ledger
+package admin
 
 import (
 	"context"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -11,18 +12,18 @@ import (
 // DeleteTag deletes a tag's settings: no more IDs of it are leased. Its marks
 // stay, so that a tag of the same name goes on above them. Its errors
 // are NotFound, WentBack while leasing is halted, Conflict and Unavailable.
-func (l *Ledger) DeleteTag(ctx context.Context, name allocator.Tag, actor string) error {
-	state, err := l.checkNow(ctx)
+func (a *Admin) DeleteTag(ctx context.Context, name allocator.Tag, actor string) error {
+	state, err := a.Ledger.CheckNow(ctx)
 	if err != nil {
 		return err
 	}
-	txn, err := l.deletion(ctx, state, name, actor)
+	txn, err := a.deletion(ctx, state, name, actor)
 	if err != nil {
 		return err
 	}
-	answer, err := l.change(ctx, txn)
+	answer, err := a.Ledger.Change(ctx, txn)
 	return store.Outcome(answer, err, func() bool { // by this call or another: that it is gone was wanted
-		_, err := l.Tag(ctx, name)
+		_, err := a.Tag(ctx, name)
 		return allocator.KindOf(err) == allocator.NotFound
 	}, allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name))
 }
@@ -38,31 +39,31 @@ func (l *Ledger) DeleteTag(ctx context.Context, name allocator.Tag, actor string
 // the change. No process knows the settings that they were leased by. The same is true of
 // every tag that had larger steps since the backup than in it. An operator who knows of
 // such a tag gives a larger --margin.
-func (l *Ledger) deletion(ctx context.Context, s *state, name allocator.Tag, actor string) (store.Txn, error) {
-	key := l.keys.Tag(name)
+func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Tag, actor string) (store.Txn, error) {
+	key := a.keys.Tag(name)
 	ops := []store.Op{store.OpGet(key)}
-	for _, room := range s.layout.Ever {
-		ops = append(ops, store.OpGet(l.keys.Mark(room, name)))
+	for _, room := range s.Layout().Ever {
+		ops = append(ops, store.OpGet(a.keys.Mark(room, name)))
 	}
-	answer, err := l.gets(ctx, ops...)
+	answer, err := a.Ledger.Gets(ctx, ops...)
 	if err != nil {
 		return store.Txn{}, err
 	}
 	kv, ok := answer.One(0)
 	if !ok {
-		return store.Txn{}, UnknownTag(name)
+		return store.Txn{}, ledger.UnknownTag(name)
 	}
 	txn := store.Txn{
-		If:   append(l.holds(s), store.Unchanged(kv)),
-		Then: []store.Op{{Delete: key}, l.audit(actor, "delete tag", key, kv.Value, nil)},
+		If:   append(a.Ledger.Holds(s), store.Unchanged(kv)),
+		Then: []store.Op{{Delete: key}, a.audit(actor, "delete tag", key, kv.Value, nil)},
 	}
-	t, err := l.keys.DecodeTag(kv)
-	if err != nil || s.total == 0 { // no recover left a margin
+	t, err := a.keys.DecodeTag(kv)
+	if err != nil || s.MarginTotal() == 0 { // no recover left a margin
 		return txn, err
 	}
-	marks := make(map[allocator.Room]record.Mark, len(s.layout.Ever))
+	marks := make(map[allocator.Room]record.Mark, len(s.Layout().Ever))
 	furthest := raise{key: ops[1].Get.Key, cond: store.Absent(ops[1].Get.Key)}
-	for k, room := range s.layout.Ever {
+	for k, room := range s.Layout().Ever {
 		kv, ok := answer.One(k + 1)
 		if !ok {
 			continue
@@ -75,10 +76,17 @@ func (l *Ledger) deletion(ctx context.Context, s *state, name allocator.Tag, act
 			furthest = raise{key: kv.Key, mark: m, cond: store.Unchanged(kv)}
 		}
 	}
-	f := s.layout.Floor("", s.total, t.Terms(), marks)
+	f := s.Floor("", t.Terms(), marks)
 	if f.Least > f.Most {
 		txn.If = append(txn.If, furthest.cond)
 		txn.Then = append(txn.Then, store.OpPut(furthest.key, furthest.mark.Raised(f.Least).Encode()))
 	}
 	return txn, nil
+}
+
+// raise is a mark that is to be raised.
+type raise struct {
+	key  string
+	mark record.Mark
+	cond store.Cond
 }

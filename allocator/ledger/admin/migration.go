@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"context"
@@ -19,29 +19,29 @@ const maxMigration = 600 << 10
 // current one. There is one at a time: its errors are Conflict (the layout is
 // another by now), Exists (another migration is under way; the message names
 // it), WentBack (leasing is halted) and Unavailable.
-func (l *Ledger) StartMigration(ctx context.Context, from record.Layout, m record.Migration, actor string) (record.Migration, error) {
-	s, err := l.leasableState(ctx)
+func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record.Migration, actor string) (record.Migration, error) {
+	s, err := a.Ledger.LeasableState(ctx)
 	if err != nil {
 		return record.Migration{}, err
 	}
-	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor, l.now(), record.RandomHex()
+	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor, a.now(), record.RandomHex()
 	m.Updated = m.Created
 	m.Note("started by " + actor)
-	key, value := l.keys.Migration(m.ID), m.Encode()
+	key, value := a.keys.Migration(m.ID), m.Encode()
 	if len(value) > maxMigration {
 		return record.Migration{}, allocator.Errorf(allocator.Invalid, "plan: %d moves of %d rooms take %d bytes; allowed: %d, as etcd bounds what it stores at once: plan with --atomic, or in parts",
 			len(m.Moves), len(m.From.Ranges), len(value), maxMigration)
 	}
-	answer, err := l.change(ctx, store.Txn{
-		If: append(l.holds(s), store.Absent(l.keys.ActiveMigration()), store.Cond{Key: l.keys.Layout(), ModRevision: from.Revision}),
+	answer, err := a.Ledger.Change(ctx, store.Txn{
+		If: append(a.Ledger.Holds(s), store.Absent(a.keys.ActiveMigration()), store.Cond{Key: a.keys.Layout(), ModRevision: from.Revision}),
 		Then: []store.Op{
-			store.OpPut(key, value), store.OpPut(l.keys.ActiveMigration(), record.Encode(&record.ActiveMigration{Name: m.ID})),
-			l.audit(actor, "start migration", key, nil, m.Brief()),
+			store.OpPut(key, value), store.OpPut(a.keys.ActiveMigration(), record.Encode(&record.ActiveMigration{Name: m.ID})),
+			a.audit(actor, "start migration", key, nil, m.Brief()),
 		},
-		Else: []store.Op{store.OpGet(l.keys.ActiveMigration()), store.OpGet(l.keys.Layout())},
-	}, l.keys.Migrations())
+		Else: []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Layout())},
+	}, a.keys.Migrations())
 	if err != nil { // unknown: its ID tells
-		if made, checkErr := l.Migration(ctx, m.ID); checkErr == nil {
+		if made, checkErr := a.Migration(ctx, m.ID); checkErr == nil {
 			return made, nil
 		}
 		return record.Migration{}, err
@@ -56,11 +56,11 @@ func (l *Ledger) StartMigration(ctx context.Context, from record.Layout, m recor
 			return record.Migration{}, err
 		}
 		if active.Name == m.ID {
-			return l.Migration(ctx, m.ID)
+			return a.Migration(ctx, m.ID)
 		}
 		return record.Migration{}, allocator.Errorf(allocator.Exists, "migration %s is under way, and there is one at a time: `march migrate status` shows it", active.Name)
 	}
-	current, err := l.Refresh(ctx)
+	current, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return record.Migration{}, err
 	}
@@ -69,14 +69,14 @@ func (l *Ledger) StartMigration(ctx context.Context, from record.Layout, m recor
 
 // Migration returns a migration. Its error is NotFound where there is none of
 // that ID.
-func (l *Ledger) Migration(ctx context.Context, id string) (record.Migration, error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Migration{}, err
 	}
 	if _, err := ulid.ParseStrict(id); err != nil {
 		return record.Migration{}, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", id)
 	}
-	answer, err := l.gets(ctx, store.OpGet(l.keys.Migration(id)))
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Migration(id)))
 	if err != nil {
 		return record.Migration{}, err
 	}
@@ -84,15 +84,15 @@ func (l *Ledger) Migration(ctx context.Context, id string) (record.Migration, er
 	if !ok {
 		return record.Migration{}, allocator.Errorf(allocator.NotFound, "migration %s does not exist; `march migrate list` lists those that do", id)
 	}
-	return l.keys.ParseMigration(kv)
+	return a.keys.ParseMigration(kv)
 }
 
 // ActiveMigration returns the migration that is under way, if one is.
-func (l *Ledger) ActiveMigration(ctx context.Context) (record.Migration, bool, error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Migration{}, false, err
 	}
-	answer, err := l.gets(ctx, store.OpGet(l.keys.ActiveMigration()))
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.ActiveMigration()))
 	if err != nil {
 		return record.Migration{}, false, err
 	}
@@ -104,9 +104,9 @@ func (l *Ledger) ActiveMigration(ctx context.Context) (record.Migration, bool, e
 	if err := record.Decode(kv, &active); err != nil {
 		return record.Migration{}, false, err
 	}
-	m, err := l.Migration(ctx, active.Name)
+	m, err := a.Migration(ctx, active.Name)
 	if allocator.KindOf(err) == allocator.NotFound {
-		err = &record.KeyError{Key: l.keys.ActiveMigration(), Err: err}
+		err = &record.KeyError{Key: a.keys.ActiveMigration(), Err: err}
 	}
 	if err == nil && m.State.Ended() { // between the two reads
 		return record.Migration{}, false, nil
@@ -116,50 +116,50 @@ func (l *Ledger) ActiveMigration(ctx context.Context) (record.Migration, bool, e
 
 // Migrations returns up to n migrations older than the one before, empty for
 // no bound, the newest first, and the keys among them that cannot be read.
-func (l *Ledger) Migrations(ctx context.Context, before string, n int) ([]record.Migration, []record.KeyError, error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.Migration, []record.KeyError, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	within := store.Interval{Key: l.keys.Migrations(), End: store.PrefixEnd(l.keys.Migrations())}
+	within := store.Interval{Key: a.keys.Migrations(), End: store.PrefixEnd(a.keys.Migrations())}
 	if before != "" {
 		if _, err := ulid.ParseStrict(before); err != nil {
 			return nil, nil, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", before)
 		}
-		within.End = l.keys.Migration(before)
+		within.End = a.keys.Migration(before)
 	}
-	return readPage(ctx, l, store.Get{Interval: within, Descending: true}, n, l.keys.ParseMigration)
+	return readPage(ctx, a, store.Get{Interval: within, Descending: true}, n, a.keys.ParseMigration)
 }
 
 // UpdateMigration stores what change makes of m, where m still is as it was
 // read. action and actor are for the audit; an empty action leaves none (the
 // consoles' own notes). A migration that ended makes room for the next. Its
 // errors are change's own, Conflict and Unavailable.
-func (l *Ledger) UpdateMigration(ctx context.Context, m record.Migration, action, actor string, change func(*record.Migration) error) (record.Migration, error) {
-	if err := l.attach(ctx); err != nil {
+func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action, actor string, change func(*record.Migration) error) (record.Migration, error) {
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Migration{}, err
 	}
 	next := m.Clone()
 	if err := change(&next); err != nil {
 		return record.Migration{}, err
 	}
-	next.Updated, next.Nonce = l.now(), record.RandomHex()
+	next.Updated, next.Nonce = a.now(), record.RandomHex()
 	value := next.Encode()
 	txn := store.Txn{If: []store.Cond{store.Unchanged(m.KV)}, Then: []store.Op{store.OpPut(m.KV.Key, value)}}
 	if action != "" {
-		txn.Then = append(txn.Then, l.audit(actor, action, m.KV.Key, m.Brief(), next.Brief()))
-		txn = txn.With(l.MakeRoom(ctx))
+		txn.Then = append(txn.Then, a.audit(actor, action, m.KV.Key, m.Brief(), next.Brief()))
+		txn = txn.With(a.Ledger.MakeRoom(ctx))
 	}
 	if next.State.Ended() && !m.State.Ended() {
-		txn.Then = append(txn.Then, store.Op{Delete: l.keys.ActiveMigration()})
+		txn.Then = append(txn.Then, store.Op{Delete: a.keys.ActiveMigration()})
 	}
-	answer, err := l.Try(ctx, txn)
+	answer, err := a.Ledger.Try(ctx, txn)
 	if err == nil && answer.Succeeded {
 		next.KV = store.KV{Key: m.KV.Key, Value: value, ModRevision: answer.Revision}
 		return next, nil
 	}
 	err = store.Outcome(answer, err, func() bool {
 		var checkErr error
-		m, checkErr = l.Migration(ctx, next.ID)
+		m, checkErr = a.Migration(ctx, next.ID)
 		return checkErr == nil && m.Nonce == next.Nonce
 	}, allocator.Errorf(allocator.Conflict, "migration %s was changed by another console, or an operator, just now: look again", next.ID))
 	if err != nil {
@@ -175,11 +175,11 @@ func (l *Ledger) UpdateMigration(ctx context.Context, m record.Migration, action
 // transaction, so no move is made twice or forgotten. Its errors are Conflict,
 // WentBack and Unavailable, after which the migration is to be read again: it
 // says whether the move was made.
-func (l *Ledger) MakeMove(ctx context.Context, m record.Migration, epoch store.KV) (record.Migration, error) {
+func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV) (record.Migration, error) {
 	if m.Reached >= len(m.Moves) {
 		return record.Migration{}, allocator.Errorf(allocator.Internal, "migration %s has no move after %d", m.ID, m.Reached)
 	}
-	from, err := l.Refresh(ctx)
+	from, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return record.Migration{}, err
 	}
@@ -189,11 +189,11 @@ func (l *Ledger) MakeMove(ctx context.Context, m record.Migration, epoch store.K
 	if !from.Layout.Equal(before) {
 		return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d, not the one that move %d of migration %s begins with: a console ends the migration where it stands", from.Layout.Version, m.Reached+1, m.ID)
 	}
-	move.Made, move.Layout.Version = l.now(), from.Layout.Version+1
+	move.Made, move.Layout.Version = a.now(), from.Layout.Version+1
 	next.Reached++
 	next.Fail("")
 	next.Note("move " + move.Kind + " made: layout version " + strconv.FormatInt(move.Layout.Version, 10))
-	next.Updated, next.Nonce = l.now(), record.RandomHex()
+	next.Updated, next.Nonce = a.now(), record.RandomHex()
 	value := next.Encode()
 	with := store.Txn{
 		If:   []store.Cond{store.Unchanged(m.KV)},
@@ -202,7 +202,7 @@ func (l *Ledger) MakeMove(ctx context.Context, m record.Migration, epoch store.K
 	if epoch.Key != "" {
 		with.If = append(with.If, store.HasValue(epoch.Key, epoch.Value))
 	}
-	made, err := l.changeLayout(ctx, from, move.Layout, "migration "+m.ID, with)
+	made, err := a.changeLayout(ctx, from, move.Layout, "migration "+m.ID, with)
 	if err != nil {
 		return record.Migration{}, err
 	}

@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 
 // Instances returns the registered instances of a room, or of all when room is
 // empty, by room and name, and the keys among them that cannot be read.
-func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]record.Instance, []record.KeyError, error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.Instance, []record.KeyError, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	answer, err := l.gets(ctx, store.OpGetPrefix(l.keys.Registrations(room)), store.OpGetPrefix(l.keys.Heartbeats(room)), store.OpGet(l.keys.Epoch()))
+	answer, err := a.Ledger.Gets(ctx, store.OpGetPrefix(a.keys.Registrations(room)), store.OpGetPrefix(a.keys.Heartbeats(room)), store.OpGet(a.keys.Epoch()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -29,14 +29,14 @@ func (l *Ledger) Instances(ctx context.Context, room allocator.Room) ([]record.I
 	inForce, isHalted := epochOf(epoch)
 	records := make([]record.Instance, 0, len(answer.Got[0]))
 	for _, kv := range answer.Got[0] {
-		r, err := l.keys.ParseInstance(kv)
+		r, err := a.keys.ParseInstance(kv)
 		if err != nil {
 			bad = append(bad, *record.Unreadable(kv.Key, err))
 			if r.Name == "" {
 				continue // not even its name
 			}
 		}
-		key := l.keys.Alive(r.Room, r.Name)
+		key := a.keys.Alive(r.Room, r.Name)
 		r.EpochKV, r.BeatKV = epoch, beats[key]
 		r.BeatKV.Key = key
 		r.Stale = r.Unreadable == nil && !isHalted && (r.Epoch != inForce.Epoch || r.Version < inForce.Layout)
@@ -62,20 +62,20 @@ func epochOf(kv store.KV) (e record.Epoch, halted bool) {
 // ForgetSilent forgets an instance that a console counted as silent for long,
 // unless it was heard of since i was read, or leasing is halted: then nothing
 // happens. Its error is Unavailable.
-func (l *Ledger) ForgetSilent(ctx context.Context, i record.Instance, actor string) error {
+func (a *Admin) ForgetSilent(ctx context.Context, i record.Instance, actor string) error {
 	if forgettable(i.EpochKV) != nil {
 		return nil
 	}
-	if err := l.unforgetful(ctx); err != nil {
+	if err := a.unforgetful(ctx); err != nil {
 		return err
 	}
-	key := l.keys.Registration(i.Room, i.Name)
-	answer, err := l.change(ctx, store.Txn{
+	key := a.keys.Registration(i.Room, i.Name)
+	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(i.RegistrationKV), store.HasValue(i.EpochKV.Key, i.EpochKV.Value), store.Unchanged(i.BeatKV)},
-		Then: []store.Op{{Delete: key}, {Delete: i.BeatKV.Key}, l.audit(actor, "forget instance", key, i.RegistrationKV.Value, nil)},
+		Then: []store.Op{{Delete: key}, {Delete: i.BeatKV.Key}, a.audit(actor, "forget instance", key, i.RegistrationKV.Value, nil)},
 	})
 	if err == nil && answer.Succeeded {
-		l.log.Info("instance forgotten: it was silent for long", "instance", i.ID(), "last_seen", i.LastSeen)
+		a.log.Info("instance forgotten: it was silent for long", "instance", i.ID(), "last_seen", i.LastSeen)
 	}
 	return err
 }
@@ -97,8 +97,8 @@ func forgettable(epoch store.KV) error {
 // unforgetful returns an error if etcd itself may have forgotten something. No
 // instance may be forgotten then, as `march recover` has to ask all of them, and none
 // may be confirmed. An invalid layout is no reason.
-func (l *Ledger) unforgetful(ctx context.Context) error {
-	if _, err := l.checkNow(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+func (a *Admin) unforgetful(ctx context.Context) error {
+	if _, err := a.Ledger.CheckNow(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
 	}
 	return nil
@@ -109,12 +109,12 @@ func (l *Ledger) unforgetful(ctx context.Context) error {
 // a restore the mod revision of another registration may be the same. Its errors are
 // NotFound where the instance is not registered, WentBack while leasing is halted, and
 // Conflict.
-func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
-	if err := l.attach(ctx); err != nil {
+func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return err
 	}
-	key := l.keys.Registration(room, name)
-	answer, err := l.gets(ctx, store.OpGet(key), store.OpGet(l.keys.Epoch()))
+	key := a.keys.Registration(room, name)
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(key), store.OpGet(a.keys.Epoch()))
 	if err != nil {
 		return err
 	}
@@ -126,15 +126,15 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 	if err := forgettable(epoch); err != nil {
 		return err
 	}
-	if err := l.unforgetful(ctx); err != nil {
+	if err := a.unforgetful(ctx); err != nil {
 		return err
 	}
-	answer, err = l.change(ctx, store.Txn{
+	answer, err = a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{{Delete: key}, {Delete: l.keys.Alive(room, name)}, l.audit(actor, "forget instance", key, kv.Value, nil)},
+		Then: []store.Op{{Delete: key}, {Delete: a.keys.Alive(room, name)}, a.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
 	return store.Outcome(answer, err, func() bool { // a key that is there names another instance
-		check, err := l.gets(ctx, store.OpGet(key))
+		check, err := a.Ledger.Gets(ctx, store.OpGet(key))
 		return err == nil && len(check.Got[0]) == 0
 	}, registeredAgain(room, name))
 }
@@ -143,12 +143,12 @@ func (l *Ledger) Forget(ctx context.Context, room allocator.Room, name allocator
 // without its journal may have leased. It takes that up with its next heartbeat.
 // One that is confirmed stays so. Its errors are NotFound where it is not
 // registered, WentBack while leasing is halted, Conflict and Unavailable.
-func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
-	if err := l.attach(ctx); err != nil {
+func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return err
 	}
-	key := l.keys.Registration(room, name)
-	v, kv, epoch, err := l.registrationOf(ctx, key)
+	key := a.keys.Registration(room, name)
+	v, kv, epoch, err := a.registrationOf(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -165,17 +165,17 @@ func (l *Ledger) ConfirmInstance(ctx context.Context, room allocator.Room, name 
 	case !v.Unconfirmed:
 		return nil
 	}
-	if err := l.unforgetful(ctx); err != nil {
+	if err := a.unforgetful(ctx); err != nil {
 		return err
 	}
 	v.Unconfirmed = false
 	value := record.Encode(v)
-	answer, err := l.change(ctx, store.Txn{
+	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{store.OpPut(key, value), l.audit(actor, "confirm instance", key, kv.Value, value)},
+		Then: []store.Op{store.OpPut(key, value), a.audit(actor, "confirm instance", key, kv.Value, value)},
 	})
 	return store.Outcome(answer, err, func() bool {
-		now, _, _, err := l.registrationOf(ctx, key)
+		now, _, _, err := a.registrationOf(ctx, key)
 		return err == nil && now != nil && now.Incarnation == v.Incarnation && !now.Unconfirmed
 	}, registeredAgain(room, name))
 }
@@ -186,8 +186,8 @@ func registeredAgain(room allocator.Room, name allocator.Instance) error {
 
 // registrationOf returns a registration, nil where there is none, and the epoch
 // of the same snapshot.
-func (l *Ledger) registrationOf(ctx context.Context, key string) (v *record.Registration, kv, epoch store.KV, err error) {
-	answer, err := l.gets(ctx, store.OpGet(key), store.OpGet(l.keys.Epoch()))
+func (a *Admin) registrationOf(ctx context.Context, key string) (v *record.Registration, kv, epoch store.KV, err error) {
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(key), store.OpGet(a.keys.Epoch()))
 	if err != nil {
 		return nil, kv, epoch, err
 	}

@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"bytes"
@@ -7,43 +7,39 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
-
-// UnknownTag returns the NotFound error for a tag that does not exist.
-func UnknownTag(name allocator.Tag) error {
-	return allocator.Errorf(allocator.NotFound, "tag %s does not exist; create it with `march tag create %s`", name, name)
-}
 
 // CreateTag creates a tag. Its errors are Invalid, Exists, TooMany and Unavailable.
 //
 // The name may have been in use in a history that etcd lost, so its first leases
 // leave free what all recovers left free. CreateFreshTag does not.
-func (l *Ledger) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
-	return l.createTag(ctx, record.Tag{Name: name, Settings: settings}, actor)
+func (a *Admin) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
+	return a.createTag(ctx, record.Tag{Name: name, Settings: settings}, actor)
 }
 
 // CreateFreshTag creates a tag whose name was never in use, as an operator says.
-// Its errors are CreateTag's, and attach's.
-func (l *Ledger) CreateFreshTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
-	if _, err := l.Refresh(ctx); err != nil {
+// Its errors are CreateTag's, and ledger.Ledger.Attach's.
+func (a *Admin) CreateFreshTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
+	if _, err := a.Ledger.Refresh(ctx); err != nil {
 		return record.Tag{}, err
 	}
-	s, _ := l.current()
-	return l.createTag(ctx, record.Tag{Name: name, Settings: settings, BaseTotal: s.total}, actor)
+	s, _ := a.Ledger.State()
+	return a.createTag(ctx, record.Tag{Name: name, Settings: settings, BaseTotal: s.MarginTotal()}, actor)
 }
 
-func (l *Ledger) createTag(ctx context.Context, t record.Tag, actor string) (record.Tag, error) {
+func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (record.Tag, error) {
 	if err := t.Settings.Validate(); err != nil {
 		return record.Tag{}, err
 	}
 	name := t.Name
-	if err := l.mayCreateTag(ctx, name); err != nil {
+	if err := a.mayCreateTag(ctx, name); err != nil {
 		return record.Tag{}, err
 	}
-	t.Created = l.now()
-	made, err := l.putTag(ctx, t, store.Absent(l.keys.Tag(name)), "create tag", nil, actor)
+	t.Created = a.now()
+	made, err := a.putTag(ctx, t, store.Absent(a.keys.Tag(name)), "create tag", nil, actor)
 	if allocator.KindOf(err) == allocator.Conflict {
 		return record.Tag{}, allocator.Errorf(allocator.Exists, "tag %s exists already", name)
 	}
@@ -53,19 +49,19 @@ func (l *Ledger) createTag(ctx context.Context, t record.Tag, actor string) (rec
 // UpdateTag changes a tag's settings by what change makes of them; it may be
 // called more than once. start cannot be changed. Its errors are NotFound,
 // Invalid, change's own, Conflict and Unavailable.
-func (l *Ledger) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
+func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
 	const attempts = 5
 	for range attempts - 1 {
-		t, err := l.updateTag(ctx, name, change, actor)
+		t, err := a.updateTag(ctx, name, change, actor)
 		if allocator.KindOf(err) != allocator.Conflict {
 			return t, err
 		}
 	}
-	return l.updateTag(ctx, name, change, actor)
+	return a.updateTag(ctx, name, change, actor)
 }
 
-func (l *Ledger) updateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
-	t, err := l.Tag(ctx, name)
+func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
+	t, err := a.Tag(ctx, name)
 	if err != nil {
 		return record.Tag{}, err
 	}
@@ -83,7 +79,7 @@ func (l *Ledger) updateTag(ctx context.Context, name allocator.Tag, change func(
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil
 	}
-	return l.putTag(ctx, next, store.Unchanged(t.KV), "update tag", t.KV.Value, actor)
+	return a.putTag(ctx, next, store.Unchanged(t.KV), "update tag", t.KV.Value, actor)
 }
 
 // SkipTag makes rooms, all of the current layout when none is named, lease only
@@ -93,8 +89,8 @@ func (l *Ledger) updateTag(ctx context.Context, name allocator.Tag, change func(
 //
 // A skip is a tag's setting, not a write to marks: a base above the rule's is
 // always safe, every lease compares the tag, and so it holds at once.
-func (l *Ledger) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocator.Room, to int64, force bool, actor string) (record.Tag, error) {
-	stored, err := l.Refresh(ctx)
+func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocator.Room, to int64, force bool, actor string) (record.Tag, error) {
+	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return record.Tag{}, err
 	}
@@ -106,11 +102,11 @@ func (l *Ledger) SkipTag(ctx context.Context, name allocator.Tag, rooms []alloca
 			return record.Tag{}, allocator.Errorf(allocator.NotFound, "room %s has no range in layout version %d; rooms: %v", room, stored.Layout.Version, stored.Layout.Rooms())
 		}
 	}
-	marks, err := l.Marks(ctx, name)
+	marks, err := a.Marks(ctx, name)
 	if err != nil {
 		return record.Tag{}, err
 	}
-	return l.UpdateTag(ctx, name, func(s *record.TagSettings) error {
+	return a.UpdateTag(ctx, name, func(s *record.TagSettings) error {
 		largest := s.Start
 		for _, mark := range marks {
 			largest = max(largest, mark.Next)
@@ -134,23 +130,23 @@ func (l *Ledger) SkipTag(ctx context.Context, name allocator.Tag, rooms []alloca
 
 // putTag writes a tag under a condition. Its error is Conflict when the
 // condition does not hold.
-func (l *Ledger) putTag(ctx context.Context, t record.Tag, cond store.Cond, action string, was []byte, actor string) (record.Tag, error) {
-	if err := l.attach(ctx); err != nil {
+func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, action string, was []byte, actor string) (record.Tag, error) {
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Tag{}, err
 	}
 	t.Nonce = record.RandomHex()
-	key, value := l.keys.Tag(t.Name), t.Encode(t.Nonce)
-	answer, err := l.change(ctx, store.Txn{
+	key, value := a.keys.Tag(t.Name), t.Encode(t.Nonce)
+	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{cond},
-		Then: []store.Op{store.OpPut(key, value), l.audit(actor, action, key, was, value)},
+		Then: []store.Op{store.OpPut(key, value), a.audit(actor, action, key, was, value)},
 	})
 	if err == nil && answer.Succeeded {
-		return l.keys.DecodeTag(store.KV{Key: key, Value: value, ModRevision: answer.Revision})
+		return a.keys.DecodeTag(store.KV{Key: key, Value: value, ModRevision: answer.Revision})
 	}
 	var written record.Tag
 	err = store.Outcome(answer, err, func() bool {
 		var checkErr error
-		written, checkErr = l.Tag(ctx, t.Name)
+		written, checkErr = a.Tag(ctx, t.Name)
 		return checkErr == nil && written.Nonce == t.Nonce
 	}, allocator.Errorf(allocator.Conflict, "tag %s was changed by another process just now", t.Name))
 	if err != nil {
@@ -160,19 +156,19 @@ func (l *Ledger) putTag(ctx context.Context, t record.Tag, cond store.Cond, acti
 }
 
 // Tag returns a tag. Its error is NotFound where it does not exist.
-func (l *Ledger) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Tag{}, err
 	}
-	answer, err := l.gets(ctx, store.OpGet(l.keys.Tag(name)))
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Tag(name)))
 	if err != nil {
 		return record.Tag{}, err
 	}
 	kv, ok := answer.One(0)
 	if !ok {
-		return record.Tag{}, UnknownTag(name)
+		return record.Tag{}, ledger.UnknownTag(name)
 	}
-	return l.keys.DecodeTag(kv)
+	return a.keys.DecodeTag(kv)
 }
 
 // Tags returns up to n tags whose names begin with prefix and come after the
@@ -183,19 +179,19 @@ func (l *Ledger) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error
 // the names of the page before after begin; 0 for unknown. The names that come next
 // often begin with these bytes too, or with all but the last. It makes no difference to
 // the answer.
-func (l *Ledger) Tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	within := store.Interval{Key: l.keys.Tags() + prefix, End: store.PrefixEnd(l.keys.Tags() + prefix)}
+	within := store.Interval{Key: a.keys.Tags() + prefix, End: store.PrefixEnd(a.keys.Tags() + prefix)}
 	if after != "" {
-		within.Key = max(within.Key, l.keys.Tag(after)+"\x00")
+		within.Key = max(within.Key, a.keys.Tag(after)+"\x00")
 	}
 	if within.Key >= within.End {
 		return nil, nil, nil
 	}
-	for _, end := range append(l.endsAfter(prefix, string(after), shared), within.End) {
-		page, skipped, err := readPage(ctx, l, store.Get{Interval: store.Interval{Key: within.Key, End: end}}, n-len(tags), l.keys.DecodeTag)
+	for _, end := range append(a.endsAfter(prefix, string(after), shared), within.End) {
+		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}}, n-len(tags), a.keys.DecodeTag)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -210,25 +206,25 @@ func (l *Ledger) Tags(ctx context.Context, prefix string, after allocator.Tag, s
 
 // endsAfter returns keys, in their order, up to which few tags may come after a name:
 // see Tags. They are within the tags with a prefix.
-func (l *Ledger) endsAfter(prefix, after string, shared int) (ends []string) {
+func (a *Admin) endsAfter(prefix, after string, shared int) (ends []string) {
 	const levels = 3 // each is a call to etcd where too few tags are found
 	if shared < 1 || !strings.HasPrefix(after, prefix) {
 		return nil
 	}
 	first := min(shared+1, len(after))
 	for length := first; length > max(len(prefix), first-levels); length-- {
-		ends = append(ends, store.PrefixEnd(l.keys.Tags()+after[:length]))
+		ends = append(ends, store.PrefixEnd(a.keys.Tags()+after[:length]))
 	}
 	return ends
 }
 
 // Marks returns the mark of a tag in each room that ever leased IDs of it.
-func (l *Ledger) Marks(ctx context.Context, name allocator.Tag) (map[allocator.Room]record.Mark, error) {
-	stored, err := l.Refresh(ctx)
+func (a *Admin) Marks(ctx context.Context, name allocator.Tag) (map[allocator.Room]record.Mark, error) {
+	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	marks, bad, err := l.MarksIn(ctx, stored.Ever, name)
+	marks, bad, err := a.MarksIn(ctx, stored.Ever, name)
 	if err == nil && len(bad) > 0 {
 		err = &bad[0]
 	}
@@ -237,12 +233,12 @@ func (l *Ledger) Marks(ctx context.Context, name allocator.Tag) (map[allocator.R
 
 // MarksIn returns the mark of a tag in each of some rooms that leased IDs of it, and the
 // keys of those that cannot be read.
-func (l *Ledger) MarksIn(ctx context.Context, rooms []allocator.Room, name allocator.Tag) (map[allocator.Room]record.Mark, []record.KeyError, error) {
+func (a *Admin) MarksIn(ctx context.Context, rooms []allocator.Room, name allocator.Tag) (map[allocator.Room]record.Mark, []record.KeyError, error) {
 	ops := make([]store.Op, len(rooms))
 	for i, room := range rooms {
-		ops[i] = store.OpGet(l.keys.Mark(room, name))
+		ops[i] = store.OpGet(a.keys.Mark(room, name))
 	}
-	answer, err := l.gets(ctx, ops...)
+	answer, err := a.Ledger.Gets(ctx, ops...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"context"
@@ -16,19 +16,20 @@ type StoreSize struct {
 	Quota    int64 // at which etcd takes no more writes; 0 where the server does not say
 }
 
-// StoreSize asks etcd how large it is. Its errors are attach's, Unavailable, and
+// StoreSize asks etcd how large it is. Its errors are ledger.Ledger.Attach's, Unavailable, and
 // WentBack where another etcd cluster answers.
-func (l *Ledger) StoreSize(ctx context.Context) (StoreSize, error) {
-	if err := l.attach(ctx); err != nil {
+func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return StoreSize{}, err
 	}
-	status, err := l.Cluster().Status(ctx)
+	status, err := a.Ledger.Cluster().Status(ctx)
 	if err != nil {
 		return StoreSize{}, err
 	}
-	l.mu.Lock()
-	id := l.mu.identity
-	l.mu.Unlock()
+	id, err := a.Ledger.Identity(ctx)
+	if err != nil {
+		return StoreSize{}, err
+	}
 	if id.ClusterID != status.ClusterID {
 		return StoreSize{}, allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{UUID: id.UUID, Pinned: id.ClusterID, Told: status.ClusterID})
 	}
@@ -37,10 +38,11 @@ func (l *Ledger) StoreSize(ctx context.Context) (StoreSize, error) {
 
 // Compact has etcd forget its history before a revision. It is no error where
 // etcd, or another console, has done so.
-func (l *Ledger) Compact(ctx context.Context, revision int64) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+func (a *Admin) Compact(ctx context.Context, revision int64) error {
+	c := a.Ledger.Cluster()
+	ctx, cancel := context.WithTimeout(ctx, c.TryTimeout)
 	defer cancel()
-	if err := l.store.Compact(ctx, revision); !errors.Is(err, store.ErrCompacted) {
+	if err := c.Store.Compact(ctx, revision); !errors.Is(err, store.ErrCompacted) {
 		return err
 	}
 	return nil

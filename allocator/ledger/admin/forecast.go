@@ -1,7 +1,8 @@
-package ledger
+package admin
 
 import (
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -19,8 +20,8 @@ import (
 // It assumes that each room leases one step under each layout, and that nothing is
 // leased before the first change.
 type Forecaster struct {
-	now   *state
-	moves []*state // at least one; the last has the extremes of all
+	now   *ledger.State
+	moves []*ledger.State // at least one; the last has the extremes of all
 }
 
 // RoomForecast is what the changes do to a tag in one room of the last layout.
@@ -41,14 +42,14 @@ type TagForecast struct {
 
 // Forecaster returns the forecaster of changes from the current layout, which
 // Refresh returned, to each of layouts, of which there must be one.
-func (l *Ledger) Forecaster(from record.Layout, layouts ...allocator.Layout) *Forecaster {
-	known, _ := l.current()
-	f := &Forecaster{now: &state{epoch: known.epoch, total: known.total, layout: from}}
+func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *Forecaster {
+	known, _ := a.Ledger.State()
+	f := &Forecaster{now: known.Under(from)}
 	for _, to := range layouts {
 		revision := from.Revision + 1
 		from = from.Next(to)
 		from.Revision = revision // any that is new to every mark
-		f.moves = append(f.moves, &state{epoch: known.epoch, total: known.total, layout: from})
+		f.moves = append(f.moves, known.Under(from))
 	}
 	return f
 }
@@ -58,24 +59,24 @@ func (l *Ledger) Forecaster(from record.Layout, layouts ...allocator.Layout) *Fo
 func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
 	last := f.moves[len(f.moves)-1]
 	w := walk{limit: t.Settings.Limit, rooms: make(map[allocator.Room]walker)}
-	floor := last.layout.Floor("", last.total, t.Terms(), marks).Least
+	floor := last.Floor("", t.Terms(), marks).Least
 	for _, move := range f.moves {
-		for room := range move.layout.Layout.Ranges {
+		for room := range move.Layout().Layout.Ranges {
 			terms := t.Terms()
 			least := max(marks[room].Next, terms.Start, terms.Skips[room])
 			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
 		}
 	}
 	forecast := TagForecast{Floor: floor, Before: make(map[allocator.Room]int64), Rooms: make(map[allocator.Room]RoomForecast)}
-	for room, r := range f.now.layout.Layout.Ranges {
-		next, _ := f.now.goesOn(t, room, marks)
-		forecast.Before[room] = f.now.layout.Layout.CountIDs(r, next, t.Settings.Limit)
+	for room, r := range f.now.Layout().Layout.Ranges {
+		next, _ := f.now.GoesOn(t, room, marks)
+		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Settings.Limit)
 	}
 	for _, move := range f.moves[:len(f.moves)-1] {
-		floor = w.through(move.layout.Layout, floor)[""]
+		floor = w.through(move.Layout().Layout, floor)[""]
 	}
-	found := w.through(last.layout.Layout, floor)
-	for room := range last.layout.Layout.Ranges {
+	found := w.through(last.Layout().Layout, floor)
+	for room := range last.Layout().Layout.Ranges {
 		forecast.Rooms[room] = f.room(t, marks, room, max(w.rooms[room].least, found[room]))
 	}
 	return forecast
@@ -85,12 +86,12 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, ste
 // from base on.
 func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, room allocator.Room, base int64) RoomForecast {
 	last := f.moves[len(f.moves)-1]
-	is, limit := last.layout.Layout, t.Settings.Limit
+	is, limit := last.Layout().Layout, t.Settings.Limit
 	var r RoomForecast
-	r.Next, _ = f.now.goesOn(t, room, marks)
-	_, r.Refused = last.goesOn(t, room, marks)
-	if _, serves := f.now.layout.Layout.Ranges[room]; !serves {
-		r.Next = max(r.Next, f.now.layout.Floor(room, f.now.total, t.Terms(), marks).Least)
+	r.Next, _ = f.now.GoesOn(t, room, marks)
+	_, r.Refused = last.GoesOn(t, room, marks)
+	if _, serves := f.now.Layout().Layout.Ranges[room]; !serves {
+		r.Next = max(r.Next, f.now.Floor(room, t.Terms(), marks).Least)
 	}
 	end := limit
 	if seg, err := is.Segment(room, base, 1, limit); err == nil {
@@ -99,19 +100,6 @@ func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, ro
 	}
 	r.Skipped = is.CountIDs(is.Ranges[room], r.Next, end)
 	return r
-}
-
-// goesOn returns the base of a room's next lease under s, as a tagSource finds it that
-// has just read all marks. With an error it is the least that the base can be.
-func (s *state) goesOn(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
-	terms := t.Terms()
-	source := &tagSource{
-		instance: &Instance{room: room}, name: t.Name,
-		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.total, terms, marks)},
-	}
-	source.follow(terms)
-	base, err := source.base(s)
-	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
 // exactRooms is up to how many rooms every order is tried. With more of them the

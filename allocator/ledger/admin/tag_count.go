@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"context"
@@ -30,13 +30,13 @@ const (
 )
 
 // CountTags returns how many tags there are, those that cannot be read included. etcd
-// walks over all keys of tags for that. Its errors are those of attach, and Unavailable.
-func (l *Ledger) CountTags(ctx context.Context) (int64, error) {
-	if err := l.attach(ctx); err != nil {
+// walks over all keys of tags for that. Its errors are those of ledger.Ledger.Attach, and Unavailable.
+func (a *Admin) CountTags(ctx context.Context) (int64, error) {
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return 0, err
 	}
-	within := store.Interval{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())}
-	answer, err := l.gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: 1, KeysOnly: true}})
+	within := store.Interval{Key: a.keys.Tags(), End: store.PrefixEnd(a.keys.Tags())}
+	answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: 1, KeysOnly: true}})
 	if err != nil {
 		return 0, err
 	}
@@ -45,26 +45,26 @@ func (l *Ledger) CountTags(ctx context.Context) (int64, error) {
 
 // mayCreateTag returns TooMany where there are as many tags as there may be. It
 // counts the tag as created.
-func (l *Ledger) mayCreateTag(ctx context.Context, name allocator.Tag) error {
-	c := &l.tagCount
+func (a *Admin) mayCreateTag(ctx context.Context, name allocator.Tag) error {
+	c := &a.tagCount
 	c.Lock()
 	defer c.Unlock()
 	every := recountEvery
-	if c.tags >= l.cfg.MaxTags {
+	if c.tags >= a.cfg.MaxTags {
 		every = countFullEvery
 	}
 	if c.at.IsZero() || time.Since(c.at) >= every {
-		tags, err := l.CountTags(ctx)
+		tags, err := a.CountTags(ctx)
 		if err != nil {
 			return err
 		}
 		c.tags, c.at = tags, time.Now()
 	}
-	if c.tags >= l.cfg.MaxTags {
-		if l.cfg.TooManyTags != nil {
-			l.cfg.TooManyTags()
+	if c.tags >= a.cfg.MaxTags {
+		if a.cfg.TooManyTags != nil {
+			a.cfg.TooManyTags()
 		}
-		return fmt.Errorf("tag %s is not created: %w", name, allocator.OverLimit("tags in the cluster", l.cfg.MaxTags, MaxTags))
+		return fmt.Errorf("tag %s is not created: %w", name, allocator.OverLimit("tags in the cluster", a.cfg.MaxTags, MaxTags))
 	}
 	c.tags++
 	return nil

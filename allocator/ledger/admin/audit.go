@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"context"
@@ -11,11 +11,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
-
-// audit returns the operation that records a change, as Keys.Audited does.
-func (l *Ledger) audit(actor, action, object string, from, to []byte) store.Op {
-	return l.keys.Audited(l.now(), actor, action, object, from, to)
-}
 
 // How far back Audits looks first, and by how much further each time; and how
 // many entries beyond those that were asked for one probe may find.
@@ -32,36 +27,36 @@ const (
 // all of it first, which takes seconds where there are a hundred thousand
 // entries. Their IDs begin with their time: so it looks back in windows that
 // grow, forwards in each, and takes a smaller one where a window holds too many.
-func (l *Ledger) Audits(ctx context.Context, before string, n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
-	if err := l.attachToRead(ctx); err != nil {
+func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	from, end := l.now(), store.PrefixEnd(l.keys.Audits())
+	from, end := a.now(), store.PrefixEnd(a.keys.Audits())
 	if before != "" {
 		id, err := ulid.ParseStrict(before)
 		if err != nil {
 			return nil, nil, allocator.Errorf(allocator.Invalid, "audit entry: %q is not an ID of one", before)
 		}
-		from, end = id.Timestamp().Add(time.Millisecond), l.keys.Audit(before)
+		from, end = id.Timestamp().Add(time.Millisecond), a.keys.Audit(before)
 	}
 	growth := auditGrowth
 	for window := auditWindow; len(entries) < n; {
 		start := from.Add(-window).Truncate(time.Millisecond)
-		within := store.Interval{Key: l.keys.Audits(), End: end}
+		within := store.Interval{Key: a.keys.Audits(), End: end}
 		last := start.UnixMilli() <= 0
 		if !last {
 			var least ulid.ULID
 			if err := least.SetTime(ulid.Timestamp(start)); err != nil {
 				return nil, nil, allocator.Errorf(allocator.Internal, "audit entries since %v: %w", start, err)
 			}
-			within.Key = l.keys.Audit(least.String())
+			within.Key = a.keys.Audit(least.String())
 		}
 		backwards := window == time.Millisecond // no smaller window
 		most := n + auditSpare
 		if backwards {
 			most = n
 		}
-		answer, err := l.gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: int64(most), Descending: backwards}})
+		answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: int64(most), Descending: backwards}})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -76,7 +71,7 @@ func (l *Ledger) Audits(ctx context.Context, before string, n int) (entries []re
 		}
 		for _, kv := range found {
 			if len(entries) < n {
-				page, skipped := record.ReadEach([]store.KV{kv}, l.keys.ParseAudit)
+				page, skipped := record.ReadEach([]store.KV{kv}, a.keys.ParseAudit)
 				entries, bad = append(entries, page...), append(bad, skipped...)
 			}
 		}

@@ -1,4 +1,4 @@
-package ledger
+package admin
 
 import (
 	"context"
@@ -27,21 +27,21 @@ type Origin struct {
 // Origin finds the room that leased an ID of a tag, in the eras of all rooms. Its error
 // is NotFound when the ID was never leased: not yet, or skipped, or there was no such
 // tag.
-func (l *Ledger) Origin(ctx context.Context, name allocator.Tag, id int64) (Origin, error) {
-	marks, err := l.Marks(ctx, name)
+func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origin, error) {
+	marks, err := a.Marks(ctx, name)
 	if err != nil {
 		return Origin{}, err
 	}
-	layouts, bad, err := l.Layouts(ctx, 0, record.MaxLayouts)
+	layouts, bad, err := a.Layouts(ctx, 0, record.MaxLayouts)
 	if err != nil {
 		return Origin{}, err
 	}
-	s, _ := l.current()
-	stored := s.layout
+	s, _ := a.Ledger.State()
+	stored := s.Layout()
 	var found Origin
 	for _, room := range stored.Ever {
 		mark := marks[room]
-		exactly, older, lost := mark.At(id, s.ended != nil)
+		exactly, older, lost := mark.At(id, s.Recovered())
 		found.Lost = found.Lost || lost
 		known := false
 		for _, under := range layouts {
@@ -60,14 +60,14 @@ func (l *Ledger) Origin(ctx context.Context, name allocator.Tag, id int64) (Orig
 			found.misses(bad...)
 			if n := len(layouts); n > 0 && layouts[n-1].Layout.Version > 1 {
 				found.misses(record.KeyError{
-					Key: l.keys.LayoutAt(layouts[n-1].Layout.Version - 1),
+					Key: a.keys.LayoutAt(layouts[n-1].Layout.Version - 1),
 					Err: allocator.Errorf(allocator.NotFound, "it is no longer kept"),
 				})
 			}
 		case exactly.Version != 0 && !known: // its era tells the room alone
 			found.Rooms = append(found.Rooms, room)
 			if n := len(layouts); n == 0 || len(bad) > 0 || exactly.Version > layouts[n-1].Layout.Version {
-				found.misses(l.missingLayout(exactly.Version, bad))
+				found.misses(a.missingLayout(exactly.Version, bad))
 			}
 		}
 	}
@@ -87,8 +87,8 @@ func (o *Origin) misses(layouts ...record.KeyError) {
 }
 
 // missingLayout returns why the layout of a version is not among those that were read.
-func (l *Ledger) missingLayout(version int64, bad []record.KeyError) record.KeyError {
-	key := l.keys.LayoutAt(version)
+func (a *Admin) missingLayout(version int64, bad []record.KeyError) record.KeyError {
+	key := a.keys.LayoutAt(version)
 	if i := slices.IndexFunc(bad, func(b record.KeyError) bool { return b.Key == key }); i >= 0 {
 		return bad[i]
 	}

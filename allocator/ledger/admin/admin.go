@@ -1,0 +1,54 @@
+package admin
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Config says what an Admin allows.
+type Config struct {
+	// MaxTags bounds the tags of the cluster: CreateTag refuses more. Processes
+	// that create tags at once may exceed it by what they create in 10 s. Default,
+	// and what 0 stands for, 2,000,000.
+	MaxTags int64
+	// TooManyTags, where it is set, is called for each tag that is refused so.
+	TooManyTags func()
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config { return Config{MaxTags: defaultMaxTags} }
+
+// Admin changes and reads what a cluster shares: tags, layouts, migrations, settings,
+// registrations, the audit. Methods are safe for concurrent use. Their errors carry a
+// Kind; Unavailable where etcd did not answer in time, of which a change may or may not
+// have happened.
+type Admin struct {
+	// Ledger is this process's view of the cluster. All transactions go through it.
+	Ledger *ledger.Ledger
+
+	cfg  Config
+	uuid string // that the cluster must have; empty for any
+	keys record.Keys
+	now  func() time.Time // the time of records, by this process's clock
+	log  hclog.Logger
+
+	tagCount tagCount
+}
+
+// New returns the administration of a ledger's cluster.
+func New(l *ledger.Ledger, cfg Config) *Admin {
+	cfg.MaxTags = cmp.Or(cfg.MaxTags, defaultMaxTags)
+	c := l.Cluster()
+	return &Admin{Ledger: l, cfg: cfg, uuid: c.UUID, keys: c.Keys, now: c.Now, log: c.Log}
+}
+
+// audit returns the operation that records a change, as Keys.Audited does.
+func (a *Admin) audit(actor, action, object string, from, to []byte) store.Op {
+	return a.keys.Audited(a.now(), actor, action, object, from, to)
+}

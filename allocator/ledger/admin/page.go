@@ -1,0 +1,56 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// readPage reads the first n values of an interval that can be read, or all, and
+// names the keys of those before them that cannot.
+func readPage[T any](
+	ctx context.Context, a *Admin, in store.Get, n int, read func(store.KV) (T, error),
+) (all []T, bad []record.KeyError, err error) {
+	in.Limit = int64(n)
+	for {
+		answer, err := a.Ledger.Gets(ctx, store.Op{Get: &in})
+		if err != nil {
+			return nil, nil, err
+		}
+		found := answer.Got[0]
+		for _, kv := range found {
+			page, skipped := record.ReadEach([]store.KV{kv}, read)
+			all, bad = append(all, page...), append(bad, skipped...)
+			if len(all) == n {
+				return all, bad[:min(len(bad), record.MaxUnreadable)], nil
+			}
+		}
+		if int64(len(found)) < in.Limit {
+			return all, bad[:min(len(bad), record.MaxUnreadable)], nil
+		}
+		if last := found[len(found)-1].Key; in.Descending {
+			in.End = last
+		} else {
+			in.Key = last + "\x00"
+		}
+		in.Limit = max(in.Limit, 100)
+	}
+}
+
+// EachTag calls use with every tag, in the order of names, and its marks. See
+// record.Walk, whose errors it has, and Refresh's.
+func (a *Admin) EachTag(ctx context.Context, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
+	stored, err := a.Ledger.Refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return a.EachTagIn(ctx, stored.Ever, use)
+}
+
+// EachTagIn is EachTag with the marks of some rooms, for what only shows them: it needs
+// no layout that can be used.
+func (a *Admin) EachTagIn(ctx context.Context, rooms []allocator.Room, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
+	return record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.EachTag(ctx, rooms, use)
+}

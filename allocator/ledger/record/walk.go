@@ -1,0 +1,132 @@
+package record
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Walk reads all tags of a cluster, page by page.
+type Walk struct {
+	Keys Keys
+	// Gets reads keys in one transaction.
+	Gets func(context.Context, ...store.Op) (store.Answer, error)
+	// Page is how many tags are read at once; 0 stands for 1,000.
+	Page int64
+}
+
+// defaultPage is how many tags a Walk reads at once.
+const defaultPage = 1000
+
+// EachTag calls use with every tag, in the order of names, and its marks in some rooms.
+// It holds a page of tags in memory at a time; tags that change meanwhile may be
+// seen before or after. It ends with use's first error. It passes over a tag that
+// cannot be read, or of which a mark cannot be read, and returns the key.
+func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room, use func(Tag, map[allocator.Room]Mark) error) ([]KeyError, error) {
+	return w.eachPage(ctx, cmp.Or(w.Page, defaultPage), func(tags []Tag) ([]KeyError, error) {
+		marks, bad, err := w.marksBetween(ctx, rooms, tags[0].Name, tags[len(tags)-1].Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, tag := range tags {
+			if m := marks[tag.Name]; !m.unreadable {
+				if err := use(tag, m.byRoom); err != nil {
+					return nil, err
+				}
+			}
+		}
+		return bad, nil
+	})
+}
+
+// eachPage calls use with the tags that can be read, in the order of names, at most
+// size and at least one at a time. It returns the keys of the others, and those that
+// use returns.
+func (w Walk) eachPage(ctx context.Context, size int64, use func([]Tag) ([]KeyError, error)) ([]KeyError, error) {
+	var bad []KeyError
+	pages := store.Pager{Read: w.Gets, Prefix: w.Keys.Tags()}
+	for lo := ""; ; {
+		var hi string
+		var answer store.Answer
+		err := patiently(ctx, func() (err error) {
+			if hi, err = pages.End(ctx, lo, size); err == nil {
+				answer, err = w.Gets(ctx, store.Within(w.Keys.Tags(), lo, hi))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		tags, skipped := ReadEach(answer.Got[0], w.Keys.DecodeTag)
+		bad = append(bad, skipped...)
+		if len(tags) > 0 {
+			skipped, err := use(tags)
+			if err != nil {
+				return nil, err
+			}
+			bad = append(bad, skipped...)
+		}
+		bad = bad[:min(len(bad), MaxUnreadable)]
+		if lo = hi; hi == "" {
+			return bad, nil
+		}
+	}
+}
+
+// patiently makes a read of a long walk again where etcd is slow to answer: one answer
+// that is late does not end the walk.
+func patiently(ctx context.Context, read func() error) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		err := read()
+		if allocator.KindOf(err) != allocator.Unavailable || try == tries || !store.Pause(ctx) {
+			return err
+		}
+	}
+}
+
+// marksOfTag are a tag's marks by room.
+type marksOfTag struct {
+	byRoom     map[allocator.Room]Mark
+	unreadable bool // one of them
+}
+
+// marksBetween returns the marks of all tags from first to last in rooms.
+func (w Walk) marksBetween(
+	ctx context.Context, rooms []allocator.Room, first, last allocator.Tag,
+) (map[allocator.Tag]marksOfTag, []KeyError, error) {
+	if len(rooms) == 0 {
+		return nil, nil, nil
+	}
+	ops := make([]store.Op, len(rooms))
+	for i, room := range rooms {
+		ops[i] = store.Op{Get: &store.Get{Interval: store.Interval{Key: w.Keys.Mark(room, first), End: w.Keys.Mark(room, last) + "\x00"}}}
+	}
+	answer, err := w.Gets(ctx, ops...)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := make(map[allocator.Tag]marksOfTag)
+	var bad []KeyError
+	for i, room := range rooms {
+		for _, kv := range answer.Got[i] {
+			key, err := w.Keys.Parse(kv.Key)
+			if err != nil {
+				bad = append(bad, *Unreadable(kv.Key, err))
+				continue
+			}
+			marks := all[key.Tag]
+			if marks.byRoom == nil {
+				marks.byRoom = make(map[allocator.Room]Mark, len(rooms))
+			}
+			if marks.byRoom[room], err = DecodeMark(kv); err != nil {
+				bad = append(bad, *Unreadable(kv.Key, err))
+				marks.unreadable = true
+			}
+			all[key.Tag] = marks
+		}
+	}
+	return all, bad, nil
+}
