@@ -5,8 +5,8 @@ import "fmt"
 // Range is a room's half-open interval of residues [Lower, Upper). The zero
 // value is empty and not valid in a layout.
 type Range struct {
-	Lower int64 // the least residue, inclusive
-	Upper int64 // the end, exclusive
+	Lower int64 `json:"lower,string"` // the least residue, inclusive
+	Upper int64 `json:"upper,string"` // the end, exclusive
 }
 
 // Width returns how many residues, and so how many IDs per block, the range

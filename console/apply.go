@@ -169,7 +169,7 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 	moves := movesOf(planned)
 	noteHolds(moves, instances)
 	m, err := s.admin.StartMigration(ctx, stored, record.Migration{
-		From: planned.From, Target: planned.Target, Moves: moves, Hold: hold,
+		From: planned.From, Target: planned.Target, Moves: moves, Hold: record.DurationOf(hold),
 	}, operator.Actor(ctx))
 	if err != nil {
 		return nil, err

@@ -236,7 +236,7 @@ func waitsUntil(m record.Migration, i instance) time.Time {
 	if i.WaitedSince.IsZero() {
 		return time.Time{}
 	}
-	return i.WaitedSince.Add(max(m.Hold, i.Hold))
+	return i.WaitedSince.Add(max(m.Hold.Duration(), i.Hold))
 }
 
 // prepare notes in m, ahead of its next change, what an operator will want to
@@ -255,7 +255,7 @@ func prepare(m *record.Migration, waits, instances []instance) {
 			return slices.Contains(move.Loses, i.Room) && i.Reported() < move.Layout.Version && !waived(*m, i)
 		})
 		if k < m.Reached && len(move.Loses) > 0 && move.ClientsUntil.IsZero() && !late {
-			move.ClientsUntil = time.Now().Add(move.Hold).UTC().Truncate(time.Millisecond)
+			move.ClientsUntil = time.Now().Add(move.Hold.Duration()).UTC().Truncate(time.Millisecond)
 		}
 	}
 	noteHolds(m.Moves[m.Reached:], instances)
@@ -266,7 +266,9 @@ func prepare(m *record.Migration, waits, instances []instance) {
 // and their clients have what they leased all the same.
 func noteHolds(moves []record.Move, instances []instance) {
 	for k := range moves {
-		moves[k].Hold = max(moves[k].Hold, longestHold(instances, moves[k].Loses))
+		if longest := longestHold(instances, moves[k].Loses); longest > moves[k].Hold.Duration() {
+			moves[k].Hold = record.DurationOf(longest)
+		}
 	}
 }
 

@@ -53,7 +53,7 @@ func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv
 func migrationToProto(m record.Migration, instances []instance) *marchv1.Migration {
 	p := &marchv1.Migration{
 		Id: m.ID, State: string(m.State), Abort: m.Abort, From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
-		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold), Actor: m.Actor, //nolint:gosec // a handful of moves
+		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold.Duration()), Actor: m.Actor, //nolint:gosec // a handful of moves
 		Created: timestamppb.New(m.Created), Updated: timestamppb.New(m.Updated),
 		NoWayBack: m.NoWayBack,
 	}

@@ -159,7 +159,7 @@ func (l *Ledger) historyVersion() int64 {
 // took for the current one, and notes that.
 func (l *Ledger) otherVersion(s *probeResult) bool {
 	kv, _ := s.answer.One(1)
-	var v record.LayoutValue
+	var v record.Layout
 	if json.Unmarshal(kv.Value, &v) != nil || v.Version < 1 {
 		return false
 	}

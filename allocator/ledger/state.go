@@ -128,10 +128,6 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 		s.problem = l.invalid("epoch", "%w", err)
 		return s
 	}
-	if e.Epoch == "" && e.Halted == nil {
-		s.problem = l.invalid("epoch", "%w", record.NoEpoch(epoch.Key))
-		return s
-	}
 	s.raw, s.epoch, s.total, s.ended, s.halted = epoch.Value, e.Epoch, e.MarginTotal, e.Ended, e.Halted
 	if s.halted != nil {
 		s.epoch = ""

@@ -137,8 +137,8 @@ func (a *Admin) layoutHasNonce(ctx context.Context, version int64, nonce string)
 	if !ok {
 		return false, nil
 	}
-	_, found, err := record.DecodeLayoutNonce(kv)
-	return found == nonce, err
+	found, err := record.DecodeLayout(kv)
+	return found.Nonce == nonce, err
 }
 
 // LayoutAt returns the layout with a version. Its error is NotFound where

@@ -27,13 +27,13 @@ func TestBytes(t *testing.T) {
 	full.LargestStep, full.BaseTotal = 8, 9
 	migration := record.Migration{State: record.Running, From: one, Target: two, Actor: "ann <a@b.c>", Created: at, Updated: at, Nonce: "n", Log: []record.LogEntry{{Time: at, Text: "started"}}}
 	moved := migration
-	moved.State, moved.Abort, moved.Reached, moved.Hold, moved.NoWayBack = record.Paused, true, 2, 10*time.Minute, "no"
+	moved.State, moved.Abort, moved.Reached, moved.Hold, moved.NoWayBack = record.Paused, true, 2, "10m0s", "no"
 	moved.Error, moved.ErrorSince = "etcd is <away>", at
 	moved.Without = []record.Waiver{{Instance: "a/i", Incarnation: "x", Reached: 1}}
 	moved.Moves = []record.Move{
 		{Kind: "expand", Why: "w", Layout: one, Made: at},
-		{Kind: "retract", Why: "w", Layout: two, Loses: []allocator.Room{"b", "a"}, Made: at, Hold: time.Minute, ClientsUntil: at},
-		{Kind: "retract", Layout: two, Loses: []allocator.Room{"b"}, Hold: 1500 * time.Millisecond},
+		{Kind: "retract", Why: "w", Layout: two, Loses: []allocator.Room{"b", "a"}, Made: at, Hold: "1m0s", ClientsUntil: at},
+		{Kind: "retract", Layout: two, Loses: []allocator.Room{"b"}, Hold: "1.5s"},
 		{Kind: "expand", Layout: two},
 	}
 	const (

@@ -1,9 +1,14 @@
 package record
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
 	"time"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -17,34 +22,133 @@ const (
 	baseFormat  = 2
 )
 
-// header is the part of every value that says how to read the rest.
-type header struct {
-	Format int `json:"format"`
-
-	Rest []byte `json:"-"` // the fields that this program does not know: `,"name":value` of each, as it was written
-}
-
-func (h *header) head() *header { return h }
-
-// format is the lowest format that holds a value. A kind with a higher one has a
-// method of its own.
-func (*header) format() int { return baseFormat }
-
-// Value is any of those below, by pointer.
+// Value is a pointer to a struct that is stored. Where it has a method format, that
+// returns the lowest format that holds the value; for all others that is baseFormat.
 type Value interface {
-	head() *header
-	format() int
+	// Validate returns why a value that is written as it should be says what cannot be.
+	Validate() error
 }
 
-// Values with a method exact say which IDs may be issued, so all of them counts:
-// a field that is not known is refused.
-func (*Epoch) exact()       {}
-func (*LayoutValue) exact() {}
-func (*markValue) exact()   {}
+// kept is part of the values that keep the fields that this program does not know.
+// Values without it say which IDs may be issued, so all of them counts: a field that is
+// not known is refused.
+type kept struct {
+	Rest []byte `json:"-"` // `,"name":value` of each, as it was written
+}
+
+func (k *kept) unknown() *[]byte { return &k.Rest }
+
+// Validate is for values that have nothing to check. Others have a method of their own.
+func (*kept) Validate() error { return nil }
+
+// formatOf returns the lowest format that holds a value.
+func formatOf(v Value) int {
+	if newer, ok := v.(interface{ format() int }); ok {
+		return newer.format()
+	}
+	return baseFormat
+}
+
+// Encode writes v in its format, with the fields that are kept in it.
+func Encode(v Value) []byte {
+	var rest []byte
+	if k, ok := v.(interface{ unknown() *[]byte }); ok {
+		rest = *k.unknown()
+	}
+	object, err := marshal(v, rest)
+	if err != nil {
+		panic("ledger: a value cannot be encoded: " + err.Error()) // plain structs: a defect in this package
+	}
+	b := fmt.Appendf(nil, `{"format":%d`, formatOf(v))
+	if object = object[1:]; object[0] != '}' && object[0] != ',' { // it has a field of its own
+		b = append(b, ',')
+	}
+	return append(b, object...)
+}
+
+// marshal writes an object, and after its own fields the rest.
+func marshal(object any, rest []byte) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // it would change what is kept
+	if err := e.Encode(object); err != nil {
+		return nil, err
+	}
+	return append(append(bytes.TrimSuffix(b.Bytes(), []byte("}\n")), rest...), '}'), nil
+}
+
+// Decode reads kv into v, a zero one, and validates it. It is strict with the fields
+// that v knows: package json would read a field that is missing or null as zero, and
+// take other spellings of its name, and a mark whose next was read as zero would lease
+// all IDs again. Other fields are kept in v, or refused where v keeps none. With an
+// error v is zero. Decode's errors are KeyErrors: Internal, and Refused for what the
+// first release wrote.
+func Decode(kv store.KV, v Value) error {
+	err := read(kv.Value, v)
+	if err == nil {
+		if err = v.Validate(); err != nil {
+			err = allocator.Errorf(allocator.Internal, "%w", err)
+		}
+	}
+	if err != nil {
+		reflect.ValueOf(v).Elem().SetZero()
+		return &KeyError{Key: kv.Key, Err: err}
+	}
+	return nil
+}
+
+// decode is Decode of a value that does not depend on its key.
+func decode[T any, P interface {
+	*T
+	Value
+}](kv store.KV) (v T, err error) {
+	err = Decode(kv, P(&v))
+	return v, err
+}
+
+func read(b []byte, v Value) error {
+	// Nearly always this program wrote it and would write it so again: then all
+	// that is looked for below is as it must be.
+	null := bytes.Contains(b, []byte(":null"))
+	if !null && json.Unmarshal(b, v) == nil && bytes.Equal(Encode(v), b) {
+		return nil
+	}
+	reflect.ValueOf(v).Elem().SetZero()
+	var head struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &head); err != nil {
+		return fmt.Errorf("not a value of this program: %w", err)
+	}
+	if head.Format == firstFormat {
+		return allocator.Errorf(allocator.Refused,
+			"the first release of March wrote it, whose data this release cannot read: "+
+				"start with an empty prefix, or with another --cluster")
+	}
+	err := json.Unmarshal(b, v)
+	if known := formatOf(v); head.Format != known {
+		return fmt.Errorf("format %d%s; this program knows format %d: use the version of the program that wrote it",
+			head.Format, writer(b), known)
+	}
+	if err != nil {
+		return err
+	}
+	rest, err := unknown(b, v, "format")
+	if err != nil {
+		return err
+	}
+	if k, ok := v.(interface{ unknown() *[]byte }); ok {
+		*k.unknown() = rest
+	} else if len(rest) > 0 {
+		return fmt.Errorf("fields that this program does not know: %s; use the version of the program that wrote it",
+			rest[1:])
+	}
+	return same(b, Encode(v))
+}
 
 // Identity says which cluster this is, and in which etcd cluster it lives.
 type Identity struct {
-	header
+	kept
 	UUID      string `json:"uuid"`
 	ClusterID uint64 `json:"etcd_cluster_id,string"`
 }
@@ -52,7 +156,6 @@ type Identity struct {
 // Epoch says under which epoch leases are made, or that leasing is halted. Every lease
 // compares its value as it was read.
 type Epoch struct {
-	header
 	Epoch string `json:"epoch,omitempty"` // 32 hex digits; empty while leasing is halted
 	// MarginTotal is the margin of all recovers so far, in steps. In a halt it is the
 	// total of the epoch that the halt stopped.
@@ -63,6 +166,14 @@ type Epoch struct {
 	// Ended names the halt that the epoch ended; nil in the first epoch of a cluster.
 	Ended  *EndedHalt `json:"ended,omitempty"`
 	Halted *Halt      `json:"halted,omitempty"`
+}
+
+// Validate checks that there is an epoch, or a halt.
+func (e *Epoch) Validate() error {
+	if e.Epoch == "" && e.Halted == nil {
+		return errors.New("it is empty")
+	}
+	return nil
 }
 
 // EndedHalt is the halt that a recover ended with a new epoch.
@@ -83,14 +194,14 @@ type Halt struct {
 // Answered lists the processes whose memory was taken by the recover that began
 // the epoch. It has a key of its own, because every lease compares the epoch's value.
 type Answered struct {
-	header
+	kept
 	Epoch        string   `json:"epoch"`
 	Incarnations []string `json:"incarnations"`
 }
 
 // Beat says that etcd was at least at this point of its raft log.
 type Beat struct {
-	header
+	kept
 	RaftIndex uint64    `json:"raft_index,string"`
 	RaftTerm  uint64    `json:"raft_term,string"`
 	Revision  int64     `json:"revision,string"`
@@ -104,33 +215,13 @@ func NewBeat(s store.Status, at time.Time) Beat {
 
 // settingsValue is what ClusterSettings are stored as.
 type settingsValue struct {
-	header
+	kept
 	Journal string `json:"journal"` // "optional" or "required"
 	Nonce   string `json:"nonce"`
 }
 
-type rangeValue struct {
-	Lower int64 `json:"lower,string"`
-	Upper int64 `json:"upper,string"`
-}
-
-// LayoutValue is what a Layout is stored as.
-type LayoutValue struct {
-	header
-	Version  int64                 `json:"version,string"`
-	Boundary int64                 `json:"boundary,string"`
-	Rooms    map[string]rangeValue `json:"rooms"`
-	Ever     []string              `json:"ever"` // rooms that ever had a range, sorted
-	Time     time.Time             `json:"time"`
-	Actor    string                `json:"actor"`
-	Nonce    string                `json:"nonce"`
-
-	NarrowestRange  int64 `json:"narrowest_range,string"`  // of all layouts so far, this one included
-	LargestBoundary int64 `json:"largest_boundary,string"` // likewise
-}
-
 type tagValue struct {
-	header
+	kept
 	Start   int64  `json:"start,string"`
 	Limit   int64  `json:"limit,string"`
 	MinStep int64  `json:"min_step,string"`
@@ -157,31 +248,9 @@ type skipValue struct {
 	To   int64  `json:"to,string"`
 }
 
-type stampValue struct {
-	Epoch    string `json:"epoch"`
-	Revision int64  `json:"layout_revision,string"`
-}
-
-type eraValue struct {
-	Version int64  `json:"version,string"`
-	Epoch   string `json:"epoch"`
-	First   int64  `json:"first,string"`
-	End     int64  `json:"end,string"`
-}
-
-// markValue has a next only, where nothing was leased.
-type markValue struct {
-	header
-	Next  int64       `json:"next,string"`
-	Stamp *stampValue `json:"stamp,omitempty"`
-	Total int64       `json:"total,string,omitempty"`
-	Began int64       `json:"began,string,omitempty"`
-	Eras  []eraValue  `json:"eras,omitempty"`
-}
-
 // Registration is what an instance's registration is stored as.
 type Registration struct {
-	header
+	kept
 	Incarnation string    `json:"incarnation"`
 	Address     string    `json:"address"`
 	Build       string    `json:"build"`
@@ -202,7 +271,7 @@ type Registration struct {
 
 // Heartbeat is what an instance writes again and again while it runs.
 type Heartbeat struct {
-	header
+	kept
 	Incarnation string    `json:"incarnation"`
 	Counter     int64     `json:"counter,string"` // grows with each that the process sends
 	Time        time.Time `json:"time"`           // by the instance's clock
@@ -211,7 +280,7 @@ type Heartbeat struct {
 
 // AuditValue is what an AuditEntry is stored as.
 type AuditValue struct {
-	header
+	kept
 	Time   time.Time       `json:"time"`
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"`
@@ -220,63 +289,8 @@ type AuditValue struct {
 	To     json.RawMessage `json:"to,omitempty"`
 }
 
-// rangesValue is a layout of a migration: the version is the one it has, or
-// will have.
-type rangesValue struct {
-	Version  int64                 `json:"version,string"`
-	Boundary int64                 `json:"boundary,string"`
-	Rooms    map[string]rangeValue `json:"rooms"`
-}
-
-type moveValue struct {
-	Kind   string      `json:"kind"`
-	Why    string      `json:"why"`
-	Layout rangesValue `json:"layout"`
-	Loses  []string    `json:"loses,omitempty"`
-	Made   *time.Time  `json:"made,omitempty"`
-	Hold   string      `json:"hold,omitempty"` // always where it was made
-
-	ClientsUntil *time.Time `json:"clients_until,omitempty"`
-
-	rest []byte // as header has it
-}
-
-type logValue struct {
-	Time time.Time `json:"time"`
-	Text string    `json:"text"`
-
-	rest []byte // as header has it
-}
-
-type waiverValue struct {
-	Instance    InstanceID `json:"instance"`
-	Incarnation string     `json:"incarnation"`
-	Reached     int        `json:"reached"`
-}
-
-type migrationValue struct {
-	header
-	State   string        `json:"state"`
-	Abort   bool          `json:"abort,omitempty"`
-	From    rangesValue   `json:"from"`
-	Target  rangesValue   `json:"target"`
-	Moves   []moveValue   `json:"moves"`
-	Reached int           `json:"reached"`
-	Hold    string        `json:"hold"`
-	Without []waiverValue `json:"without,omitempty"`
-	Log     []logValue    `json:"log"`
-	Actor   string        `json:"actor"`
-	Created time.Time     `json:"created"`
-	Updated time.Time     `json:"updated"`
-	Nonce   string        `json:"nonce"`
-
-	Error      string     `json:"error,omitempty"`
-	ErrorSince *time.Time `json:"error_since,omitempty"`
-	NoWayBack  string     `json:"no_way_back,omitempty"`
-}
-
 // ActiveMigration names the migration that is under way.
 type ActiveMigration struct {
-	header
+	kept
 	Name string `json:"name"`
 }

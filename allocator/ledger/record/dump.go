@@ -83,7 +83,7 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 	case "alive":
 		err = Decode(kv, &Heartbeat{})
 	case "migrations":
-		_, err = decodeMigration(kv)
+		_, err = k.ParseMigration(kv)
 	case "migration":
 		err = Decode(kv, &ActiveMigration{})
 	case "audit":

@@ -9,31 +9,22 @@ import (
 var Decoders = map[string]func([]byte) ([]byte, error){
 	"identity":     again[Identity],
 	"epoch":        again[Epoch],
-	"layout":       again[LayoutValue],
+	"layout":       again[Layout],
 	"tag":          again[tagValue],
-	"mark":         again[markValue],
+	"mark":         again[Mark],
 	"registration": again[Registration],
 	"alive":        again[Heartbeat],
 	"audit":        again[AuditValue],
 	"answered":     again[Answered],
 	"beat":         again[Beat],
 	"settings":     again[settingsValue],
-	"migration":    againMigration,
+	"migration":    again[Migration],
 	"holder":       again[ActiveMigration],
-}
-
-// againMigration takes the way through Migration, which keeps what it does not know.
-func againMigration(b []byte) ([]byte, error) {
-	m, err := decodeMigration(store.KV{Key: "test", Value: b})
-	if err != nil {
-		return nil, err
-	}
-	return m.Encode(), nil
 }
 
 // newerValue is a kind of value that has had a second format since.
 type newerValue struct {
-	header
+	kept
 	Name  string `json:"name"`
 	Count int64  `json:"count,string,omitempty"`
 }
@@ -42,7 +33,7 @@ func (v *newerValue) format() int {
 	if v.Count != 0 {
 		return 3
 	}
-	return v.header.format()
+	return baseFormat
 }
 
 // DecodeNewer decodes it, and encodes it again.
@@ -67,8 +58,8 @@ func AgainMark(b []byte) (Mark, []byte, error) {
 }
 
 func AgainLayout(b []byte) (Layout, []byte, error) {
-	r, nonce, err := DecodeLayoutNonce(store.KV{Key: "test", Value: b})
-	return r, r.Encode(nonce), err
+	r, err := DecodeLayout(store.KV{Key: "test", Value: b})
+	return r, Encode(&r), err
 }
 
 func AgainTag(b []byte) (Tag, []byte, error) {

@@ -12,32 +12,24 @@ import (
 
 // Layout is a layout as it is stored.
 type Layout struct {
-	Layout allocator.Layout
-	Ever   []allocator.Room // rooms that ever had a range, sorted; their marks count for floors
-	Time   time.Time        // by the clock of the process that stored it
-	Actor  string           // the caller that stored it
+	allocator.Layout
+	Ever  []allocator.Room `json:"ever"`  // rooms that ever had a range, sorted; their marks count for floors
+	Time  time.Time        `json:"time"`  // by the clock of the process that stored it
+	Actor string           `json:"actor"` // the caller that stored it
+	Nonce string           `json:"nonce"` // new in each write
 
 	// NarrowestRange and LargestBoundary are over all layouts so far, this one
 	// included: see Reach.
-	NarrowestRange  int64
-	LargestBoundary int64
+	NarrowestRange  int64 `json:"narrowest_range,string"`
+	LargestBoundary int64 `json:"largest_boundary,string"`
 
-	Revision int64 // of the key `layout`; 0 in a record from the history
+	Revision int64 `json:"-"` // of the key `layout`; 0 in a record from the history
 }
 
-// Encode returns the value under which the layout is stored. nonce is new in each write.
+// Encode returns the value under which the layout is stored, with a nonce.
 func (r Layout) Encode(nonce string) []byte {
-	v := &LayoutValue{
-		Version: r.Layout.Version, Boundary: r.Layout.Boundary, Rooms: make(map[string]rangeValue, len(r.Layout.Ranges)),
-		Time: r.Time, Actor: r.Actor, Nonce: nonce, NarrowestRange: r.NarrowestRange, LargestBoundary: r.LargestBoundary,
-	}
-	for room, rng := range r.Layout.Ranges {
-		v.Rooms[string(room)] = rangeValue(rng)
-	}
-	for _, room := range r.Ever {
-		v.Ever = append(v.Ever, string(room))
-	}
-	return Encode(v)
+	r.Nonce = nonce
+	return Encode(&r)
 }
 
 // After returns r with the extremes of all layouts, the last of which was before.
@@ -68,12 +60,8 @@ func (r Layout) AtLeast(before Layout) bool {
 	return r.NarrowestRange > 0 && of.NarrowestRange == r.NarrowestRange && of.LargestBoundary == r.LargestBoundary
 }
 
-// DecodeLayout reads a layout and checks all that a layout must be by itself. Its error is
-// a KeyError.
-func DecodeLayout(kv store.KV) (Layout, error) {
-	r, _, err := DecodeLayoutNonce(kv)
-	return r, err
-}
+// DecodeLayout reads a layout. Its error is a KeyError.
+func DecodeLayout(kv store.KV) (Layout, error) { return decode[Layout](kv) }
 
 // DecodeHistory reads a layout of the history.
 func (k Keys) DecodeHistory(kv store.KV) (Layout, error) {
@@ -82,43 +70,29 @@ func (k Keys) DecodeHistory(kv store.KV) (Layout, error) {
 		return Layout{}, err
 	}
 	r, err := DecodeLayout(kv)
-	if err == nil && r.Layout.Version != key.version {
-		err = Damaged(kv.Key, "holds version %d", r.Layout.Version)
+	if err == nil && r.Version != key.version {
+		err = Damaged(kv.Key, "holds version %d", r.Version)
 	}
 	return r, err
 }
 
-// DecodeLayoutNonce checks all that a layout must be by itself.
-func DecodeLayoutNonce(kv store.KV) (Layout, string, error) {
-	var v LayoutValue
-	if err := Decode(kv, &v); err != nil {
-		return Layout{}, "", err
-	}
-	r := Layout{
-		Layout: allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range, len(v.Rooms))},
-		Time:   v.Time, Actor: v.Actor, NarrowestRange: v.NarrowestRange, LargestBoundary: v.LargestBoundary,
-	}
-	for room, rng := range v.Rooms {
-		r.Layout.Ranges[allocator.Room(room)] = allocator.Range(rng)
-	}
-	for _, room := range v.Ever {
-		r.Ever = append(r.Ever, allocator.Room(room))
-	}
+// Validate checks all that a layout must be by itself. Its errors are Invalid and Internal.
+func (r *Layout) Validate() error {
 	if err := r.Layout.Validate(); err != nil {
-		return Layout{}, "", Damaged(kv.Key, "%w", err)
+		return err
 	}
 	for i, room := range r.Ever { // they become parts of keys
 		if _, err := allocator.ParseRoom(string(room)); err != nil || i > 0 && r.Ever[i-1] >= room {
-			return Layout{}, "", Damaged(kv.Key, "rooms that ever were: %q; allowed: names in order", r.Ever)
+			return allocator.Errorf(allocator.Internal, "rooms that ever were: %q; allowed: names in order", r.Ever)
 		}
 	}
-	if !r.AtLeast(r) {
-		return Layout{}, "", Damaged(kv.Key, "the narrowest range of all, %d, and the largest boundary, %d, are not", v.NarrowestRange, v.LargestBoundary)
+	if !r.AtLeast(*r) {
+		return allocator.Errorf(allocator.Internal, "the narrowest range of all, %d, and the largest boundary, %d, are not", r.NarrowestRange, r.LargestBoundary)
 	}
-	if v.Version < 1 || len(r.Ever) > allocator.MaxRooms || !ContainsAll(r.Ever, r.Layout.Rooms()) {
-		return Layout{}, "", Damaged(kv.Key, "version %d with rooms %v and rooms that ever were %v", v.Version, r.Layout.Rooms(), r.Ever)
+	if r.Version < 1 || len(r.Ever) > allocator.MaxRooms || !ContainsAll(r.Ever, r.Rooms()) {
+		return allocator.Errorf(allocator.Internal, "version %d with rooms %v and rooms that ever were %v", r.Version, r.Rooms(), r.Ever)
 	}
-	return r, v.Nonce, nil
+	return nil
 }
 
 // RandomHex returns 128 random bits, for nonces, incarnations and epochs.

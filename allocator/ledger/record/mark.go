@@ -11,27 +11,27 @@ import (
 // Stamp identifies a layout in a way that cannot be retyped: by the epoch and the
 // mod revision of the layout's key. The zero value is no stamp.
 type Stamp struct {
-	Epoch    string
-	Revision int64
+	Epoch    string `json:"epoch"`
+	Revision int64  `json:"layout_revision,string"`
 }
 
 // Era is what a room leased of a tag under one stamp: IDs of the room's range in
 // layout Version, from First up to End, exclusive. End is the last ID leased + 1.
 type Era struct {
-	Version int64
-	Epoch   string
-	First   int64
-	End     int64
+	Version int64  `json:"version,string"`
+	Epoch   string `json:"epoch"`
+	First   int64  `json:"first,string"`
+	End     int64  `json:"end,string"`
 }
 
 // Mark is what a room leased of a tag. The zero value is the mark of a room that
 // never leased any. Marks are values: a changed mark shares no era with the old one.
 type Mark struct {
-	Next  int64 // the next ID not yet leased; an operator may have raised it above the last era
-	Stamp Stamp // of the last lease; zero: no lease yet
-	Total int64 // the margin total of the epoch of Stamp
-	Began int64 // the base at which the room began in the epoch of Stamp
-	Eras  []Era // at most MaxEras, the latest last
+	Next  int64 `json:"next,string"`            // the next ID not yet leased; an operator may have raised it above the last era
+	Stamp Stamp `json:"stamp,omitzero"`         // of the last lease; zero: no lease yet
+	Total int64 `json:"total,string,omitempty"` // the margin total of the epoch of Stamp
+	Began int64 `json:"began,string,omitempty"` // the base at which the room began in the epoch of Stamp
+	Eras  []Era `json:"eras,omitempty"`         // at most MaxEras, the latest last
 }
 
 // Last returns the era of the last lease, the zero Era where nothing was leased.
@@ -73,43 +73,31 @@ func (m Mark) Leased(stamp Stamp, total, base int64, seg allocator.Segment) Mark
 }
 
 // Encode returns the value under which the mark is stored.
-func (m Mark) Encode() []byte {
-	v := &markValue{Next: m.Next, Total: m.Total, Began: m.Began}
-	if m.Stamp != (Stamp{}) {
-		stamp := stampValue(m.Stamp)
-		v.Stamp = &stamp
-	}
-	for _, e := range m.Eras {
-		v.Eras = append(v.Eras, eraValue(e))
-	}
-	return Encode(v)
-}
+func (m Mark) Encode() []byte { return Encode(&m) }
 
-// DecodeMark reads a mark and checks that its numbers fit. Its error is a KeyError.
+// DecodeMark reads a mark. Its error is a KeyError.
 func DecodeMark(kv store.KV) (Mark, error) {
-	var v markValue
-	if err := Decode(kv, &v); err != nil {
-		return Mark{}, err
+	m, err := decode[Mark](kv)
+	m.Stamp.Epoch = oneString(m.Stamp.Epoch)
+	for i := range m.Eras {
+		m.Eras[i].Epoch = oneString(m.Eras[i].Epoch)
 	}
-	m := Mark{Next: v.Next, Total: v.Total, Began: v.Began}
-	if v.Stamp != nil {
-		m.Stamp = Stamp{Epoch: oneString(v.Stamp.Epoch), Revision: v.Stamp.Revision}
-	}
-	for _, e := range v.Eras {
-		e.Epoch = oneString(e.Epoch)
-		m.Eras = append(m.Eras, Era(e))
-	}
-	if !m.fits() {
-		return Mark{}, Damaged(kv.Key, "a mark's numbers do not fit: %s", kv.Value)
-	}
-	return m, nil
+	return m, err
 }
 
 // oneString returns one copy of an epoch for all marks: an instance may keep a
 // million of them.
 func oneString(epoch string) string { return unique.Make(epoch).Value() }
 
-// fits reports whether m can be a mark.
+// Validate checks that the numbers fit. Its error is Internal.
+func (m *Mark) Validate() error {
+	if !m.fits() {
+		return allocator.Errorf(allocator.Internal, "a mark's numbers do not fit: %s", m.Encode())
+	}
+	return nil
+}
+
+// fits reports whether the numbers of m can be those of a mark.
 func (m Mark) fits() bool {
 	if len(m.Eras) == 0 { // nothing was leased
 		return m.Next >= 0 && m.Stamp == Stamp{} && m.Total == 0 && m.Began == 0

@@ -1,6 +1,9 @@
 package record
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -25,54 +28,154 @@ func (s MigrationState) Ended() bool { return s == Done || s == Aborted }
 // Migration is a way from one layout to another through moves, as it is
 // stored. It says everything that a console needs to go on with it.
 type Migration struct {
-	ID      string // a ULID
-	State   MigrationState
-	Abort   bool // the moves from some point on lead back
-	From    allocator.Layout
-	Target  allocator.Layout
-	Moves   []Move
-	Reached int           // so many of Moves were made
-	Hold    time.Duration // for how long a silent instance is waited for, if its own hold is not longer
-	Without []Waiver      // instances that an operator said to go on without
-	Log     []LogEntry
-	Actor   string
-	Created time.Time
-	Updated time.Time
+	kept
+	ID      string           `json:"-"` // a ULID, as the key has it
+	State   MigrationState   `json:"state"`
+	Abort   bool             `json:"abort,omitempty"` // the moves from some point on lead back
+	From    allocator.Layout `json:"from"`
+	Target  allocator.Layout `json:"target"`
+	Moves   []Move           `json:"moves"`
+	Reached int              `json:"reached"`           // so many of Moves were made
+	Hold    Duration         `json:"hold"`              // for how long a silent instance is waited for, if its own hold is not longer
+	Without []Waiver         `json:"without,omitempty"` // instances that an operator said to go on without
+	Log     []LogEntry       `json:"log"`
+	Actor   string           `json:"actor"`
+	Created time.Time        `json:"created"`
+	Updated time.Time        `json:"updated"`
+	Nonce   string           `json:"nonce"`
 	// Error is what keeps it from going on, since when; empty for nothing.
-	Error      string
-	ErrorSince time.Time
+	Error      string    `json:"error,omitempty"`
+	ErrorSince time.Time `json:"error_since,omitzero"`
 	// NoWayBack is why the migration ended where it stood when it was aborted. Empty
 	// where it did not.
-	NoWayBack string
+	NoWayBack string `json:"no_way_back,omitempty"`
 
-	KV    store.KV
-	Nonce string
-	rest  []byte // as header has it
+	KV store.KV `json:"-"`
 }
 
 // Move is one change of layout in a migration.
 type Move struct {
-	Kind   string
-	Why    string
-	Layout allocator.Layout // Version is the one it has or will have
-	Loses  []allocator.Room // rooms that lose residues: their instances must report before the next move
-	Made   time.Time        // zero before it is made
+	kept
+	Kind   string           `json:"kind"`
+	Why    string           `json:"why"`
+	Layout allocator.Layout `json:"layout"`          // Version is the one it has or will have
+	Loses  []allocator.Room `json:"loses,omitempty"` // rooms that lose residues: their instances must report before the next move
+	Made   time.Time        `json:"made,omitzero"`   // zero before it is made
 	// Hold is the longest hold of the instances of Loses that were registered when
 	// the move was planned, or before a later change of the migration until it was
 	// made; and ClientsUntil when what they leased to clients ends: until then these
 	// may still issue residues that the rooms lost. It is zero before all reported.
-	Hold         time.Duration
-	ClientsUntil time.Time
+	Hold         Duration  `json:"hold,omitempty"` // stored of every move that was made
+	ClientsUntil time.Time `json:"clients_until,omitzero"`
+}
 
-	rest []byte // as header has it
+// MarshalJSON writes a move with the fields that are kept in it.
+func (v Move) MarshalJSON() ([]byte, error) {
+	type plain Move
+	if !v.Made.IsZero() {
+		v.Hold = cmp.Or(v.Hold, DurationOf(0))
+	}
+	return marshal(plain(v), v.Rest)
+}
+
+// UnmarshalJSON reads a move, and keeps fields that this program does not know.
+func (v *Move) UnmarshalJSON(b []byte) (err error) {
+	type plain Move
+	if err = json.Unmarshal(b, (*plain)(v)); err == nil {
+		v.Rest, err = unknown(b, v)
+	}
+	return err
 }
 
 // Waiver is an operator's word that a migration goes on without an instance: for
 // the one process that was registered then, and for the next move only.
 type Waiver struct {
-	Instance    InstanceID
-	Incarnation string
-	Reached     int // the moves made so far
+	Instance    InstanceID `json:"instance"`
+	Incarnation string     `json:"incarnation"`
+	Reached     int        `json:"reached"` // the moves made so far
+}
+
+// LogEntry is one line of a migration's history.
+type LogEntry struct {
+	kept
+	Time time.Time `json:"time"`
+	Text string    `json:"text"`
+}
+
+// MarshalJSON writes a line of the log with the fields that are kept in it.
+func (v LogEntry) MarshalJSON() ([]byte, error) {
+	type plain LogEntry
+	return marshal(plain(v), v.Rest)
+}
+
+// UnmarshalJSON reads a line, and keeps fields that this program does not know.
+func (v *LogEntry) UnmarshalJSON(b []byte) (err error) {
+	type plain LogEntry
+	if err = json.Unmarshal(b, (*plain)(v)); err == nil {
+		v.Rest, err = unknown(b, v)
+	}
+	return err
+}
+
+// Encode returns the value under which the migration is stored.
+func (m Migration) Encode() []byte {
+	if m.Moves == nil { // it was aborted before the first
+		m.Moves = []Move{}
+	}
+	return Encode(&m)
+}
+
+// Brief is what the audit keeps of a migration. The moves are under its own
+// key, which stays: with them twice more, a change of a long plan would be more
+// than etcd takes in one transaction.
+func (m Migration) Brief() []byte {
+	return Encode(&migrationBrief{
+		State: m.State, Abort: m.Abort, From: m.From.Version, Target: m.Target,
+		Moves: len(m.Moves), Reached: m.Reached, Hold: m.Hold, Without: m.Without,
+	})
+}
+
+type migrationBrief struct {
+	kept
+	State   MigrationState   `json:"state"`
+	Abort   bool             `json:"abort,omitempty"`
+	From    int64            `json:"from,string"` // the layout version
+	Target  allocator.Layout `json:"target"`
+	Moves   int              `json:"moves"`
+	Reached int              `json:"reached"`
+	Hold    Duration         `json:"hold"`
+	Without []Waiver         `json:"without,omitempty"`
+}
+
+// ParseMigration reads a migration with the ID that its key has.
+func (k Keys) ParseMigration(kv store.KV) (Migration, error) {
+	key, err := k.Parse(kv.Key)
+	if err != nil {
+		return Migration{}, err
+	}
+	m, err := decode[Migration](kv)
+	m.ID, m.KV = key.ulid, kv
+	return m, err
+}
+
+// Validate checks the layouts, the times and how far the migration is.
+func (m *Migration) Validate() error {
+	errs := []error{m.Hold.validate(), m.From.Validate(), m.Target.Validate()}
+	for _, move := range m.Moves {
+		errs = append(errs, move.Layout.Validate(), move.Hold.validate())
+	}
+	for _, w := range m.Without {
+		if w.Reached < 0 {
+			errs = append(errs, fmt.Errorf("a waiver after %d moves", w.Reached))
+		}
+	}
+	if !slices.Contains([]MigrationState{Running, Paused, Done, Aborted}, m.State) {
+		errs = append(errs, fmt.Errorf("a migration's state %q", m.State))
+	}
+	if m.Reached < 0 || m.Reached > len(m.Moves) {
+		errs = append(errs, fmt.Errorf("a migration with %d moves reached %d", len(m.Moves), m.Reached))
+	}
+	return cmp.Or(errs...)
 }
 
 // Waived reports whether an operator said to make the next move without an
@@ -105,14 +208,6 @@ func (m *Migration) Fail(text string) {
 		m.ErrorSince = Recorded(time.Now())
 		m.Note("cannot go on: " + text)
 	}
-}
-
-// LogEntry is one line of a migration's history.
-type LogEntry struct {
-	Time time.Time
-	Text string
-
-	rest []byte // as header has it
 }
 
 // maxLog bounds a migration's log; the oldest lines but the first go.

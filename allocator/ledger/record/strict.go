@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // KeyError says that a key, or the value under it, cannot be read.
@@ -36,9 +35,6 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // Gone returns the error of a key that must be there, and is not.
 func Gone(key string) error { return &KeyError{Key: key, Err: errors.New("it is missing")} }
 
-// NoEpoch returns the error of an epoch that says neither what is in force nor what halts.
-func NoEpoch(key string) error { return &KeyError{Key: key, Err: errors.New("it is empty")} }
-
 // Unreadable returns err as a KeyError: the one that it has, or one of key.
 func Unreadable(key string, err error) *KeyError {
 	if named, ok := errors.AsType[*KeyError](err); ok {
@@ -51,77 +47,6 @@ func Unreadable(key string, err error) *KeyError {
 // what cannot be: Internal.
 func Damaged(key, format string, args ...any) error {
 	return &KeyError{Key: key, Err: allocator.Errorf(allocator.Internal, format, args...)}
-}
-
-// Encode writes v in its format, with the fields that are kept in it.
-func Encode(v Value) []byte {
-	h := v.head()
-	h.Format = v.format()
-	b, err := marshal(v, h.Rest)
-	if err != nil {
-		panic("ledger: a value cannot be encoded: " + err.Error()) // plain structs: a defect in codec.go
-	}
-	return b
-}
-
-// marshal writes an object, and after its own fields the rest.
-func marshal(object any, rest []byte) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // it would change what is kept
-	if err := e.Encode(object); err != nil {
-		return nil, err
-	}
-	return append(append(bytes.TrimSuffix(b.Bytes(), []byte("}\n")), rest...), '}'), nil
-}
-
-// Decode reads kv into v, a zero one. It is strict with the fields that v knows:
-// package json would read a field that is missing or null as zero, and take other
-// spellings of its name, and a mark whose next was read as zero would lease all
-// IDs again. Other fields are kept in v, or refused where v is exact. Its errors
-// are KeyErrors: Internal, and Refused for what the first release wrote.
-func Decode(kv store.KV, v Value) error {
-	// Nearly always this program wrote it and would write it so again: then all
-	// that is looked for below is as it must be.
-	null := bytes.Contains(kv.Value, []byte(":null"))
-	if !null && json.Unmarshal(kv.Value, v) == nil && bytes.Equal(Encode(v), kv.Value) {
-		return nil
-	}
-	reflect.ValueOf(v).Elem().SetZero()
-	if err := read(kv.Value, v); err != nil {
-		return &KeyError{Key: kv.Key, Err: err}
-	}
-	return nil
-}
-
-func read(b []byte, v Value) error {
-	var h header
-	if err := json.Unmarshal(b, &h); err != nil {
-		return fmt.Errorf("not a value of this program: %w", err)
-	}
-	if h.Format == firstFormat {
-		return allocator.Errorf(allocator.Refused,
-			"the first release of March wrote it, whose data this release cannot read: "+
-				"start with an empty prefix, or with another --cluster")
-	}
-	err := json.Unmarshal(b, v)
-	if known := v.format(); h.Format != known {
-		return fmt.Errorf("format %d%s; this program knows format %d: use the version of the program that wrote it",
-			h.Format, writer(b), known)
-	}
-	if err != nil {
-		return err
-	}
-	rest, err := unknown(b, v)
-	if err != nil {
-		return err
-	}
-	if _, exact := v.(interface{ exact() }); exact && len(rest) > 0 {
-		return fmt.Errorf("fields that this program does not know: %s; use the version of the program that wrote it",
-			rest[1:])
-	}
-	v.head().Rest = rest
-	return same(b, Encode(v))
 }
 
 // writer returns which version of the program wrote a value, in words: where the
@@ -137,19 +62,22 @@ func writer(b []byte) string {
 }
 
 // unknown returns the fields of an object, as they are written, that have no place
-// in the struct that of points to. Another spelling of a field's name is none. Its
-// error is that a field of the struct is null: package json takes that for zero.
-func unknown(object []byte, of any) (rest []byte, err error) {
+// in the struct that of points to, and are not one of also. Another spelling of a field's
+// name is none. Its error is that a field of the struct is null: package json takes that
+// for zero.
+func unknown(object []byte, of any, also ...string) (rest []byte, err error) {
 	fields, err := fieldsOf(object)
 	if err != nil {
 		return nil, err
 	}
-	known := reflect.VisibleFields(reflect.TypeOf(of).Elem())
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(of).Elem()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" {
+			also = append(also, name)
+		}
+	}
 	for _, f := range fields {
-		switch is := slices.ContainsFunc(known, func(k reflect.StructField) bool {
-			name, _, _ := strings.Cut(k.Tag.Get("json"), ",")
-			return name != "" && strings.EqualFold(name, f.name)
-		}); {
+		switch is := slices.ContainsFunc(also, func(name string) bool { return strings.EqualFold(name, f.name) }); {
 		case !is:
 			rest = append(append(rest, ','), f.text...)
 		case string(f.value) == "null":

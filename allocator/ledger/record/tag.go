@@ -80,8 +80,8 @@ type Tag struct {
 func (t Tag) Encode(nonce string) []byte {
 	s := t.Settings
 	v := &tagValue{
-		header: header{Rest: t.rest},
-		Start:  s.Start, Limit: s.Limit, MinStep: s.Chain.MinStep, MaxStep: s.Chain.MaxStep,
+		kept:  kept{t.rest},
+		Start: s.Start, Limit: s.Limit, MinStep: s.Chain.MinStep, MaxStep: s.Chain.MaxStep,
 		Reserve: s.Chain.Reserve.String(), MaxJump: s.MaxJump, MaxSkew: s.MaxSkew, Prescale: s.Chain.Prescale,
 		StrictRetract: s.StrictRetract, LargestStep: max(t.LargestStep, s.Chain.MaxStep), BaseTotal: t.BaseTotal,
 		Created: t.Created, Nonce: nonce,

@@ -44,18 +44,12 @@ func (v *verification) readable(found []store.KV, into record.Value) bool {
 
 // epoch checks under which terms there are leases.
 func (v *verification) epoch(found []store.KV) {
-	key := v.cluster.Keys.Epoch()
 	if len(found) == 0 {
-		v.missing(key)
+		v.missing(v.cluster.Keys.Epoch())
 		return
 	}
 	var e record.Epoch
-	if !v.readable(found, &e) {
-		return
-	}
-	if e.Epoch == "" && e.Halted == nil {
-		v.unreadable(key, record.NoEpoch(key))
-	} else if e.Halted != nil {
+	if v.readable(found, &e) && e.Halted != nil {
 		v.report.Halt = e.Halted.Record()
 	}
 }
