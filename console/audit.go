@@ -62,7 +62,7 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 			}
 			if wanted(r, e) {
 				answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
-					Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: e.From, To: e.To,
+					Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: string(e.From), To: string(e.To),
 				})
 			}
 			before = e.ID

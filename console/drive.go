@@ -236,7 +236,7 @@ func waitsUntil(m record.Migration, i instance) time.Time {
 	if i.WaitedSince.IsZero() {
 		return time.Time{}
 	}
-	return i.WaitedSince.Add(max(m.Hold.Duration(), i.Hold))
+	return i.WaitedSince.Add(max(m.Hold.Duration(), i.Hold.Duration()))
 }
 
 // prepare notes in m, ahead of its next change, what an operator will want to
@@ -282,7 +282,7 @@ func longestHold(instances []instance, rooms []allocator.Room) time.Duration {
 	longest := allocator.DefaultSettings().Reserve
 	for _, i := range instances {
 		if slices.Contains(rooms, i.Room) {
-			longest = max(longest, i.Hold)
+			longest = max(longest, i.Hold.Duration())
 		}
 	}
 	return longest

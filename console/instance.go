@@ -82,7 +82,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		p := &marchv1.Instance{
 			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,
 			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
-			Hold: durationpb.New(i.Hold), Unconfirmed: i.Unconfirmed,
+			Hold: durationpb.New(i.Hold.Duration()), Unconfirmed: i.Unconfirmed,
 		}
 		if !i.LastSeen.IsZero() {
 			p.LastSeen = timestamppb.New(i.LastSeen)

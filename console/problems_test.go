@@ -24,7 +24,7 @@ func after(minutes int) time.Time { return when.Add(time.Duration(minutes) * tim
 func stamp(minutes int) *timestamppb.Timestamp { return timestamppb.New(after(minutes)) }
 
 func alive(room allocator.Room, name allocator.Instance) instance {
-	return instance{Instance: record.Instance{Room: room, Name: name, Address: string(name) + ":1"}, Alive: true}
+	return instance{Instance: record.Instance{Room: room, Name: name, Registration: record.Registration{Address: string(name) + ":1"}}, Alive: true}
 }
 
 func silent(room allocator.Room, name allocator.Instance, since int) instance {

@@ -34,7 +34,7 @@ func TestStrictRetract(t *testing.T) {
 			mine.addID(a.mustNext(tag))
 		}
 	}
-	if r := c.registered("a", "a1"); r == nil || r.Hold != time.Second {
+	if r := c.registered("a", "a1"); r == nil || r.Hold.Duration() != time.Second {
 		t.Errorf("registered as %+v", r)
 	}
 	a.store.cut.Store(true)

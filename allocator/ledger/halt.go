@@ -11,12 +11,12 @@ import (
 )
 
 // Halted returns the halt that is in force as this process knows it, if one is.
-func (l *Ledger) Halted() (record.HaltRecord, bool) {
+func (l *Ledger) Halted() (record.Halt, bool) {
 	s, _ := l.State()
 	if s.halted == nil {
-		return record.HaltRecord{}, false
+		return record.Halt{}, false
 	}
-	return s.halted.Record(), true
+	return *s.halted, true
 }
 
 // HaltAs makes this process halt leasing under the name who if it sees etcd go back in
@@ -49,23 +49,23 @@ func (l *Ledger) CheckNow(ctx context.Context) (*State, error) {
 // Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
 // may still issue the IDs that they hold. If leasing is halted already, that halt stays.
 // Its errors are Unavailable, and the reason if the epoch cannot be read.
-func (l *Ledger) Halt(ctx context.Context, who, why string) (record.HaltRecord, error) {
+func (l *Ledger) Halt(ctx context.Context, who, why string) (record.Halt, error) {
 	for range haltAttempts {
 		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
-			return record.HaltRecord{}, err
+			return record.Halt{}, err
 		}
 		s, _ := l.State()
 		switch {
 		case s.halted != nil:
-			return s.halted.Record(), nil
+			return *s.halted, nil
 		case s.raw == nil:
-			return record.HaltRecord{}, s.Refusal()
+			return record.Halt{}, s.Refusal()
 		}
 		if _, err := l.HaltOver(ctx, s.raw, who, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
-			return record.HaltRecord{}, err
+			return record.Halt{}, err
 		}
 	}
-	return record.HaltRecord{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by others %d times while leasing was to be halted", haltAttempts)
+	return record.Halt{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by others %d times while leasing was to be halted", haltAttempts)
 }
 
 // haltAttempts bounds how often Halt starts over because another process changed

@@ -99,7 +99,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	started := l.now()
 	i.mu.serves = stored.Layout.Version
 	i.mu.value = record.Registration{
-		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: r.Hold.String(),
+		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: record.DurationOf(r.Hold),
 	}
 	for range joinAttempts {
 		order := l.before().epochSeq
@@ -154,11 +154,7 @@ func (i *Instance) replaces(found []store.KV) error {
 	if i.journal != nil && slices.Contains(i.memory.incarnations, was.Incarnation) || was.Version >= i.mu.serves {
 		return nil
 	}
-	hold, err := time.ParseDuration(was.Hold)
-	if err != nil {
-		return record.Damaged(found[0].Key, "hold: %w", err)
-	}
-	i.mu.value.Version, i.mu.alone = was.Version, time.Now().Add(hold)
+	i.mu.value.Version, i.mu.alone = was.Version, time.Now().Add(was.Hold.Duration())
 	return nil
 }
 

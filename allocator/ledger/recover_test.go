@@ -303,7 +303,7 @@ func TestRecoverAuditsWhatItBarred(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := slices.IndexFunc(entries, func(e record.AuditEntry) bool { return e.Action == "bar instances" })
-	if at < 0 || entries[at].Actor != "ann" || entries[at].To != `{"barred":["a/i1"],"without":["b/i2"]}` {
+	if at < 0 || entries[at].Actor != "ann" || string(entries[at].To) != `{"barred":["a/i1"],"without":["b/i2"]}` {
 		t.Errorf("audit: %+v", entries)
 	}
 }

@@ -128,12 +128,16 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 		s.problem = l.invalid("epoch", "%w", err)
 		return s
 	}
+	if e.Epoch == "" && e.Halted == nil {
+		s.problem = l.invalid("epoch", "%w", record.NoEpoch(epoch.Key))
+		return s
+	}
 	s.raw, s.epoch, s.total, s.ended, s.halted = epoch.Value, e.Epoch, e.MarginTotal, e.Ended, e.Halted
 	if s.halted != nil {
 		s.epoch = ""
 	}
 	var err error
-	if s.settings, _, err = l.keys.DecodeSettings(answer.Got[5]); err != nil {
+	if s.settings, err = record.DecodeSettings(answer.Got[5]); err != nil {
 		s.problem = l.invalid("cluster's settings", "%w", err)
 		return s
 	}
@@ -264,7 +268,7 @@ func (s *State) same(old *State) bool {
 		}
 		return err.Error()
 	}
-	return s.layout.Revision == old.layout.Revision && string(s.raw) == string(old.raw) && s.settings == old.settings && text(s.problem) == text(old.problem)
+	return s.layout.Revision == old.layout.Revision && string(s.raw) == string(old.raw) && s.settings.RequireJournal == old.settings.RequireJournal && text(s.problem) == text(old.problem)
 }
 
 // TagChange tells of a tag that was created, changed or deleted.

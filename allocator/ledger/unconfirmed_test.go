@@ -17,8 +17,8 @@ import (
 // require sets whether the cluster requires journals.
 func (c *cluster) require(is bool) {
 	c.tb.Helper()
-	s, err := c.admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = is; return nil }, "ann")
-	if err != nil || s.RequireJournal != is {
+	s, err := c.admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = record.JournalRequired(is); return nil }, "ann")
+	if err != nil || bool(s.RequireJournal) != is {
 		c.tb.Fatalf("update settings: %+v, %v", s, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestUpdateSettings(t *testing.T) {
 	for _, fate := range ledgertest.Fates() {
 		t.Run(fate.String(), func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
-			if s, err := c.admin.Settings(bg); err != nil || s != (record.ClusterSettings{}) {
+			if s, err := c.admin.Settings(bg); err != nil || s.RequireJournal {
 				t.Errorf("before: %+v, %v", s, err)
 			}
 			conn := c.mem.Open()

@@ -167,7 +167,7 @@ func TestForgetUnreadable(t *testing.T) {
 		}
 	}
 	entries, bad, err := c.admin.Audits(bg, "", 3)
-	if err != nil || len(bad) > 0 || entries[1].From != `"garbage"` || entries[2].From != later {
+	if err != nil || len(bad) > 0 || string(entries[1].From) != `"garbage"` || string(entries[2].From) != later {
 		t.Errorf("%+v, %v, %v", entries, bad, err)
 	}
 	c.check()
@@ -191,7 +191,7 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 	}
 	p := c.startAs("a", "one")
 	p.lease(10)
-	journals := func(required bool) {
+	journals := func(required record.JournalRequired) {
 		t.Helper()
 		set := func(s *record.ClusterSettings) error { s.RequireJournal = required; return nil }
 		if _, err := c.admin.UpdateSettings(bg, set, "ann"); err != nil {

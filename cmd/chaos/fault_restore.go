@@ -223,7 +223,7 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 		}
 		kv := answer.Kvs[0]
 		entry, err := reader.Entry(store.KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
-		halted = err == nil && entry.Epoch != nil && entry.Epoch.Halted
+		halted = err == nil && entry.Epoch != nil && entry.Epoch.Halted != nil
 		return halted
 	})
 	return halted, ctx.Err()

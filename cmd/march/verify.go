@@ -111,7 +111,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 }
 
 // foundText says what is wrong, in short.
-func foundText(problems int64, halt record.HaltRecord) string {
+func foundText(problems int64, halt record.Halt) string {
 	switch {
 	case halt.By == "":
 		return counted(problems, "problem")
@@ -191,7 +191,7 @@ func reportJSON(r verify.Report) any {
 		Unconfirmed     []record.InstanceID `json:"unconfirmed"`
 	}{
 		r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted,
-		r.Settings.RequireJournal, append([]record.InstanceID{}, r.Unconfirmed...),
+		bool(r.Settings.RequireJournal), append([]record.InstanceID{}, r.Unconfirmed...),
 	}
 }
 

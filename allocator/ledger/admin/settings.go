@@ -11,22 +11,22 @@ import (
 // Settings returns the cluster's settings. Its errors are ledger.Ledger.Attach's, Unavailable,
 // and Internal where they cannot be read.
 func (a *Admin) Settings(ctx context.Context) (record.ClusterSettings, error) {
-	s, _, _, err := a.settings(ctx)
+	s, _, err := a.settings(ctx)
 	return s, err
 }
 
-func (a *Admin) settings(ctx context.Context) (s record.ClusterSettings, nonce string, kv store.KV, err error) {
+func (a *Admin) settings(ctx context.Context) (s record.ClusterSettings, kv store.KV, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
-		return s, "", kv, err
+		return s, kv, err
 	}
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Settings()))
 	if err != nil {
-		return s, "", kv, err
+		return s, kv, err
 	}
 	kv, _ = answer.One(0)
 	kv.Key = a.keys.Settings()
-	s, nonce, err = a.keys.DecodeSettings(answer.Got[0])
-	return s, nonce, kv, err
+	s, err = record.DecodeSettings(answer.Got[0])
+	return s, kv, err
 }
 
 // UpdateSettings changes the cluster's settings. Rooms take them up at once; an
@@ -36,23 +36,23 @@ func (a *Admin) UpdateSettings(ctx context.Context, change func(*record.ClusterS
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.ClusterSettings{}, err
 	}
-	s, _, was, err := a.settings(ctx)
+	s, was, err := a.settings(ctx)
 	if err != nil {
 		return s, err
 	}
 	before := s
-	if err := change(&s); err != nil || s == before {
+	if err := change(&s); err != nil || s.RequireJournal == before.RequireJournal {
 		return before, err
 	}
-	mine := record.RandomHex()
-	value := s.Encode(mine, was)
+	s.Nonce = record.RandomHex()
+	value := record.Encode(&s)
 	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(was)},
 		Then: []store.Op{store.OpPut(was.Key, value), a.audit(actor, "update settings", was.Key, was.Value, value)},
 	})
 	err = store.Outcome(answer, err, func() bool {
-		_, nonce, _, err := a.settings(ctx)
-		return err == nil && nonce == mine
+		now, _, err := a.settings(ctx)
+		return err == nil && now.Nonce == s.Nonce
 	}, allocator.Errorf(allocator.Conflict, "the cluster's settings were changed by another process just now"))
 	if err != nil {
 		return before, err

@@ -11,18 +11,20 @@ import (
 
 // AuditEntry is one change, recorded in its own transaction.
 type AuditEntry struct {
-	ID       string // a ULID: entries sort by time
-	Time     time.Time
-	Actor    string
-	Action   string // "create tag", say
-	Object   string // the key without the cluster's prefix: "tags/order", say
-	From, To string // what was stored before and after, as JSON; empty for nothing
+	kept
+	ID     string          `json:"-"` // a ULID, as the key has it: entries sort by time
+	Time   time.Time       `json:"time"`
+	Actor  string          `json:"actor"`
+	Action string          `json:"action"`         // "create tag", say
+	Object string          `json:"object"`         // the key without the cluster's prefix: "tags/order", say
+	From   json.RawMessage `json:"from,omitempty"` // what was stored before; empty for nothing
+	To     json.RawMessage `json:"to,omitempty"`   // what was stored after
 }
 
 // Audited returns the operation that records a change, to be part of the change's own
 // transaction. from and to are the values of key object before and after, nil for none.
 func (k Keys) Audited(at time.Time, actor, action, object string, from, to []byte) store.Op {
-	return store.OpPut(k.Audit(ulid.Make().String()), Encode(&AuditValue{
+	return store.OpPut(k.Audit(ulid.Make().String()), Encode(&AuditEntry{
 		Time: at, Actor: actor, Action: action, Object: object[len(k):],
 		From: asJSON(from), To: asJSON(to),
 	}))
@@ -44,11 +46,7 @@ func (k Keys) ParseAudit(kv store.KV) (AuditEntry, error) {
 	if err != nil {
 		return AuditEntry{}, err
 	}
-	var v AuditValue
-	if err := Decode(kv, &v); err != nil {
-		return AuditEntry{}, err
-	}
-	return AuditEntry{
-		ID: key.ulid, Time: v.Time, Actor: v.Actor, Action: v.Action, Object: v.Object, From: string(v.From), To: string(v.To),
-	}, nil
+	e, err := decode[AuditEntry](kv)
+	e.ID = key.ulid
+	return e, err
 }

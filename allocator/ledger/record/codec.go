@@ -3,7 +3,6 @@ package record
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -153,52 +152,6 @@ type Identity struct {
 	ClusterID uint64 `json:"etcd_cluster_id,string"`
 }
 
-// Epoch says under which epoch leases are made, or that leasing is halted. Every lease
-// compares its value as it was read.
-type Epoch struct {
-	Epoch string `json:"epoch,omitempty"` // 32 hex digits; empty while leasing is halted
-	// MarginTotal is the margin of all recovers so far, in steps. In a halt it is the
-	// total of the epoch that the halt stopped.
-	MarginTotal int64 `json:"margin_total,string,omitempty"`
-	// Layout is the version of the layout that the recover put in force with the epoch; 0
-	// in the first epoch of a cluster.
-	Layout int64 `json:"layout,string,omitempty"`
-	// Ended names the halt that the epoch ended; nil in the first epoch of a cluster.
-	Ended  *EndedHalt `json:"ended,omitempty"`
-	Halted *Halt      `json:"halted,omitempty"`
-}
-
-// Validate checks that there is an epoch, or a halt.
-func (e *Epoch) Validate() error {
-	if e.Epoch == "" && e.Halted == nil {
-		return errors.New("it is empty")
-	}
-	return nil
-}
-
-// EndedHalt is the halt that a recover ended with a new epoch.
-type EndedHalt struct {
-	Nonce   string `json:"nonce"`
-	Stopped string `json:"stopped"` // the epoch that the halt stopped
-}
-
-// Halt says by which process or operator leasing was halted, why and when.
-type Halt struct {
-	By      string    `json:"by"`
-	Why     string    `json:"why"`
-	Time    time.Time `json:"time"`
-	Nonce   string    `json:"nonce"`
-	Stopped string    `json:"stopped,omitempty"` // the epoch that it stopped
-}
-
-// Answered lists the processes whose memory was taken by the recover that began
-// the epoch. It has a key of its own, because every lease compares the epoch's value.
-type Answered struct {
-	kept
-	Epoch        string   `json:"epoch"`
-	Incarnations []string `json:"incarnations"`
-}
-
 // Beat says that etcd was at least at this point of its raft log.
 type Beat struct {
 	kept
@@ -211,13 +164,6 @@ type Beat struct {
 // NewBeat returns the beat that a server's status makes.
 func NewBeat(s store.Status, at time.Time) Beat {
 	return Beat{RaftIndex: s.RaftIndex, RaftTerm: s.RaftTerm, Revision: s.Revision, Time: at}
-}
-
-// settingsValue is what ClusterSettings are stored as.
-type settingsValue struct {
-	kept
-	Journal string `json:"journal"` // "optional" or "required"
-	Nonce   string `json:"nonce"`
 }
 
 type tagValue struct {
@@ -248,27 +194,6 @@ type skipValue struct {
 	To   int64  `json:"to,string"`
 }
 
-// Registration is what an instance's registration is stored as.
-type Registration struct {
-	kept
-	Incarnation string    `json:"incarnation"`
-	Address     string    `json:"address"`
-	Build       string    `json:"build"`
-	Version     int64     `json:"version,string"` // of the layout it serves
-	Started     time.Time `json:"started"`
-	Hold        string    `json:"hold"` // for how long it goes on under a layout that was not confirmed again
-	// Epoch is the last one that this was written under, and Lost are the earlier
-	// processes of this name under it whose memory this one does not have.
-	Epoch string   `json:"epoch,omitempty"`
-	Lost  []string `json:"lost,omitempty"`
-	// Unconfirmed is set where the instance leases nothing before an operator has
-	// confirmed its marks: see unconfirmed.go.
-	Unconfirmed bool `json:"unconfirmed,omitempty"`
-	// Leaving is set as the last write of a clean stop, before the registration goes:
-	// the instance leases nothing any longer, and other instances see that.
-	Leaving bool `json:"leaving,omitempty"`
-}
-
 // Heartbeat is what an instance writes again and again while it runs.
 type Heartbeat struct {
 	kept
@@ -276,17 +201,6 @@ type Heartbeat struct {
 	Counter     int64     `json:"counter,string"` // grows with each that the process sends
 	Time        time.Time `json:"time"`           // by the instance's clock
 	Nonce       string    `json:"nonce"`          // new in each, so that a process knows its own
-}
-
-// AuditValue is what an AuditEntry is stored as.
-type AuditValue struct {
-	kept
-	Time   time.Time       `json:"time"`
-	Actor  string          `json:"actor"`
-	Action string          `json:"action"`
-	Object string          `json:"object"`
-	From   json.RawMessage `json:"from,omitempty"`
-	To     json.RawMessage `json:"to,omitempty"`
 }
 
 // ActiveMigration names the migration that is under way.

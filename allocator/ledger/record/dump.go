@@ -61,7 +61,7 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 	case "beat":
 		err = Decode(kv, &Beat{})
 	case "settings":
-		_, _, err = k.DecodeSettings([]store.KV{kv})
+		_, err = DecodeSettings([]store.KV{kv})
 	case "layout":
 		d.Layout, err = DecodeLayout(kv)
 		d.Layout.Revision = kv.ModRevision
@@ -87,7 +87,7 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 	case "migration":
 		err = Decode(kv, &ActiveMigration{})
 	case "audit":
-		err = Decode(kv, &AuditValue{})
+		err = Decode(kv, &AuditEntry{})
 		d.Audits++
 	}
 	return err

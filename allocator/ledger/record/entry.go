@@ -53,21 +53,12 @@ type Entry struct {
 	Instance allocator.Instance
 	Version  int64 // of a layout of the history
 
-	Epoch        *EpochRecord
+	Epoch        *Epoch
 	Layout       *Layout // the current one, or one of the history
 	Stored       *Tag    // a tag as it is stored
 	Mark         *Mark
 	Registration *Instance
 	Migration    *Migration
-}
-
-// EpochRecord is what the key `epoch` says.
-type EpochRecord struct {
-	Epoch  string // empty while leasing is halted
-	Total  int64  // the margin total of the epoch, or of the epoch that the halt stopped
-	Halted bool
-	By     string // the instance or person that halted it,
-	Why    string // and why
 }
 
 // Entry reads a key and its value. A key without a mod revision was deleted.
@@ -82,12 +73,8 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 	switch key.Kind {
 	case "epoch":
 		var v Epoch
-		if err = Decode(kv, &v); err == nil {
-			e.Epoch = &EpochRecord{Epoch: v.Epoch, Total: v.MarginTotal}
-			if v.Halted != nil {
-				e.Epoch = &EpochRecord{Total: v.MarginTotal, Halted: true, By: v.Halted.By, Why: v.Halted.Why}
-			}
-		}
+		v, err = decode[Epoch](kv)
+		e.Epoch = &v
 	case "layout", "layouts":
 		read := DecodeLayout
 		if e.Kind == "layouts" {

@@ -14,10 +14,10 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"mark":         again[Mark],
 	"registration": again[Registration],
 	"alive":        again[Heartbeat],
-	"audit":        again[AuditValue],
+	"audit":        again[AuditEntry],
 	"answered":     again[Answered],
 	"beat":         again[Beat],
-	"settings":     again[settingsValue],
+	"settings":     again[ClusterSettings],
 	"migration":    again[Migration],
 	"holder":       again[ActiveMigration],
 }

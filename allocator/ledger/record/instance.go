@@ -15,35 +15,49 @@ func NewInstanceID(room allocator.Room, name allocator.Instance) InstanceID {
 	return InstanceID(string(room) + "/" + string(name))
 }
 
-// Instance is an instance as etcd knows it.
+// Registration is what an instance's registration is stored as.
+type Registration struct {
+	kept
+	Incarnation string    `json:"incarnation"`
+	Address     string    `json:"address"`
+	Build       string    `json:"build"`
+	Version     int64     `json:"version,string"` // of the layout it serves
+	Started     time.Time `json:"started"`
+	Hold        Duration  `json:"hold"` // for how long it goes on under a layout that was not confirmed again
+	// Epoch is the last one that this was written under, empty where that was not known.
+	// Lost are the earlier processes of this name under it whose memory this one does not
+	// have.
+	Epoch string   `json:"epoch,omitempty"`
+	Lost  []string `json:"lost,omitempty"`
+	// Unconfirmed is set where the instance leases nothing before an operator has
+	// confirmed its marks: see unconfirmed.go.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
+	// Leaving is set as the last write of a clean stop, before the registration goes:
+	// the instance leases nothing any longer, and other instances see that.
+	Leaving bool `json:"leaving,omitempty"`
+}
+
+// Validate checks the hold.
+func (v *Registration) Validate() error { return v.Hold.validate() }
+
+// Instance is an instance as etcd knows it: its registration, and what other keys of the
+// same snapshot say of it.
 type Instance struct {
-	Room     allocator.Room
-	Name     allocator.Instance
-	Address  string        // where it serves gRPC, host:port
-	Build    string        // the program's version
-	Hold     time.Duration // see Registration
-	Version  int64         // of the layout it serves
-	Started  time.Time
+	Room allocator.Room
+	Name allocator.Instance
+	Registration
 	LastSeen time.Time // when its last heartbeat was sent, by its clock; zero when it is not there
 	// Beat changes with each heartbeat and with each process: an instance is silent
 	// for as long as a console sees the same.
 	Beat string
-	// Epoch is the one under which the registration was written, empty where that was not
-	// known. Stale is set where the instance has reported no layout of the epoch in force:
-	// a restore has brought an old registration back, or a recover began an epoch since, and
+	// Stale is set where the instance has reported no layout of the epoch in force: a
+	// restore has brought an old registration back, or a recover began an epoch since, and
 	// the instance may still serve a layout from before it.
-	Epoch string
 	Stale bool
-	// Unconfirmed: it started without its journal, which is required, and leases
-	// nothing before its marks are confirmed.
-	Unconfirmed bool
 	// Unreadable is why its registration cannot be read, nil where it can: then no
 	// more is known than its name. It counts as registered, and as an instance that
 	// has not reported.
 	Unreadable error
-
-	// Incarnation is the process's, its own.
-	Incarnation string
 
 	RegistrationKV store.KV
 	BeatKV         store.KV // without a value where there is none
@@ -70,21 +84,9 @@ func (k Keys) ParseInstance(kv store.KV) (Instance, error) {
 	if err != nil {
 		return Instance{}, err
 	}
-	var v Registration
-	err = Decode(kv, &v)
-	var hold time.Duration
-	if err == nil {
-		hold, err = time.ParseDuration(v.Hold)
-	}
-	if err != nil {
-		err = Unreadable(kv.Key, err)
-		return Instance{Room: key.Room, Name: key.Instance, Unreadable: err, RegistrationKV: kv}, err
-	}
-	return Instance{
-		Room: key.Room, Name: key.Instance, Address: v.Address, Build: v.Build, Hold: hold,
-		Version: v.Version, Started: v.Started, Unconfirmed: v.Unconfirmed, Incarnation: v.Incarnation, RegistrationKV: kv,
-		Epoch: v.Epoch,
-	}, nil
+	i := Instance{Room: key.Room, Name: key.Instance, RegistrationKV: kv}
+	i.Unreadable = Decode(kv, &i.Registration)
+	return i, i.Unreadable
 }
 
 // Under notes the epoch under which the registration is written. It does nothing if

@@ -35,6 +35,9 @@ func (e *KeyError) Unwrap() error { return e.Err }
 // Gone returns the error of a key that must be there, and is not.
 func Gone(key string) error { return &KeyError{Key: key, Err: errors.New("it is missing")} }
 
+// NoEpoch returns the error of an epoch that says neither what is in force nor what halts.
+func NoEpoch(key string) error { return &KeyError{Key: key, Err: errors.New("it is empty")} }
+
 // Unreadable returns err as a KeyError: the one that it has, or one of key.
 func Unreadable(key string, err error) *KeyError {
 	if named, ok := errors.AsType[*KeyError](err); ok {

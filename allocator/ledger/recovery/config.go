@@ -63,7 +63,7 @@ type Progress struct {
 // Report is what a recover saw and did.
 type Report struct {
 	UUID       string
-	Halt       record.HaltRecord // that was in force; zero where there was none
+	Halt       record.Halt // that was in force; zero where there was none
 	Answered   []record.InstanceID
 	LeftBefore []record.InstanceID // that left in good order before the backup
 	Missing    []Missing

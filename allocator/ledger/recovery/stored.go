@@ -53,7 +53,7 @@ func (r *run) read(ctx context.Context) error {
 		f.epoch = record.Epoch{}
 		r.unreadable(f.epochKV.Key, err) // it is replaced
 	} else if f.epoch.Halted != nil {
-		r.report.Halt = f.epoch.Halted.Record()
+		r.report.Halt = *f.epoch.Halted
 	}
 	f.layoutKV, _ = answer.One(2)
 	f.layoutKV.Key = k.Layout()

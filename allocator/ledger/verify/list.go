@@ -28,7 +28,7 @@ func (v *verification) lists(ctx context.Context) error {
 			_, err := v.cluster.Keys.ParseMigration(kv)
 			v.check(kv, err)
 		}},
-		{k.Audits(), v.page, func(kv store.KV) { v.check(kv, record.Decode(kv, &record.AuditValue{})) }},
+		{k.Audits(), v.page, func(kv store.KV) { v.check(kv, record.Decode(kv, &record.AuditEntry{})) }},
 	}
 	ops := v.historyOps() // in one snapshot with the registrations, which name layouts
 	for _, list := range all {

@@ -17,7 +17,7 @@ func (v *verification) singles(ctx context.Context) error {
 	}
 	v.tookHistory(answer)
 	v.epoch(answer.Got[2])
-	if v.report.Settings, _, err = v.cluster.Keys.DecodeSettings(answer.Got[3]); err != nil {
+	if v.report.Settings, err = record.DecodeSettings(answer.Got[3]); err != nil {
 		v.unreadable(k.Settings(), err)
 	}
 	v.readable(answer.Got[4], &record.Beat{})
@@ -44,13 +44,19 @@ func (v *verification) readable(found []store.KV, into record.Value) bool {
 
 // epoch checks under which terms there are leases.
 func (v *verification) epoch(found []store.KV) {
+	key := v.cluster.Keys.Epoch()
 	if len(found) == 0 {
-		v.missing(v.cluster.Keys.Epoch())
+		v.missing(key)
 		return
 	}
 	var e record.Epoch
-	if v.readable(found, &e) && e.Halted != nil {
-		v.report.Halt = e.Halted.Record()
+	if !v.readable(found, &e) {
+		return
+	}
+	if e.Epoch == "" && e.Halted == nil {
+		v.unreadable(key, record.NoEpoch(key))
+	} else if e.Halted != nil {
+		v.report.Halt = *e.Halted
 	}
 }
 

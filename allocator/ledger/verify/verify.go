@@ -26,7 +26,7 @@ type Report struct {
 	Eras      int64 // in the marks
 	Instances int64 // registered
 
-	Halt record.HaltRecord // zero while leasing is not halted
+	Halt record.Halt // zero while leasing is not halted
 
 	Settings    record.ClusterSettings
 	Unconfirmed []record.InstanceID // that lease nothing before their marks are confirmed

@@ -84,7 +84,7 @@ type Layout struct {
 type Epoch struct {
 	Life int
 	Time time.Time
-	record.EpochRecord
+	record.Epoch
 }
 
 // Report is what an instance says it serves: of segments from before the layout of

@@ -89,7 +89,7 @@ func TestRestore(t *testing.T) {
 				}
 			}
 			for _, epoch := range h.Epochs {
-				if epoch.Halted {
+				if epoch.Halted != nil {
 					halts++
 				}
 			}

@@ -69,7 +69,7 @@ func (t *transaction) begins() bool {
 	return false
 }
 
-func (t *transaction) halted() bool { return t.s.epoch.Halted }
+func (t *transaction) halted() bool { return t.s.epoch.Halted != nil }
 
 func (t *transaction) rules(c change) {
 	was, there := t.s.kvs[c.Key]
@@ -105,8 +105,8 @@ func (t *transaction) rules(c change) {
 			}
 			t.epochs[epoch] = true
 		}
-		if was := t.s.epoch.Total; c.Epoch.Total < was || c.Epoch.Halted && c.Epoch.Total != was {
-			t.problem("margin total", "%d, it was %d", c.Epoch.Total, was)
+		if was := t.s.epoch.MarginTotal; c.Epoch.MarginTotal < was || c.Epoch.Halted != nil && c.Epoch.MarginTotal != was {
+			t.problem("margin total", "%d, it was %d", c.Epoch.MarginTotal, was)
 		}
 	case "identity":
 		if there && !t.begins() {
@@ -223,8 +223,8 @@ func (t *transaction) lease(rise Rise, was record.Mark) {
 	case mark.Stamp.Revision != stamp.Revision || era.Version != layout.Version:
 		say("stamp", "layout version %d at revision %d, but version %d at %d is in force",
 			era.Version, mark.Stamp.Revision, layout.Version, stamp.Revision)
-	case mark.Total != t.s.epoch.Total:
-		say("stamp", "margin total %d, but the epoch has %d", mark.Total, t.s.epoch.Total)
+	case mark.Total != t.s.epoch.MarginTotal:
+		say("stamp", "margin total %d, but the epoch has %d", mark.Total, t.s.epoch.MarginTotal)
 	}
 	if era.End != rise.Next {
 		say("era", "it ends at %d, and next is %d", era.End, rise.Next)

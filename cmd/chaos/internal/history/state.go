@@ -16,7 +16,7 @@ type state struct {
 	revision int64
 	kvs      map[string]kv
 
-	epoch      record.EpochRecord
+	epoch      record.Epoch
 	layout     record.Layout
 	layoutKV   kv
 	marks      map[allocator.Tag]map[allocator.Room]record.Mark
@@ -107,7 +107,7 @@ func (s *state) adopted() {
 			if !there {
 				mark = record.Mark{Next: stored.Settings.Start, Total: stored.BaseTotal}
 			}
-			if mark.Total < s.epoch.Total { // what was lost began at the start, or at a skip
+			if mark.Total < s.epoch.MarginTotal { // what was lost began at the start, or at a skip
 				mark.Next = max(mark.Next, stored.Settings.Start, stored.Settings.Skips[room])
 			}
 			s.floors[tag] = max(s.floors[tag], s.reach(mark, stored.LargestStep))
@@ -122,7 +122,7 @@ func (s *state) adopted() {
 // not as what is checked here does it.
 func (s *state) reach(mark record.Mark, largestStep int64) int64 {
 	steps, width := big.NewInt(largestStep), big.NewInt(s.layout.NarrowestRange)
-	if width.Sign() < 1 || s.epoch.Total <= mark.Total {
+	if width.Sign() < 1 || s.epoch.MarginTotal <= mark.Total {
 		return mark.Next
 	}
 	blocks, rest := new(big.Int).QuoRem(steps, width, new(big.Int))
@@ -131,7 +131,7 @@ func (s *state) reach(mark record.Mark, largestStep int64) int64 {
 	}
 	blocks.Add(blocks, big.NewInt(1))
 	d := blocks.Mul(blocks, big.NewInt(s.layout.LargestBoundary))
-	d.Mul(d, big.NewInt(s.epoch.Total-mark.Total)).Add(d, big.NewInt(mark.Next))
+	d.Mul(d, big.NewInt(s.epoch.MarginTotal-mark.Total)).Add(d, big.NewInt(mark.Next))
 	if !d.IsInt64() {
 		return allocator.MaxID
 	}

@@ -137,7 +137,7 @@ func (c *check) etcd() {
 			until = c.r.Restores[i+1].from
 		}
 		for _, epoch := range h.Epochs {
-			if !epoch.Halted || epoch.Why == recovers || epoch.Time.Before(restore.from) || !until.IsZero() && epoch.Time.After(until) {
+			if epoch.Halted == nil || epoch.Halted.Why == recovers || epoch.Time.Before(restore.from) || !until.IsZero() && epoch.Time.After(until) {
 				continue
 			}
 			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)
