@@ -25,7 +25,7 @@ func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
 	steps := make(map[allocator.Room]int64)
 	for _, m := range f.plan.Moves {
 		for room := range m.Layout.Ranges {
-			steps[room] = f.tag.Settings.Chain.Target(f.rates[room], now)
+			steps[room] = f.tag.Chain().Target(f.rates[room], now)
 		}
 	}
 	return steps
@@ -35,7 +35,7 @@ func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
 // where it takes more than half of what the room had and leaves less than one
 // refill may ask for; else nil.
 func (f tagForecast) end() *marchv1.TagEnd {
-	limit, least := f.tag.Settings.Limit, f.tag.Settings.Chain.MaxStep
+	limit, least := f.tag.Limit, f.tag.MaxStep
 	var end *marchv1.TagEnd
 	for _, room := range f.plan.Target.Rooms() {
 		r := f.Rooms[room]
@@ -105,7 +105,7 @@ type refusals struct {
 
 // add holds a forecast against what a plan may do without force.
 func (r *refusals) add(f tagForecast) {
-	limit := f.tag.Settings.Limit
+	limit := f.tag.Limit
 	if room, had := f.empties(); had > 0 {
 		if r.emptied++; r.emptied == 1 {
 			r.empty = fmt.Sprintf("tag %s: room %s may have nothing to lease after this plan: it has %d IDs up to the limit %d now, and one ID leased in each other room can take it past all of them",

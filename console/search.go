@@ -110,7 +110,7 @@ func (s *Server) readHead(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 
 // largestNext returns the largest mark of a tag, its start where there is none.
 func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
-	next := t.Settings.Start
+	next := t.Start
 	for _, m := range marks {
 		next = max(next, m.Next)
 	}
@@ -119,17 +119,17 @@ func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
 
 func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
 	i := indexed{
-		tag:   record.Tag{Name: t.Name, Settings: t.Settings, Created: t.Created}, // without what it is stored as
+		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // without what it is stored as
 		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
 	for room, rate := range rates {
 		i.rate += rate
 		if r, ok := l.Ranges[room]; ok && rate > 0 {
-			from := max(marks[room].Next, t.Settings.Start, t.Settings.Skips[room])
-			i.lasts = min(i.lasts, float64(l.CountIDs(r, from, t.Settings.Limit))/rate)
+			from := max(marks[room].Next, t.Start, t.Skips[room])
+			i.lasts = min(i.lasts, float64(l.CountIDs(r, from, t.Limit))/rate)
 		}
 	}
-	i.used = allocator.Used(t.Settings.Start, t.Settings.Limit, i.next)
+	i.used = allocator.Used(t.Start, t.Limit, i.next)
 	return i
 }
 
@@ -150,7 +150,7 @@ var sorts = map[string]func(a, b *indexed) int{
 }
 
 func strictness(i *indexed) int {
-	if i.tag.Settings.StrictRetract {
+	if i.tag.StrictRetract {
 		return 1
 	}
 	return 0

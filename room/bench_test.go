@@ -27,7 +27,7 @@ const callers = 16
 
 func benchRoom(b *testing.B) *instance {
 	c := newCluster(b, halves())
-	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 10_000_000 }, "order")
+	c.tag(func(s *record.TagSettings) { s.MinStep = 10_000_000 }, "order")
 	return c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 }
 

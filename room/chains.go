@@ -275,7 +275,7 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	chain := &tagChain{}
 	chain.setSpace(space{settings.Start, settings.Limit})
 	watched := &meteredSource{Source: source, server: s, chain: chain}
-	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: watched, Refiller: s.refiller, Settings: settings.Chain, Gate: s.gateOf(settings)})
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: watched, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
 	}
@@ -298,7 +298,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		s.chains.remove(change.Name, chain) // its next caller gets one that is as it should be
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))
 	case chain != nil:
-		if err := chain.Update(change.Settings.Chain); err != nil {
+		if err := chain.Update(change.Settings.Chain()); err != nil {
 			s.lines.refused.Log(time.Now(), s.log.Error, "tag's settings refused", "tag", change.Name, "error", err)
 			return
 		}
@@ -306,7 +306,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		chain.Limit(change.Settings.Limit)
 		chain.setSpace(space{change.Settings.Start, change.Settings.Limit})
 		s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
-	case change.Settings.Chain.Prescale > 0 && time.Now().Before(change.Settings.Chain.PrescaleUntil):
+	case change.Settings.Prescale > 0 && time.Now().Before(change.Settings.PrescaleUntil):
 		select {
 		case s.prescaled <- change.Name:
 		default: // so many at once are made as they are asked for

@@ -70,7 +70,7 @@ func TestHTTP(t *testing.T) {
 // lives on these. Then it is not ready, and says why.
 func TestReadyzWithoutEtcd(t *testing.T) {
 	c := newCluster(t, halves())
-	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 20 }, "order")
+	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
 	if got, want := a.request("GET /readyz?verbose"), "200 [+]serving ok\n[+]layout ok: version 1, boundary 100\n[+]ids ok: etcd answers and takes writes\nreadyz check passed\n"; got != want {

@@ -293,7 +293,7 @@ func TestCreateTags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(record.DefaultTag(), tag.Settings); diff != "" {
+	if diff := cmp.Diff(record.DefaultTag(), tag.TagSettings); diff != "" {
 		t.Errorf("settings (-want +got): %s", diff)
 	}
 	if _, err := a.next("Bad"); (want{codes.InvalidArgument, "invalid", nil}).check(err) != "" {

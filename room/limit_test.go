@@ -17,7 +17,7 @@ import (
 func TestLowerLimit(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
-	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 10_000 }, "order")
+	c.tag(func(s *record.TagSettings) { s.MinStep = 10_000 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
 	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 60, Upper: 100}}))

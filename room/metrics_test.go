@@ -38,7 +38,7 @@ func (i *instance) metrics() map[string]string {
 // with march_.
 func TestMetrics(t *testing.T) {
 	c := newCluster(t, halves())
-	c.tag(func(s *record.TagSettings) { s.Chain.MaxStep = s.Chain.MinStep }, "order")
+	c.tag(func(s *record.TagSettings) { s.MaxStep = s.MinStep }, "order")
 	c.tag(func(s *record.TagSettings) { s.Limit = 4001 }, "small")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")

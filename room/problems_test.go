@@ -134,7 +134,7 @@ func TestTellsItsProblems(t *testing.T) {
 func TestTellsThatItIsNotReady(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, halves())
-	c.tag(func(s *record.TagSettings) { s.Chain.MinStep = 20 }, "order")
+	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
 	c.put("beat", "garbage")

@@ -23,18 +23,18 @@ func TestTagChangesLive(t *testing.T) {
 
 	t.Run("update", func(t *testing.T) {
 		a.mustNext("order")
-		c.update("order", func(s *record.TagSettings) { s.Chain.MinStep = 5000 })
+		c.update("order", func(s *record.TagSettings) { s.MinStep = 5000 })
 		a.await("the larger step is held", func() bool { return a.chain("order").GetHeld() >= 5000 })
-		c.update("order", func(s *record.TagSettings) { s.Chain.MinStep = 10 })
+		c.update("order", func(s *record.TagSettings) { s.MinStep = 10 })
 		a.await("the smaller step is aimed at", func() bool { return a.chain("order").GetStep() == 10 })
 	})
 
 	t.Run("prescale", func(t *testing.T) {
 		c.update("order", func(s *record.TagSettings) {
-			s.Chain.Prescale, s.Chain.PrescaleUntil = 50_000, time.Now().Add(time.Hour)
+			s.Prescale, s.PrescaleUntil = 50_000, time.Now().Add(time.Hour)
 		})
 		a.await("the prescale is held", func() bool { return a.chain("order").GetHeld() >= 50_000 })
-		c.update("order", func(s *record.TagSettings) { s.Chain.Prescale, s.Chain.PrescaleUntil = 0, time.Time{} })
+		c.update("order", func(s *record.TagSettings) { s.Prescale, s.PrescaleUntil = 0, time.Time{} })
 		a.await("the prescale is over", func() bool { return a.chain("order").GetStep() == 10 })
 	})
 
@@ -139,7 +139,7 @@ func TestMissedChange(t *testing.T) {
 	other := c.ledger(c.etcd.Store(t)) // without back-off
 	c.etcd.Stop()
 	c.etcd.Start(t)
-	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error { s.Chain.MinStep = 77_000; return nil }, "test"); err != nil {
+	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error { s.MinStep = 77_000; return nil }, "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })

@@ -17,7 +17,7 @@ import (
 var strictWant = want{codes.Unavailable, "unavailable", []string{"strict_retract", "hold (1s)", "layout version 1"}}
 
 // strict makes a tag strict, with more IDs held than a test can issue while etcd is away.
-func strict(s *record.TagSettings) { s.StrictRetract, s.Chain.MinStep = true, 1_000_000 }
+func strict(s *record.TagSettings) { s.StrictRetract, s.MinStep = true, 1_000_000 }
 
 // TestStrictRetract cuts an instance off from etcd and takes residues from its room
 // meanwhile. Its strict tag stops within hold of the change. The other tag goes on with
@@ -187,7 +187,7 @@ func TestStrictStays(t *testing.T) {
 	c := newCluster(t, halves())
 	c.tag(func(s *record.TagSettings) {
 		strict(s)
-		s.Chain.Reserve = 10 * time.Second // the first segment is enough at any measured rate
+		s.Reserve = "10s" // the first segment is enough at any measured rate
 	}, "strict")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
 	mine := &issued{TB: t, room: "a", tag: "strict"}

@@ -80,7 +80,7 @@ func TestHalted(t *testing.T) {
 	mine.addID(a.mustNext("order"))
 	c.etcd.Stop() // has the instance check everything again
 	c.etcd.Start(t)
-	c.update("order", func(s *record.TagSettings) { s.Chain.MinStep = 5_000 })
+	c.update("order", func(s *record.TagSettings) { s.MinStep = 5_000 })
 	for range 3_000 {
 		mine.addID(a.mustNext("order"))
 	}

@@ -225,7 +225,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	var none record.Mark
 	if len(found[0]) > 0 {
 		if t, err := l.keys.DecodeTag(found[0][0]); err == nil {
-			step, none = t.LargestStep, record.AbsentMark(t.Settings.Start, t.BaseTotal)
+			step, none = t.LargestStep, record.AbsentMark(t.Start, t.BaseTotal)
 		} // else nothing is leased of it, and the margin counts for nothing
 	}
 	var raises []raise

@@ -165,7 +165,7 @@ func TestOrphanTellsOfIDsThatItsRoomLeased(t *testing.T) {
 // marks, and there is no alarm.
 func TestMarginCoversAnOrphan(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.update("t", func(s *record.TagSettings) { s.Chain.MinStep, s.Chain.MaxStep = 10, 1000 })
+	c.update("t", func(s *record.TagSettings) { s.MinStep, s.MaxStep = 10, 1000 })
 	p, q := c.start("a"), c.start("b")
 	p.lease(10)
 	q.lease(10)

@@ -19,7 +19,7 @@ func (c *cluster) began(total int64) {
 
 // steps sets a tag's max_step.
 func steps(n int64) func(*record.TagSettings) {
-	return func(s *record.TagSettings) { s.Chain.MinStep, s.Chain.MaxStep = 1, n }
+	return func(s *record.TagSettings) { s.MinStep, s.MaxStep = 1, n }
 }
 
 // A tag that stays idle over two recovers gets the margins of both, of the largest

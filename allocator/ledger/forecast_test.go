@@ -53,7 +53,7 @@ func drawForecasts(t *rapid.T, rooms []allocator.Room) *forecasts {
 	f.cluster.tag("f", func(s *record.TagSettings) {
 		s.Start = rapid.SampledFrom([]int64{0, 1, 500}).Draw(t, "start")
 		s.Limit = rapid.SampledFrom([]int64{2000, 1 << 50, allocator.MaxID}).Draw(t, "limit")
-		s.Chain.MinStep, s.Chain.MaxStep = 1, 40
+		s.MinStep, s.MaxStep = 1, 40
 		s.MaxJump = allocator.MaxID
 		s.Skips = map[allocator.Room]int64{}
 		for _, room := range rooms {
@@ -100,18 +100,18 @@ func (f *forecasts) leases(t *rapid.T, rooms []allocator.Room) {
 // order, allocator.MaxID where none is left, and that order.
 func (f *forecasts) slowFirst(to allocator.Layout, floor int64, room allocator.Room) (first int64, worst []allocator.Room) {
 	base := func(of allocator.Room) int64 {
-		return max(floor, f.marks[of].Next, f.tag.Settings.Start, f.tag.Settings.Skips[of])
+		return max(floor, f.marks[of].Next, f.tag.Start, f.tag.Skips[of])
 	}
 	others := slices.DeleteFunc(to.Rooms(), func(other allocator.Room) bool { return other == room })
 	first = -1
 	for _, order := range orders(others) {
 		at, most := int64(0), int64(allocator.MaxID)
 		for _, other := range order {
-			if seg, err := to.Segment(other, max(at, base(other)), f.steps[other], f.tag.Settings.Limit); err == nil {
+			if seg, err := to.Segment(other, max(at, base(other)), f.steps[other], f.tag.Limit); err == nil {
 				at = max(at, seg.Last()+1)
 			}
 		}
-		if seg, err := to.Segment(room, max(at, base(room)), 1, f.tag.Settings.Limit); err == nil {
+		if seg, err := to.Segment(room, max(at, base(room)), 1, f.tag.Limit); err == nil {
 			most = seg.First
 		}
 		if most > first {
@@ -137,7 +137,7 @@ func (f *forecasts) hold(t *rapid.T, to allocator.Layout, room allocator.Room, s
 		t.Fatalf("room %s leased %v; forecast: %+v", room, seg, says)
 	}
 	first, r := max(seg.First, says.First), to.Ranges[room]
-	if left := to.CountIDs(r, first, f.tag.Settings.Limit); left != says.Left {
+	if left := to.CountIDs(r, first, f.tag.Limit); left != says.Left {
 		t.Fatalf("room %s has %d IDs left; forecast: %+v", room, left, says)
 	}
 	if first-says.Next > 100_000 {

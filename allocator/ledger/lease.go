@@ -233,7 +233,7 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 		return record.TagSettings{}, err
 	}
 	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
-		i.changed(TagChange{Name: s.name, Settings: &t.Settings})
+		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}
 	s.tagRevision = tag[0].ModRevision
 	s.follow(t.Terms())
@@ -248,7 +248,7 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 		}
 	}
 	s.known = true
-	return t.Settings, nil
+	return t.TagSettings, nil
 }
 
 // UnknownTag returns the NotFound error for a tag that does not exist.

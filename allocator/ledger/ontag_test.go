@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -19,9 +18,9 @@ func TestLeaseTellsOfNewSettings(t *testing.T) {
 	if len(told) > 0 {
 		t.Fatalf("told %v of nothing", told)
 	}
-	c.update("t", func(s *record.TagSettings) { s.Chain.Reserve = time.Hour })
+	c.update("t", func(s *record.TagSettings) { s.Reserve = "1h0m0s" })
 	a.lease(10)
-	if len(told) != 1 || told[0].Name != "t" || told[0].Settings.Chain.Reserve != time.Hour {
+	if len(told) != 1 || told[0].Name != "t" || told[0].Settings.Reserve != "1h0m0s" {
 		t.Errorf("told %v, want once of a reserve of an hour", told)
 	}
 	c.check()

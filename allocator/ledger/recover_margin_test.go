@@ -37,7 +37,7 @@ func TestMarginGoesByTheLeastReserve(t *testing.T) {
 	} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		for k, reserve := range test.reserves {
-			c.tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) { s.Chain.Reserve = reserve })
+			c.tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) { s.Reserve = record.DurationOf(reserve) })
 		}
 		a, b, third := c.startAs("a", "one"), c.startAs("b", "two"), c.startAs("b", "three")
 		all := asking([]*process{a, b, third})

@@ -281,7 +281,7 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 // A small tag that the margin takes to its limit is named before that is done.
 func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("small", func(s *record.TagSettings) { s.Limit, s.Chain.MinStep, s.Chain.MaxStep = 5000, 10, 100 })
+	c.tag("small", func(s *record.TagSettings) { s.Limit, s.MinStep, s.MaxStep = 5000, 10, 100 })
 	p := c.start("a")
 	p.lease(10)
 	for steps, want := range map[int64][]allocator.Tag{0: nil, 10: nil, 20: {"small"}} { // 300 IDs a step

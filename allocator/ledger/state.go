@@ -286,7 +286,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
 		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
 		return TagChange{Name: name}
 	}
-	return TagChange{Name: name, Settings: &t.Settings}
+	return TagChange{Name: name, Settings: &t.TagSettings}
 }
 
 // watchPause is the pause before a watch that ended is begun again.

@@ -19,16 +19,16 @@ func TestTagSettingsSurvive(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	want := record.TagSettings{
 		Start: allocator.MaxID - 2, Limit: allocator.MaxID - 1, MaxJump: 1<<53 + 1, MaxSkew: 1<<62 + 1,
-		Chain: allocator.Settings{MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: 90*time.Minute + time.Millisecond, Prescale: 1<<39 + 3,
-			PrescaleUntil: time.Date(2026, 11, 27, 0, 0, 0, 1, time.FixedZone("", 3600))},
-		Skips: map[allocator.Room]int64{"a": 1<<53 + 1, "b": allocator.MaxID},
+		MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: record.DurationOf(90*time.Minute + time.Millisecond), Prescale: 1<<39 + 3,
+		PrescaleUntil: time.Date(2026, 11, 27, 0, 0, 0, 1, time.FixedZone("", 3600)),
+		Skips:         map[allocator.Room]int64{"a": 1<<53 + 1, "b": allocator.MaxID},
 	}
 	if _, err := c.admin.CreateTag(bg, "big", want, "me"); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range []*admin.Admin{c.admin, manage(open(t, c.mem.Open()))} {
 		got, err := l.Tag(bg, "big")
-		if diff := cmp.Diff(want, got.Settings); diff != "" || err != nil {
+		if diff := cmp.Diff(want, got.TagSettings); diff != "" || err != nil {
 			t.Errorf("%v %s", err, diff)
 		}
 	}
@@ -54,7 +54,7 @@ func TestTagErrors(t *testing.T) {
 	for _, change := range []func(*record.TagSettings){
 		func(s *record.TagSettings) { s.Start = 7 },
 		func(s *record.TagSettings) { s.Limit = s.Start },
-		func(s *record.TagSettings) { s.Chain.MinStep = 0 },
+		func(s *record.TagSettings) { s.MinStep = 0 },
 		func(s *record.TagSettings) { s.MaxJump = -1 },
 	} {
 		_, err = c.admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { change(s); return nil }, "me")
@@ -134,7 +134,7 @@ func TestTagUnknownOutcome(t *testing.T) {
 			raise := func(s *record.TagSettings) error { s.MaxSkew += 10; return nil }
 			_, err = manage(p.ledger).UpdateTag(bg, "new", raise, "me")
 			outcome("update", err)
-			if tag, err := manage(p.ledger).Tag(bg, "new"); err != nil || happened(fate) && tag.Settings.MaxSkew != 10 {
+			if tag, err := manage(p.ledger).Tag(bg, "new"); err != nil || happened(fate) && tag.MaxSkew != 10 {
 				t.Errorf("after an update by 10: %+v, %v", tag, err)
 			}
 			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })

@@ -59,7 +59,7 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		// A step must last for some time at that rate, or each refill is a race against
 		// etcd.
 		settings := record.DefaultTag()
-		settings.Chain.MaxStep = 100_000_000_000
+		settings.MaxStep = 100_000_000_000
 		_, err = own.CreateTag(ctx, tag, settings, "bench")
 	}
 	if err == nil {
@@ -111,7 +111,7 @@ func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, erro
 	if err != nil {
 		return nil, err
 	}
-	ch, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: refiller, Settings: settings.Chain})
+	ch, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: refiller, Settings: settings.Chain()})
 	if err != nil {
 		return nil, err
 	}

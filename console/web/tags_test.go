@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -89,7 +88,7 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Save"))
 	p.says("The settings were saved")
 	tag, err := w.admin.Tag(t.Context(), "order")
-	if s := tag.Settings; err != nil || s.Limit != 2_000_000 || s.Chain.Reserve != 20*time.Minute || s.Chain.MinStep != 1000 {
+	if s := tag.TagSettings; err != nil || s.Limit != 2_000_000 || s.Reserve != "20m0s" || s.MinStep != 1000 {
 		t.Errorf("settings %+v, %v", s, err)
 	}
 
@@ -97,14 +96,14 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Save"))
 	p.says("Lower the limit to 1005?")
 	p.says("they stop issuing at once: a (its next ID is ")
-	if tag, err = w.admin.Tag(t.Context(), "order"); err != nil || tag.Settings.Limit != 2_000_000 {
-		t.Errorf("before it is confirmed: %+v, %v", tag.Settings, err)
+	if tag, err = w.admin.Tag(t.Context(), "order"); err != nil || tag.Limit != 2_000_000 {
+		t.Errorf("before it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
 	p.click(button("Lower the limit"))
 	p.says("The settings were saved")
 	tag, err = w.admin.Tag(t.Context(), "order")
-	if s := tag.Settings; err != nil || s.Limit != 1005 || s.Chain.Reserve != 20*time.Minute {
-		t.Errorf("once it is confirmed: %+v, %v", tag.Settings, err)
+	if s := tag.TagSettings; err != nil || s.Limit != 1005 || s.Reserve != "20m0s" {
+		t.Errorf("once it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
 	p.fill("#s-limit", "2,000,000")
 	p.click(button("Save"))

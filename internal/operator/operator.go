@@ -59,8 +59,8 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 	}
 	tag, err := a.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
 		before := settings.Limit
-		if !time.Now().Before(settings.Chain.PrescaleUntil) { // it is over: no bound of max_step any longer
-			settings.Chain.Prescale, settings.Chain.PrescaleUntil = 0, time.Time{}
+		if !time.Now().Before(settings.PrescaleUntil) { // it is over: no bound of max_step any longer
+			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
 		}
 		if err := Apply(r.GetTag(), settings); err != nil || settings.Limit >= before {
 			return err
@@ -136,7 +136,7 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 		until = time.Now().Add(d).UTC().Truncate(time.Millisecond)
 	}
 	tag, err := a.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
-		settings.Chain.Prescale, settings.Chain.PrescaleUntil = r.GetStep(), until
+		settings.Prescale, settings.PrescaleUntil = r.GetStep(), until
 		return nil
 	}, Actor(ctx))
 	if err != nil {
@@ -147,14 +147,14 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 
 // TagToProto returns a tag as a message.
 func TagToProto(t record.Tag) *marchv1.Tag {
-	s := t.Settings
+	s := t.TagSettings
 	p := &marchv1.Tag{
-		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.Chain.MinStep, MaxStep: &s.Chain.MaxStep,
-		Reserve: durationpb.New(s.Chain.Reserve), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
+		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
+		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
 		Created: timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
 	}
-	if time.Now().Before(s.Chain.PrescaleUntil) {
-		p.Prescale, p.PrescaleUntil = s.Chain.Prescale, timestamppb.New(s.Chain.PrescaleUntil)
+	if time.Now().Before(s.PrescaleUntil) {
+		p.Prescale, p.PrescaleUntil = s.Prescale, timestamppb.New(s.PrescaleUntil)
 	}
 	for room, to := range s.Skips {
 		p.Skips[string(room)] = to
@@ -166,7 +166,7 @@ func TagToProto(t record.Tag) *marchv1.Tag {
 // TagSettings' own to check.
 func Apply(p *marchv1.Tag, s *record.TagSettings) error {
 	for _, f := range []struct{ from, to *int64 }{
-		{p.Start, &s.Start}, {p.Limit, &s.Limit}, {p.MinStep, &s.Chain.MinStep}, {p.MaxStep, &s.Chain.MaxStep},
+		{p.Start, &s.Start}, {p.Limit, &s.Limit}, {p.MinStep, &s.MinStep}, {p.MaxStep, &s.MaxStep},
 		{p.MaxJump, &s.MaxJump}, {p.MaxSkew, &s.MaxSkew},
 	} {
 		if f.from != nil {
@@ -181,7 +181,7 @@ func Apply(p *marchv1.Tag, s *record.TagSettings) error {
 		if err != nil {
 			return err
 		}
-		s.Chain.Reserve = d
+		s.Reserve = record.DurationOf(d)
 	}
 	return nil
 }

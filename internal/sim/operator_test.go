@@ -141,12 +141,12 @@ func (d dice) resized(l allocator.Layout) allocator.Layout {
 func skip(ctx context.Context, w *world, d dice, c *console.Server) error {
 	name := pick(d, w.tags)
 	tag, marks := w.tag(name)
-	to := tag.Settings.Start
+	to := tag.Start
 	for _, mark := range marks {
 		to = max(to, mark.Next)
 	}
 	r := &marchv1.SkipTagRequest{Name: string(name), To: to + 1 + d.Int64N(60), Force: true}
-	if r.GetTo() >= tag.Settings.Limit {
+	if r.GetTo() >= tag.Limit {
 		return nil
 	}
 	if d.chance(2) {
@@ -164,7 +164,7 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 		if tag.Name == "" {
 			return nil // another etcd cluster answers, and does not show the tag
 		}
-		p.Limit = new(tag.Settings.Limit + d.Int64N(2000))
+		p.Limit = new(tag.Limit + d.Int64N(2000))
 	case 1:
 		p.MaxSkew = new(pick(d, []int64{0, 1, 50, 500}))
 	case 2:

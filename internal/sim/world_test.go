@@ -238,9 +238,9 @@ func (w *world) settings(tag allocator.Tag) record.TagSettings {
 	d := w.first
 	s := record.DefaultTag()
 	s.Start = pick(d, []int64{0, 1, 1, 1, 1000, allocator.MaxID - 1<<50})
-	s.Chain.MinStep = pick(d, []int64{1, 3, 10, 50})
-	s.Chain.MaxStep = s.Chain.MinStep * pick(d, []int64{1, 10, 100})
-	s.Chain.Reserve = pick(d, []time.Duration{time.Second, 5 * time.Second, time.Minute})
+	s.MinStep = pick(d, []int64{1, 3, 10, 50})
+	s.MaxStep = s.MinStep * pick(d, []int64{1, 10, 100})
+	s.Reserve = pick(d, []record.Duration{"1s", "5s", "1m0s"})
 	s.StrictRetract = tag == strictTag
 	if tag == "bounded" {
 		s.Limit = s.Start + pick(d, []int64{100, 2000, 100_000})

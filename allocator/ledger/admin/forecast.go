@@ -58,7 +58,7 @@ func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *For
 // room leases at once: 1 where there is no number.
 func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
 	last := f.moves[len(f.moves)-1]
-	w := walk{limit: t.Settings.Limit, rooms: make(map[allocator.Room]walker)}
+	w := walk{limit: t.Limit, rooms: make(map[allocator.Room]walker)}
 	floor := last.Floor("", t.Terms(), marks).Least
 	for _, move := range f.moves {
 		for room := range move.Layout().Layout.Ranges {
@@ -70,7 +70,7 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, ste
 	forecast := TagForecast{Floor: floor, Before: make(map[allocator.Room]int64), Rooms: make(map[allocator.Room]RoomForecast)}
 	for room, r := range f.now.Layout().Layout.Ranges {
 		next, _ := f.now.GoesOn(t, room, marks)
-		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Settings.Limit)
+		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Limit)
 	}
 	for _, move := range f.moves[:len(f.moves)-1] {
 		floor = w.through(move.Layout().Layout, floor)[""]
@@ -86,7 +86,7 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, ste
 // from base on.
 func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, room allocator.Room, base int64) RoomForecast {
 	last := f.moves[len(f.moves)-1]
-	is, limit := last.Layout().Layout, t.Settings.Limit
+	is, limit := last.Layout().Layout, t.Limit
 	var r RoomForecast
 	r.Next, _ = f.now.GoesOn(t, room, marks)
 	_, r.Refused = last.GoesOn(t, room, marks)

@@ -17,7 +17,7 @@ import (
 // The name may have been in use in a history that etcd lost, so its first leases
 // leave free what all recovers left free. CreateFreshTag does not.
 func (a *Admin) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
-	return a.createTag(ctx, record.Tag{Name: name, Settings: settings}, actor)
+	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, actor)
 }
 
 // CreateFreshTag creates a tag whose name was never in use, as an operator says.
@@ -27,11 +27,11 @@ func (a *Admin) CreateFreshTag(ctx context.Context, name allocator.Tag, settings
 		return record.Tag{}, err
 	}
 	s, _ := a.Ledger.State()
-	return a.createTag(ctx, record.Tag{Name: name, Settings: settings, BaseTotal: s.MarginTotal()}, actor)
+	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings, BaseTotal: s.MarginTotal()}, actor)
 }
 
 func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (record.Tag, error) {
-	if err := t.Settings.Validate(); err != nil {
+	if err := t.TagSettings.Validate(); err != nil {
 		return record.Tag{}, err
 	}
 	name := t.Name
@@ -66,15 +66,15 @@ func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*
 		return record.Tag{}, err
 	}
 	next := t
-	next.Settings.Skips = maps.Clone(t.Settings.Skips)
-	if err := change(&next.Settings); err != nil {
+	next.Skips = maps.Clone(t.Skips)
+	if err := change(&next.TagSettings); err != nil {
 		return record.Tag{}, err
 	}
-	if err := next.Settings.Validate(); err != nil {
+	if err := next.TagSettings.Validate(); err != nil {
 		return record.Tag{}, err
 	}
-	if next.Settings.Start != t.Settings.Start {
-		return record.Tag{}, allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", t.Settings.Start)
+	if next.Start != t.Start {
+		return record.Tag{}, allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", t.Start)
 	}
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil

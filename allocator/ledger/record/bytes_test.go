@@ -18,11 +18,11 @@ func TestBytes(t *testing.T) {
 	const big = 9007199254740993 // not a float64
 	one := allocator.Layout{Version: 1, Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 5, Upper: 9}, "a": {Lower: 0, Upper: 5}}}
 	two := allocator.Layout{Version: 2, Boundary: big, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 4}}}
-	tag := record.Tag{Name: "t", Settings: record.DefaultTag(), Created: at}
+	tag := record.Tag{Name: "t", TagSettings: record.DefaultTag(), Created: at}
 	full := tag
-	full.Settings = record.TagSettings{
+	full.TagSettings = record.TagSettings{
 		Start: big, Limit: allocator.MaxID, MaxJump: 1, MaxSkew: 2, StrictRetract: true, Skips: map[allocator.Room]int64{"b": 4, "a": 3},
-		Chain: allocator.Settings{MinStep: 5, MaxStep: 7, Reserve: 90 * time.Second, Prescale: 6, PrescaleUntil: at},
+		MinStep: 5, MaxStep: 7, Reserve: "1m30s", Prescale: 6, PrescaleUntil: at,
 	}
 	full.LargestStep, full.BaseTotal = 8, 9
 	migration := record.Migration{State: record.Running, From: one, Target: two, Actor: "ann <a@b.c>", Created: at, Updated: at, Nonce: "n", Log: []record.LogEntry{{Time: at, Text: "started"}}}

@@ -166,34 +166,6 @@ func NewBeat(s store.Status, at time.Time) Beat {
 	return Beat{RaftIndex: s.RaftIndex, RaftTerm: s.RaftTerm, Revision: s.Revision, Time: at}
 }
 
-type tagValue struct {
-	kept
-	Start   int64  `json:"start,string"`
-	Limit   int64  `json:"limit,string"`
-	MinStep int64  `json:"min_step,string"`
-	MaxStep int64  `json:"max_step,string"`
-	Reserve string `json:"reserve"`
-	MaxJump int64  `json:"max_jump,string"`
-	MaxSkew int64  `json:"max_skew,string,omitempty"`
-
-	StrictRetract bool `json:"strict_retract,omitempty"`
-
-	Prescale      int64       `json:"prescale,string,omitempty"`
-	PrescaleUntil *time.Time  `json:"prescale_until,omitempty"`
-	Skips         []skipValue `json:"skips,omitempty"` // by room
-
-	LargestStep int64 `json:"largest_step,string"`         // the largest max_step so far
-	BaseTotal   int64 `json:"base_total,string,omitempty"` // the margin total that an absent mark counts with
-
-	Created time.Time `json:"created"`
-	Nonce   string    `json:"nonce"`
-}
-
-type skipValue struct {
-	Room string `json:"room"`
-	To   int64  `json:"to,string"`
-}
-
 // Heartbeat is what an instance writes again and again while it runs.
 type Heartbeat struct {
 	kept

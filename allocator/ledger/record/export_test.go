@@ -10,7 +10,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"identity":     again[Identity],
 	"epoch":        again[Epoch],
 	"layout":       again[Layout],
-	"tag":          again[tagValue],
+	"tag":          again[Tag],
 	"mark":         again[Mark],
 	"registration": again[Registration],
 	"alive":        again[Heartbeat],

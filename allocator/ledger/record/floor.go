@@ -24,10 +24,10 @@ type Numbers struct {
 func (t Tag) Terms() Terms {
 	return Terms{
 		Numbers: Numbers{
-			Start: t.Settings.Start, Limit: t.Settings.Limit, MaxJump: t.Settings.MaxJump, MaxSkew: t.Settings.MaxSkew,
+			Start: t.Start, Limit: t.Limit, MaxJump: t.MaxJump, MaxSkew: t.MaxSkew,
 			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal,
 		},
-		Skips: t.Settings.Skips,
+		Skips: t.Skips,
 	}
 }
 

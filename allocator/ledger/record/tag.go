@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -11,20 +12,58 @@ import (
 
 // TagSettings is what operators set of a tag.
 type TagSettings struct {
-	Start   int64 // the least ID ever issued; default 1, so that zero is not issued unless asked for
-	Limit   int64 // the end of the IDs, exclusive; default allocator.MaxID
-	Chain   allocator.Settings
-	MaxJump int64 // see DefaultMaxJump
+	Start   int64    `json:"start,string"`    // the least ID ever issued; default 1, so that zero is not issued unless asked for
+	Limit   int64    `json:"limit,string"`    // the end of the IDs, exclusive; default allocator.MaxID
+	MinStep int64    `json:"min_step,string"` // see allocator.Settings, as for MaxStep, Reserve and Prescale
+	MaxStep int64    `json:"max_step,string"`
+	Reserve Duration `json:"reserve"`
+	MaxJump int64    `json:"max_jump,string"` // see DefaultMaxJump
 	// MaxSkew bounds how far below the furthest room's mark a lease may begin: a room
 	// that lies further behind skips ahead at its next lease. Segments that an instance
 	// holds may lie further behind. 0 is no bound.
-	MaxSkew int64
+	MaxSkew int64 `json:"max_skew,string,omitempty"`
 	// StrictRetract has instances issue IDs of a layout only while it was
 	// confirmed lately: rather none than one of residues that the room gave up.
-	StrictRetract bool
+	StrictRetract bool      `json:"strict_retract,omitempty"`
+	Prescale      int64     `json:"prescale,string,omitempty"`
+	PrescaleUntil time.Time `json:"prescale_until,omitzero"`
 	// Skips holds, for rooms that an operator made jump ahead, the least ID that
 	// they may lease. See SkipTag.
-	Skips map[allocator.Room]int64
+	Skips Skips `json:"skips,omitempty"`
+}
+
+// Chain returns the settings that a chain of the tag follows.
+func (s TagSettings) Chain() allocator.Settings {
+	return allocator.Settings{MinStep: s.MinStep, MaxStep: s.MaxStep, Reserve: s.Reserve.Duration(), Prescale: s.Prescale, PrescaleUntil: s.PrescaleUntil}
+}
+
+// Skips are the least IDs that rooms may lease. They are stored as a list in the order
+// of rooms.
+type Skips map[allocator.Room]int64
+
+type skip struct {
+	Room allocator.Room `json:"room"`
+	To   int64          `json:"to,string"`
+}
+
+// MarshalJSON writes the list.
+func (s Skips) MarshalJSON() ([]byte, error) {
+	list := make([]skip, 0, len(s))
+	for _, room := range slices.Sorted(maps.Keys(s)) {
+		list = append(list, skip{room, s[room]})
+	}
+	return json.Marshal(list)
+}
+
+// UnmarshalJSON reads the list.
+func (s *Skips) UnmarshalJSON(b []byte) error {
+	var list []skip
+	err := json.Unmarshal(b, &list)
+	*s = make(Skips, len(list))
+	for _, skip := range list {
+		(*s)[skip.Room] = skip.To
+	}
+	return err
 }
 
 // DefaultMaxJump is how far above the second largest mark of a tag (the tag's
@@ -36,12 +75,19 @@ const DefaultMaxJump = 1_000_000_000_000_000
 
 // DefaultTag returns the settings of a tag of which nothing was said.
 func DefaultTag() TagSettings {
-	return TagSettings{Start: 1, Limit: allocator.MaxID, Chain: allocator.DefaultSettings(), MaxJump: DefaultMaxJump}
+	chain := allocator.DefaultSettings()
+	return TagSettings{
+		Start: 1, Limit: allocator.MaxID, MaxJump: DefaultMaxJump,
+		MinStep: chain.MinStep, MaxStep: chain.MaxStep, Reserve: DurationOf(chain.Reserve),
+	}
 }
 
 // Validate checks 0 <= start < limit, the chain's settings and max_jump >= 1.
 // Its error is Invalid.
 func (s TagSettings) Validate() error {
+	if err := s.Reserve.validate(); err != nil {
+		return allocator.Errorf(allocator.Invalid, "%w", err)
+	}
 	switch {
 	case s.Start < 0 || s.Start >= allocator.MaxID:
 		return allocator.Errorf(allocator.Invalid, "start: %d; allowed: 0 to %d", s.Start, int64(allocator.MaxID-1))
@@ -57,77 +103,50 @@ func (s TagSettings) Validate() error {
 			return allocator.Errorf(allocator.Invalid, "skip of room %s: to %d; allowed: 1 to %d", room, to, int64(allocator.MaxID))
 		}
 	}
-	return s.Chain.Validate()
+	return s.Chain().Validate()
 }
 
 // Tag is a tag as it is stored.
 type Tag struct {
-	Name     allocator.Tag
-	Settings TagSettings
-	Created  time.Time // by the clock of the process that created it
+	kept
+	Name allocator.Tag `json:"-"` // as the key has it
+	TagSettings
 
-	LargestStep int64 // the largest max_step that it ever had
+	LargestStep int64 `json:"largest_step,string"` // the largest max_step that it ever had
 	// BaseTotal is the margin total that rooms without a mark count with: 0, or that of
 	// the epoch in which an operator said that the name was never in use.
-	BaseTotal int64
+	BaseTotal int64     `json:"base_total,string,omitempty"`
+	Created   time.Time `json:"created"` // by the clock of the process that created it
+	Nonce     string    `json:"nonce"`   // new in each write
 
-	KV    store.KV
-	Nonce string
-	rest  []byte // as header has it
+	KV store.KV `json:"-"`
 }
 
-// Encode returns the value under which the tag is stored. nonce is new in each write.
+// Encode returns the value under which the tag is stored, with a nonce.
 func (t Tag) Encode(nonce string) []byte {
-	s := t.Settings
-	v := &tagValue{
-		kept:  kept{t.rest},
-		Start: s.Start, Limit: s.Limit, MinStep: s.Chain.MinStep, MaxStep: s.Chain.MaxStep,
-		Reserve: s.Chain.Reserve.String(), MaxJump: s.MaxJump, MaxSkew: s.MaxSkew, Prescale: s.Chain.Prescale,
-		StrictRetract: s.StrictRetract, LargestStep: max(t.LargestStep, s.Chain.MaxStep), BaseTotal: t.BaseTotal,
-		Created: t.Created, Nonce: nonce,
-	}
-	if !s.Chain.PrescaleUntil.IsZero() {
-		v.PrescaleUntil = &s.Chain.PrescaleUntil
-	}
-	for _, room := range slices.Sorted(maps.Keys(s.Skips)) {
-		v.Skips = append(v.Skips, skipValue{Room: string(room), To: s.Skips[room]})
-	}
-	return Encode(v)
+	t.LargestStep, t.Nonce = max(t.LargestStep, t.MaxStep), nonce
+	return Encode(&t)
 }
 
-// DecodeTag reads a tag and checks its settings. Its error is a KeyError.
+// Validate checks the settings, and what goes with them.
+func (t *Tag) Validate() error {
+	if err := t.TagSettings.Validate(); err != nil {
+		return err
+	}
+	if t.LargestStep < t.MaxStep || t.LargestStep > allocator.LargestStep || t.BaseTotal < 0 {
+		return allocator.Errorf(allocator.Internal, "largest_step %d, base_total %d; max_step is %d", t.LargestStep, t.BaseTotal, t.MaxStep)
+	}
+	return nil
+}
+
+// DecodeTag reads a tag with the name that its key has. Its error is a KeyError, or
+// Invalid for the name.
 func (k Keys) DecodeTag(kv store.KV) (Tag, error) {
-	var v tagValue
-	if err := Decode(kv, &v); err != nil {
-		return Tag{}, err
-	}
-	name, err := k.ParseTag(kv.Key)
+	t, err := decode[Tag](kv)
 	if err != nil {
 		return Tag{}, err
 	}
-	reserve, err := time.ParseDuration(v.Reserve)
-	if err != nil {
-		return Tag{}, Damaged(kv.Key, "%w", err)
-	}
-	t := Tag{Name: name, Created: v.Created, KV: kv, Nonce: v.Nonce, rest: v.Rest, Settings: TagSettings{
-		Start: v.Start, Limit: v.Limit, MaxJump: v.MaxJump, MaxSkew: v.MaxSkew, StrictRetract: v.StrictRetract,
-		Chain: allocator.Settings{MinStep: v.MinStep, MaxStep: v.MaxStep, Reserve: reserve, Prescale: v.Prescale},
-	}}
-	t.LargestStep, t.BaseTotal = v.LargestStep, v.BaseTotal
-	if v.PrescaleUntil != nil {
-		t.Settings.Chain.PrescaleUntil = *v.PrescaleUntil
-	}
-	for _, skip := range v.Skips {
-		if t.Settings.Skips == nil {
-			t.Settings.Skips = make(map[allocator.Room]int64, len(v.Skips))
-		}
-		t.Settings.Skips[allocator.Room(skip.Room)] = skip.To
-	}
-	if err := t.Settings.Validate(); err != nil {
-		return Tag{}, Damaged(kv.Key, "%w", err)
-	}
-	if v.LargestStep < v.MaxStep || v.LargestStep > allocator.LargestStep || v.BaseTotal < 0 {
-		return Tag{}, Damaged(kv.Key, "largest_step %d, base_total %d; max_step is %d", v.LargestStep, v.BaseTotal, v.MaxStep)
-	}
-	return t, nil
+	t.KV = kv
+	t.Name, err = k.ParseTag(kv.Key)
+	return t, err
 }

@@ -41,7 +41,7 @@ func (r *run) leastReserve(ctx context.Context) error {
 		return nil
 	}
 	_, err := r.tags().EachTag(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
-		r.reserve = min(r.reserve, t.Settings.Chain.Reserve)
+		r.reserve = min(r.reserve, t.Reserve.Duration())
 		return nil
 	})
 	return err
@@ -125,7 +125,7 @@ func (r *run) limits(ctx context.Context) error {
 	}
 	tags := int64(0)
 	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
-		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Settings.Limit {
+		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Limit {
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)
 		}
 		if tags++; tags%progressEvery == 0 {

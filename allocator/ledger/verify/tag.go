@@ -100,8 +100,8 @@ func (c *checker) tag(name allocator.Tag, s tagState) {
 		// A lease compares the tag's settings, so the limit binds each lease that was
 		// made after them; one from before may lie above a limit that was lowered
 		// since. A mark that was raised (by a recover, say) is no lease.
-		if t := s.settings; t != nil && mark.revision > t.KV.ModRevision && mark.Next == mark.Last().End && mark.Next > t.Settings.Limit {
-			c.add("tag %s room %s: next %d above the tag's limit %d", name, room, mark.Next, t.Settings.Limit)
+		if t := s.settings; t != nil && mark.revision > t.KV.ModRevision && mark.Next == mark.Last().End && mark.Next > t.Limit {
+			c.add("tag %s room %s: next %d above the tag's limit %d", name, room, mark.Next, t.Limit)
 		}
 		for _, era := range mark.Eras {
 			e := leasedEra{era, room}

@@ -178,7 +178,7 @@ func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
 func (r *replay) settings(e record.Entry) {
 	if e.Stored != nil {
 		was, seen := r.h.Strict[e.Tag]
-		r.h.Strict[e.Tag] = e.Stored.Settings.StrictRetract && (was || !seen)
+		r.h.Strict[e.Tag] = e.Stored.StrictRetract && (was || !seen)
 	}
 }
 

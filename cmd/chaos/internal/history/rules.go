@@ -196,7 +196,7 @@ func (t *transaction) mark(c change) {
 	if now.Stamp != was.Stamp || now.Total != was.Total || now.Began != was.Began || !slices.Equal(now.Eras, was.Eras) {
 		rise.Lease, rise.NewEra = true, now.Stamp != was.Stamp
 		// A lease compares its tag's revision, so these are the settings it was made by.
-		settings := t.s.tags[c.Tag].Settings
+		settings := t.s.tags[c.Tag].TagSettings
 		rise.Floor = max(settings.Start, settings.Skips[c.Room])
 		if rise.NewEra {
 			rise.Floor = max(rise.Floor, t.s.floors[c.Tag])
@@ -258,7 +258,7 @@ func (t *transaction) lease(rise Rise, was record.Mark) {
 		say("range", "from %d up to %d is leased; the room has %v mod %d in version %d", era.First, era.End, r, layout.Boundary, layout.Version)
 	}
 	tag, ok := t.s.tags[rise.Tag]
-	settings := tag.Settings
+	settings := tag.TagSettings
 	switch {
 	case !ok:
 		say("tag", "there is no such tag")

@@ -105,10 +105,10 @@ func (s *state) adopted() {
 		for _, room := range s.layout.Ever {
 			mark, there := s.marks[tag][room]
 			if !there {
-				mark = record.Mark{Next: stored.Settings.Start, Total: stored.BaseTotal}
+				mark = record.Mark{Next: stored.Start, Total: stored.BaseTotal}
 			}
 			if mark.Total < s.epoch.MarginTotal { // what was lost began at the start, or at a skip
-				mark.Next = max(mark.Next, stored.Settings.Start, stored.Settings.Skips[room])
+				mark.Next = max(mark.Next, stored.Start, stored.Skips[room])
 			}
 			s.floors[tag] = max(s.floors[tag], s.reach(mark, stored.LargestStep))
 		}

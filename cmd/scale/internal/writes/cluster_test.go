@@ -96,7 +96,7 @@ func newCluster(t *testing.T, spec Spec) *cluster {
 	}
 	settings := record.DefaultTag()
 	if spec.Reserve > 0 {
-		settings.Chain.Reserve = spec.Reserve
+		settings.Reserve = record.DurationOf(spec.Reserve)
 	}
 	for i := range spec.Tags {
 		if _, err := c.admin.CreateTag(t.Context(), tagName(i), settings, "scale"); err != nil {
