@@ -41,11 +41,9 @@ func asJSON(value []byte) json.RawMessage {
 }
 
 // ParseAudit reads an audit entry. Its error is a KeyError.
-func (k Keys) ParseAudit(kv store.KV) (AuditEntry, error) {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return AuditEntry{}, err
-	}
+func (k Keys) ParseAudit(kv store.KV) (AuditEntry, error) { return readAs[AuditEntry](k, kv) }
+
+func readAudit(key KeyParts, kv store.KV) (any, error) {
 	e, err := decode[AuditEntry](kv)
 	e.ID = key.ulid
 	return e, err

@@ -40,65 +40,69 @@ func (k Keys) Damage(key string, version int64, migration string) Damage {
 	if err != nil {
 		return Damage{"nothing; lists name it", "delete the key, if no newer version of March wrote it", ""}
 	}
-	switch p.Kind {
-	case "identity":
-		return Damage{allLeasing + ", and every change by a console; no process starts, and recover does not run", fromBackup + ": the cluster's uuid must be the same", ""}
-	case "epoch", "layout":
-		return Damage{allLeasing, "recover, which writes a new " + p.Kind, "march recover"}
-	case "beat":
-		return Damage{allLeasing + ", and every change by a console", "if etcd was certainly not restored, delete the key: it is written again at once; or else recover", "march recover"}
-	case "settings":
-		return Damage{allLeasing, fmt.Sprintf("put {%q:%d,%q:%q,%q:%q} there, or %q if no journal is required", "format", baseFormat, "journal", journalRequired, "nonce", "", journalOptional), ""}
-	case "answered":
-		return Damage{"nothing; instances that have not entered the epoch count as left out of the last recover: they drop what they hold and compare their marks", "leave it: the next recover writes it again", ""}
-	case "layouts":
-		return historyDamage(p.version, version)
-	case "migration":
-		return Damage{"migrations: the one that is under way does not go on, and no other starts", fmt.Sprintf(
-			"put {%q:%d,%q:%q} there, of the running one in the list of migrations; delete the key if there is none", "format", baseFormat, "name", "ID"), "march migrate list"}
-	case "migrations":
-		if p.ulid == migration {
-			return Damage{"migrations: this one is under way and does not go on, and no other starts", fromBackup + "; or delete it and the key migration: the layout stays as it is", ""}
-		}
-		return Damage{onlyLists, oldKey, ""}
-	case "audit":
-		return Damage{onlyLists, oldKey, ""}
-	}
-	return p.damage(key[len(k):])
+	return k.kindOf(key).damage(damaged{p, key[len(k):], version, migration})
 }
 
-// damage returns what a damaged key of a tag or an instance stops. object is the key
-// without the cluster's prefix.
-func (p KeyParts) damage(object string) Damage {
-	forget := fmt.Sprintf("march instance forget %s %s", p.Room, p.Instance)
-	switch p.Kind {
-	case "tags":
-		return Damage{fmt.Sprintf("leasing of tag %s, in every room", p.Tag), "put the value back that the audit has for it", "march audit list -o json --to " + object}
-	case "marks":
-		return Damage{
-			fmt.Sprintf("leasing of tag %s in room %s, in every room at its first lease under a new layout, and recover", p.Tag, p.Room),
-			fmt.Sprintf("put {%q:%d,%q:%q} there, with N above every ID of the tag that any room may have leased", "format", baseFormat, "next", "N"), "",
-		}
-	case "rooms":
-		return Damage{
-			fmt.Sprintf("leasing by instance %s/%s, its heartbeats, and migrations that wait for it", p.Room, p.Instance),
-			"forget the instance, which then registers again", forget,
-		}
-	default: // alive
-		return Damage{
-			fmt.Sprintf("nothing; instance %s/%s writes it again, if it runs", p.Room, p.Instance),
-			"if it stays, forget the instance", forget,
-		}
+// damaged is a damaged key, and what it may matter to.
+type damaged struct {
+	KeyParts
+	object    string // the key without the cluster's prefix
+	inForce   int64  // the version of the layout in force
+	migration string // the one that is under way
+}
+
+// always is the damage of keys that all stop the same.
+func always(stops, remedy, command string) func(damaged) Damage {
+	return func(damaged) Damage { return Damage{stops, remedy, command} }
+}
+
+func damagedByRecover(of damaged) Damage {
+	return Damage{allLeasing, "recover, which writes a new " + of.Kind, "march recover"}
+}
+
+func damagedTag(of damaged) Damage {
+	return Damage{fmt.Sprintf("leasing of tag %s, in every room", of.Tag), "put the value back that the audit has for it", "march audit list -o json --to " + of.object}
+}
+
+func damagedMark(of damaged) Damage {
+	return Damage{
+		fmt.Sprintf("leasing of tag %s in room %s, in every room at its first lease under a new layout, and recover", of.Tag, of.Room),
+		fmt.Sprintf("put {%q:%d,%q:%q} there, with N above every ID of the tag that any room may have leased", "format", baseFormat, "next", "N"), "",
 	}
 }
 
-// historyDamage returns what a damaged layout of the history stops: processes read the
+func damagedRegistration(of damaged) Damage {
+	return Damage{
+		fmt.Sprintf("leasing by instance %s/%s, its heartbeats, and migrations that wait for it", of.Room, of.Instance),
+		"forget the instance, which then registers again", of.forget(),
+	}
+}
+
+func damagedHeartbeat(of damaged) Damage {
+	return Damage{
+		fmt.Sprintf("nothing; instance %s/%s writes it again, if it runs", of.Room, of.Instance),
+		"if it stays, forget the instance", of.forget(),
+	}
+}
+
+func (of damaged) forget() string {
+	return fmt.Sprintf("march instance forget %s %s", of.Room, of.Instance)
+}
+
+func damagedMigration(of damaged) Damage {
+	if of.ulid == of.migration {
+		return Damage{"migrations: this one is under way and does not go on, and no other starts", fromBackup + "; or delete it and the key migration: the layout stays as it is", ""}
+	}
+	return Damage{onlyLists, oldKey, ""}
+}
+
+// damagedHistory returns what a damaged layout of the history stops: processes read the
 // one of the current version, and the one before it.
-func historyDamage(version, current int64) Damage {
-	switch {
-	case version == current:
+func damagedHistory(of damaged) Damage {
+	switch of.version {
+	case of.inForce:
 		return Damage{allLeasing, "put the value of key layout there", ""}
-	case version == current-1:
+	case of.inForce - 1:
 		return Damage{allLeasing, fromBackup, ""}
 	}
 	return Damage{"`march id decode` for IDs that were leased under it", fromBackup, ""}

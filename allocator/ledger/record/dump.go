@@ -43,51 +43,28 @@ func (k Keys) Dump(revision int64, kvs []store.KV) (*Dump, error) {
 
 // add adds one key to d.
 func (d *Dump) add(k Keys, kv store.KV) error {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return err
-	}
-	switch key.Kind {
-	case "identity":
-		var v Identity
-		err = Decode(kv, &v)
+	key, value, err := k.Read(kv)
+	switch v := value.(type) {
+	case Identity:
 		d.UUID, d.ClusterID = v.UUID, v.ClusterID
-	case "epoch":
-		var v Epoch
-		err = Decode(kv, &v)
+	case Epoch:
 		d.Epoch = v.Epoch
-	case "answered":
-		err = Decode(kv, &Answered{})
-	case "beat":
-		err = Decode(kv, &Beat{})
-	case "settings":
-		_, err = DecodeSettings([]store.KV{kv})
-	case "layout":
-		d.Layout, err = DecodeLayout(kv)
-		d.Layout.Revision = kv.ModRevision
-	case "layouts":
-		var r Layout
-		r, err = k.DecodeHistory(kv)
-		d.History = append(d.History, r)
-	case "tags":
-		d.Tags[key.Tag], err = k.DecodeTag(kv)
-	case "marks":
+	case Layout:
+		if key.Kind == "layouts" {
+			d.History = append(d.History, v)
+			break
+		}
+		d.Layout, d.Layout.Revision = v, kv.ModRevision
+	case Tag:
+		d.Tags[key.Tag] = v
+	case Mark:
 		if d.Marks[key.Tag] == nil {
 			d.Marks[key.Tag] = make(map[allocator.Room]Mark)
 		}
-		d.Marks[key.Tag][key.Room], err = DecodeMark(kv)
-	case "rooms":
-		var r Instance
-		r, err = k.ParseInstance(kv)
-		d.Registrations = append(d.Registrations, r)
-	case "alive":
-		err = Decode(kv, &Heartbeat{})
-	case "migrations":
-		_, err = k.ParseMigration(kv)
-	case "migration":
-		err = Decode(kv, &ActiveMigration{})
-	case "audit":
-		err = Decode(kv, &AuditEntry{})
+		d.Marks[key.Tag][key.Room] = v
+	case Instance:
+		d.Registrations = append(d.Registrations, v)
+	case AuditEntry:
 		d.Audits++
 	}
 	return err

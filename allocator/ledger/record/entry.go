@@ -1,8 +1,6 @@
 package record
 
 import (
-	"strings"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -33,16 +31,10 @@ func (r *Reader) Marks(room allocator.Room) store.Interval {
 
 // Lasting reports whether a key says something that lasts, and not only that an
 // instance lives.
-func (r *Reader) Lasting(key string) bool {
-	k := r.keys
-	return !strings.HasPrefix(key, k.Heartbeats("")) && key != k.ActiveMigration() && key != k.Beat()
-}
+func (r *Reader) Lasting(key string) bool { return !r.keys.kindOf(key).passes }
 
 // Kept reports whether a key, once it is there, is never deleted.
-func (r *Reader) Kept(key string) bool {
-	k := r.keys
-	return strings.HasPrefix(key, k.Marks("")) || key == k.Identity() || key == k.Epoch() || key == k.Layout()
-}
+func (r *Reader) Kept(key string) bool { return r.keys.kindOf(key).kept }
 
 // Entry is what a key and its value say. Of its records the one of its kind is
 // set, none where the key was deleted.
@@ -61,45 +53,29 @@ type Entry struct {
 	Migration    *Migration
 }
 
-// Entry reads a key and its value. A key without a mod revision was deleted.
-// Values that only people read (audit) are not looked into. Its errors are
-// Internal.
+// Entry reads a key and its value. A key without a mod revision was deleted. Its errors
+// are Internal.
 func (r *Reader) Entry(kv store.KV) (Entry, error) {
 	key, err := r.keys.Parse(kv.Key)
 	e := Entry{Kind: key.Kind, Room: key.Room, Tag: key.Tag, Instance: key.Instance, Version: key.version}
 	if err != nil || kv.ModRevision == 0 {
 		return e, err
 	}
-	switch key.Kind {
-	case "epoch":
-		var v Epoch
-		v, err = decode[Epoch](kv)
+	_, value, err := r.keys.Read(kv)
+	switch v := value.(type) {
+	case Epoch:
 		e.Epoch = &v
-	case "layout", "layouts":
-		read := DecodeLayout
-		if e.Kind == "layouts" {
-			read = r.keys.DecodeHistory
-		}
-		var record Layout
-		record, err = read(kv)
-		record.Revision = kv.ModRevision
-		e.Layout = &record
-	case "tags":
-		var t Tag
-		t, err = r.keys.DecodeTag(kv)
-		e.Stored = &t
-	case "marks":
-		var m Mark
-		m, err = DecodeMark(kv)
-		e.Mark = &m
-	case "rooms":
-		var i Instance
-		i, err = r.keys.ParseInstance(kv)
-		e.Registration = &i
-	case "migrations":
-		var m Migration
-		m, err = r.keys.ParseMigration(kv)
-		e.Migration = &m
+	case Layout:
+		v.Revision = kv.ModRevision
+		e.Layout = &v
+	case Tag:
+		e.Stored = &v
+	case Mark:
+		e.Mark = &v
+	case Instance:
+		e.Registration = &v
+	case Migration:
+		e.Migration = &v
 	}
 	return e, err
 }

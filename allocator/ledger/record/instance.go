@@ -79,11 +79,9 @@ func (r Instance) Reported() int64 {
 
 // ParseInstance reads a registration; with an error the record has the name, where
 // the key has one.
-func (k Keys) ParseInstance(kv store.KV) (Instance, error) {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return Instance{}, err
-	}
+func (k Keys) ParseInstance(kv store.KV) (Instance, error) { return readAs[Instance](k, kv) }
+
+func readInstance(key KeyParts, kv store.KV) (any, error) {
 	i := Instance{Room: key.Room, Name: key.Instance, RegistrationKV: kv}
 	i.Unreadable = Decode(kv, &i.Registration)
 	return i, i.Unreadable

@@ -12,13 +12,7 @@
 package record
 
 import (
-	"errors"
-	"fmt"
-	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/oklog/ulid/v2"
 
 	"github.com/march-id/march/allocator"
 )
@@ -56,8 +50,8 @@ func (k Keys) Settings() string { return string(k) + "settings" }
 // Layouts is the prefix of the history of layouts.
 func (k Keys) Layouts() string { return string(k) + "layouts/" }
 
-// LayoutAt pads the version to 19 digits, so that etcd lists versions in order.
-func (k Keys) LayoutAt(version int64) string { return fmt.Sprintf("%s%019d", k.Layouts(), version) }
+// LayoutAt names the key of a layout of the history.
+func (k Keys) LayoutAt(version int64) string { return k.Layouts() + padded(version) }
 
 // Tags is the prefix of all tags.
 func (k Keys) Tags() string { return string(k) + "tags/" }
@@ -116,67 +110,3 @@ func (k Keys) Migration(ulid string) string { return k.Migrations() + ulid }
 
 // ActiveMigration names the one migration that is under way.
 func (k Keys) ActiveMigration() string { return string(k) + "migration" }
-
-// Singles are the keys that are one of their kind.
-func (k Keys) Singles() []string {
-	return []string{k.Identity(), k.Epoch(), k.Answered(), k.Layout(), k.Beat(), k.Settings(), k.ActiveMigration()}
-}
-
-// KeyParts is what a key says: which kind it is, and of what.
-type KeyParts struct {
-	Kind     string // the part after the prefix: "layouts", say
-	Room     allocator.Room
-	Tag      allocator.Tag
-	Instance allocator.Instance
-	version  int64
-	ulid     string
-}
-
-// Parse is the reverse of the methods above: a key that it accepts is the key
-// that they make of its parts. Its error is a KeyError.
-func (k Keys) Parse(key string) (p KeyParts, err error) {
-	rest, ok := strings.CutPrefix(key, string(k))
-	parts := strings.Split(rest, "/")
-	p.Kind = parts[0]
-	again := ""
-	switch n := len(parts); {
-	case !ok:
-	case n == 1:
-		if slices.Contains(k.Singles(), key) {
-			again = key
-		}
-	case n == 2 && p.Kind == "layouts":
-		p.version, err = strconv.ParseInt(parts[1], 10, 64)
-		again = k.LayoutAt(p.version)
-	case n == 2 && p.Kind == "tags":
-		p.Tag, err = allocator.ParseTag(parts[1])
-		again = k.Tag(p.Tag)
-	case n == 2 && p.Kind == "audit":
-		p.ulid = parts[1]
-		_, err = ulid.ParseStrict(p.ulid)
-		again = k.Audit(p.ulid)
-	case n == 2 && p.Kind == "migrations":
-		p.ulid = parts[1]
-		_, err = ulid.ParseStrict(p.ulid)
-		again = k.Migration(p.ulid)
-	case n >= 3:
-		if p.Room, err = allocator.ParseRoom(parts[1]); err != nil {
-			break
-		}
-		switch {
-		case n == 3 && p.Kind == "marks":
-			p.Tag, err = allocator.ParseTag(parts[2])
-			again = k.Mark(p.Room, p.Tag)
-		case n == 3 && p.Kind == "rooms":
-			p.Instance, err = allocator.ParseInstance(parts[2])
-			again = k.Registration(p.Room, p.Instance)
-		case n == 3 && p.Kind == "alive":
-			p.Instance, err = allocator.ParseInstance(parts[2])
-			again = k.Alive(p.Room, p.Instance)
-		}
-	}
-	if err != nil || again != key || p.version < 0 {
-		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
-	}
-	return p, nil
-}

@@ -64,13 +64,11 @@ func (r Layout) AtLeast(before Layout) bool {
 func DecodeLayout(kv store.KV) (Layout, error) { return decode[Layout](kv) }
 
 // DecodeHistory reads a layout of the history.
-func (k Keys) DecodeHistory(kv store.KV) (Layout, error) {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return Layout{}, err
-	}
+func (k Keys) DecodeHistory(kv store.KV) (Layout, error) { return readAs[Layout](k, kv) }
+
+func readLayout(key KeyParts, kv store.KV) (any, error) {
 	r, err := DecodeLayout(kv)
-	if err == nil && r.Version != key.version {
+	if err == nil && key.Kind == "layouts" && r.Version != key.version {
 		err = Damaged(kv.Key, "holds version %d", r.Version)
 	}
 	return r, err

@@ -85,6 +85,8 @@ func DecodeMark(kv store.KV) (Mark, error) {
 	return m, err
 }
 
+func readMark(_ KeyParts, kv store.KV) (any, error) { return DecodeMark(kv) }
+
 // oneString returns one copy of an epoch for all marks: an instance may keep a
 // million of them.
 func oneString(epoch string) string { return unique.Make(epoch).Value() }

@@ -148,11 +148,9 @@ type migrationBrief struct {
 }
 
 // ParseMigration reads a migration with the ID that its key has.
-func (k Keys) ParseMigration(kv store.KV) (Migration, error) {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return Migration{}, err
-	}
+func (k Keys) ParseMigration(kv store.KV) (Migration, error) { return readAs[Migration](k, kv) }
+
+func readMigration(key KeyParts, kv store.KV) (any, error) {
 	m, err := decode[Migration](kv)
 	m.ID, m.KV = key.ulid, kv
 	return m, err

@@ -139,14 +139,11 @@ func (t *Tag) Validate() error {
 	return nil
 }
 
-// DecodeTag reads a tag with the name that its key has. Its error is a KeyError, or
-// Invalid for the name.
-func (k Keys) DecodeTag(kv store.KV) (Tag, error) {
+// DecodeTag reads a tag with the name that its key has. Its error is a KeyError.
+func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
+
+func readTag(key KeyParts, kv store.KV) (any, error) {
 	t, err := decode[Tag](kv)
-	if err != nil {
-		return Tag{}, err
-	}
-	t.KV = kv
-	t.Name, err = k.ParseTag(kv.Key)
+	t.Name, t.KV = key.Tag, kv
 	return t, err
 }

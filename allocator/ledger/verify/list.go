@@ -23,12 +23,9 @@ func (v *verification) lists(ctx context.Context) error {
 	k := v.cluster.Keys
 	all := []listed{
 		{k.Registrations(""), v.page, v.registration},
-		{k.Heartbeats(""), v.page, func(kv store.KV) { v.check(kv, record.Decode(kv, &record.Heartbeat{})) }},
-		{k.Migrations(), min(v.page, migrationPage), func(kv store.KV) {
-			_, err := v.cluster.Keys.ParseMigration(kv)
-			v.check(kv, err)
-		}},
-		{k.Audits(), v.page, func(kv store.KV) { v.check(kv, record.Decode(kv, &record.AuditEntry{})) }},
+		{k.Heartbeats(""), v.page, v.check},
+		{k.Migrations(), min(v.page, migrationPage), v.check},
+		{k.Audits(), v.page, v.check},
 	}
 	ops := v.historyOps() // in one snapshot with the registrations, which name layouts
 	for _, list := range all {
@@ -81,13 +78,9 @@ func (v *verification) rest(ctx context.Context, list listed, lo string) error {
 	}
 }
 
-// check adds kv where its name is not one of its kind, or err says that its value
-// cannot be read.
-func (v *verification) check(kv store.KV, err error) {
-	if _, bad := v.cluster.Keys.Parse(kv.Key); bad != nil {
-		err = bad
-	}
-	if err != nil {
+// check adds kv where its key or its value cannot be read.
+func (v *verification) check(kv store.KV) {
+	if _, _, err := v.cluster.Keys.Read(kv); err != nil {
 		v.unreadable(kv.Key, err)
 	}
 }

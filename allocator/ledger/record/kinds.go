@@ -1,0 +1,167 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// kind is a kind of key.
+type kind struct {
+	name  string // the first part of its keys
+	parts []part // the other parts; none where there is one key of the kind
+
+	kept   bool // a key of the kind, once it is there, is never deleted
+	passes bool // its keys only say what lives, or is under way
+
+	read   func(KeyParts, store.KV) (any, error)
+	damage func(damaged) Damage
+}
+
+// kinds are all kinds of keys.
+var kinds = []kind{
+	{name: "identity", kept: true, read: reads[Identity], damage: always(
+		allLeasing+", and every change by a console; no process starts, and recover does not run",
+		fromBackup+": the cluster's uuid must be the same", "")},
+	{name: "epoch", kept: true, read: reads[Epoch], damage: damagedByRecover},
+	{name: "layout", kept: true, read: readLayout, damage: damagedByRecover},
+	{name: "answered", read: reads[Answered], damage: always(
+		"nothing; instances that have not entered the epoch count as left out of the last recover: they drop what they hold and compare their marks",
+		"leave it: the next recover writes it again", "")},
+	{name: "beat", passes: true, read: reads[Beat], damage: always(
+		allLeasing+", and every change by a console",
+		"if etcd was certainly not restored, delete the key: it is written again at once; or else recover", "march recover")},
+	{name: "settings", read: reads[ClusterSettings], damage: always(allLeasing, fmt.Sprintf(
+		"put {%q:%d,%q:%q,%q:%q} there, or %q if no journal is required",
+		"format", baseFormat, "journal", journalRequired, "nonce", "", journalOptional), "")},
+	{name: "migration", passes: true, read: reads[ActiveMigration], damage: always(
+		"migrations: the one that is under way does not go on, and no other starts", fmt.Sprintf(
+			"put {%q:%d,%q:%q} there, of the running one in the list of migrations; delete the key if there is none",
+			"format", baseFormat, "name", "ID"), "march migrate list")},
+	{name: "layouts", parts: []part{ofVersion}, read: readLayout, damage: damagedHistory},
+	{name: "tags", parts: []part{ofTag}, read: readTag, damage: damagedTag},
+	{name: "marks", parts: []part{ofRoom, ofTag}, kept: true, read: readMark, damage: damagedMark},
+	{name: "rooms", parts: []part{ofRoom, ofInstance}, read: readInstance, damage: damagedRegistration},
+	{name: "alive", parts: []part{ofRoom, ofInstance}, passes: true, read: reads[Heartbeat], damage: damagedHeartbeat},
+	{name: "migrations", parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
+	{name: "audit", parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
+}
+
+// part reads a part of a key.
+type part func(*KeyParts, string) error
+
+func ofRoom(p *KeyParts, text string) (err error) {
+	p.Room, err = allocator.ParseRoom(text)
+	return err
+}
+
+func ofTag(p *KeyParts, text string) (err error) {
+	p.Tag, err = allocator.ParseTag(text)
+	return err
+}
+
+func ofInstance(p *KeyParts, text string) (err error) {
+	p.Instance, err = allocator.ParseInstance(text)
+	return err
+}
+
+func ofULID(p *KeyParts, text string) (err error) {
+	p.ulid = text
+	_, err = ulid.ParseStrict(text)
+	return err
+}
+
+func ofVersion(p *KeyParts, text string) (err error) {
+	p.version, err = strconv.ParseInt(text, 10, 64)
+	if err == nil && (p.version < 0 || padded(p.version) != text) {
+		err = errors.New("not a version")
+	}
+	return err
+}
+
+// padded returns a version with 19 digits, so that etcd lists versions in order.
+func padded(version int64) string { return fmt.Sprintf("%019d", version) }
+
+// reads reads a value that does not depend on its key.
+func reads[T any, P interface {
+	*T
+	Value
+}](_ KeyParts, kv store.KV) (any, error) {
+	v, err := decode[T, P](kv)
+	return v, err
+}
+
+// kindOf returns the kind that a key begins as, the zero kind where there is none.
+func (k Keys) kindOf(key string) kind {
+	rest, ok := strings.CutPrefix(key, string(k))
+	name, _, _ := strings.Cut(rest, "/")
+	for _, is := range kinds {
+		if ok && is.name == name {
+			return is
+		}
+	}
+	return kind{}
+}
+
+// KeyParts is what a key says: which kind it is, and of what.
+type KeyParts struct {
+	Kind     string // the part after the prefix: "layouts", say
+	Room     allocator.Room
+	Tag      allocator.Tag
+	Instance allocator.Instance
+	version  int64
+	ulid     string
+}
+
+// Parse is the reverse of the methods that make keys: a key that it accepts is the key
+// that they make of its parts. Its error is a KeyError.
+func (k Keys) Parse(key string) (KeyParts, error) {
+	is := k.kindOf(key)
+	p := KeyParts{Kind: is.name}
+	texts := strings.Split(strings.TrimPrefix(key, string(k)), "/")[1:]
+	bad := is.name == "" || len(texts) != len(is.parts)
+	for i := 0; !bad && i < len(texts); i++ {
+		bad = is.parts[i](&p, texts[i]) != nil
+	}
+	if bad {
+		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
+	}
+	return p, nil
+}
+
+// Read reads a key and its value, of whichever kind it is: an Identity, Epoch, Layout,
+// Answered, Beat, ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat,
+// Migration or AuditEntry. Its error is a KeyError.
+func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
+	p, err := k.Parse(kv.Key)
+	if err != nil {
+		return p, nil, err
+	}
+	v, err := k.kindOf(kv.Key).read(p, kv)
+	return p, v, err
+}
+
+// readAs is Read of a key whose kind is known.
+func readAs[T any](k Keys, kv store.KV) (T, error) {
+	_, v, err := k.Read(kv)
+	is, _ := v.(T)
+	return is, err
+}
+
+// Known returns what keys of each kind begin with: the whole key, or a prefix that ends
+// in a slash.
+func (k Keys) Known() (all []string) {
+	for _, is := range kinds {
+		if len(is.parts) > 0 {
+			is.name += "/"
+		}
+		all = append(all, string(k)+is.name)
+	}
+	return all
+}
