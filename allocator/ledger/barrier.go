@@ -31,7 +31,18 @@ func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory 
 	if q.Barrier != nil {
 		shown, err = l.showsHalt(ctx, *q.Barrier)
 	}
-	l.mu.Lock()
+	m := i.answer(q, shown, err)
+	m.SortMarks() // not under the lock: there may be a million
+	return m
+}
+
+// answer answers a question. Of a barrier, shown is the halt that etcd shows, and err
+// why it shows none.
+func (i *Instance) answer(q record.Question, shown halted, err error) record.Memory {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ledger.mu.Lock()
+	defer i.ledger.mu.Unlock()
 	unbarred := ""
 	switch {
 	case q.Barrier == nil:
@@ -41,16 +52,14 @@ func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory 
 		unbarred = "another epoch came into force meanwhile"
 	}
 	m := i.report(q.After)
-	l.mu.Unlock()
 	m.Barred, m.Unbarred = q.Barrier != nil && unbarred == "", unbarred
-	m.SortMarks() // not under the lock: there may be a million
 	return m
 }
 
 // bar sets the instance's epoch to the halt that was shown. Leases that were sent under
 // the epoch before are lost. If that epoch is in force again later, this is evidence that
 // etcd went back. It returns false if another epoch came into force after that halt. The
-// caller holds the lock.
+// caller holds both locks.
 func (i *Instance) bar(h halted) bool {
 	l, id := i.ledger, haltID(h.value.Nonce)
 	t := &l.mu.clock
@@ -96,11 +105,8 @@ func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err
 	if err := errors.Join(record.Decode(answer.Got[0][0], &e), record.Decode(answer.Got[1][0], &id)); err != nil {
 		return h, err
 	}
-	l.mu.Lock()
-	uuid := l.mu.identity.UUID
-	l.mu.Unlock()
 	switch {
-	case id.UUID != uuid:
+	case id.UUID != l.pinned().UUID:
 		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance holds cluster %s", id.UUID)
 	case answer.ClusterID != b.ClusterID:
 		return h, allocator.Errorf(allocator.Refused, "the instance is connected to etcd cluster %x, the recover works on %x", answer.ClusterID, b.ClusterID)
@@ -120,6 +126,8 @@ func (l *Ledger) ordered(gets ...store.Op) store.Txn {
 // Barred returns which recover has barred this instance, if one has.
 func (i *Instance) Barred() (Barred, bool) {
 	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := i.memory.barred

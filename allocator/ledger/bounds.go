@@ -40,9 +40,14 @@ func (l *Ledger) countAudits() store.Op {
 // are written before they are counted again.
 func (l *Ledger) countedAudits(n int64) {
 	bound, slack := l.auditBound()
+	l.spareAudits(max(min(slack, bound-n), 0))
+}
+
+// spareAudits notes how many audit entries may be written before they are counted again.
+func (l *Ledger) spareAudits(n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.auditsSpare = max(min(slack, bound-n), 0)
+	l.mu.auditsSpare = n
 }
 
 // auditBound returns at how many audit entries the oldest are removed, and how many are
@@ -78,9 +83,7 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	}
 	oldest = oldest[:max(min(excess, int64(len(oldest))), 0)]
 	if kind == l.keys.Audits() {
-		l.mu.Lock()
-		l.mu.auditsSpare = min(slack, bound-(count+1-int64(len(oldest))))
-		l.mu.Unlock()
+		l.spareAudits(min(slack, bound-(count+1-int64(len(oldest)))))
 	}
 	ops := make([]store.Op, len(oldest))
 	for i, kv := range oldest {

@@ -56,15 +56,11 @@ const enterPage = 120
 // enter has this instance enter the epoch in force. Its errors are Unavailable,
 // after which it goes on where it was, and WentBack where it halted leasing.
 func (i *Instance) enter(ctx context.Context) error {
-	l := i.ledger
-	l.mu.Lock()
-	s, order := l.mu.state, l.mu.clock.epochSeq
-	begins := len(i.memory.marks) > 0 && i.memory.orphaned != s.epoch
-	l.mu.Unlock()
+	s, order := i.ledger.stateAt()
 	if s.epoch == "" || s.problem != nil {
 		return nil // refusal says why nothing is leased
 	}
-	if begins {
+	if i.begins(s) {
 		covered, err := i.covered(ctx, s)
 		if err != nil {
 			return err
@@ -76,19 +72,30 @@ func (i *Instance) enter(ctx context.Context) error {
 	if err := i.compareAll(ctx, s); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.clock.epochSeq == order {
-		i.entered(s)
-	}
+	i.entered(s, order)
 	return nil
 }
 
-// entered notes that the instance is in the epoch of s. Revisions begin anew with an
-// epoch, so the revisions of marks that were read before say nothing. The caller holds
-// the lock.
-func (i *Instance) entered(s *State) {
+// begins reports whether the instance has yet to find out whether the recover that began
+// the epoch of s left it out.
+func (i *Instance) begins(s *State) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.memory.marks) > 0 && i.memory.orphaned != s.epoch
+}
+
+// entered notes that the instance is in the epoch of s, if that has the order of the
+// epoch in force. Revisions begin anew with an epoch, so the revisions of marks that were
+// read before say nothing.
+func (i *Instance) entered(s *State, order int64) {
 	l, m := i.ledger, &i.memory
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.clock.epochSeq != order {
+		return
+	}
 	l.mu.entering, m.orphaned, m.uncompared, m.barred = nil, "", nil, Barred{}
 	if !slices.Contains(m.epochs, s.epoch) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)
@@ -118,15 +125,21 @@ func (i *Instance) covered(ctx context.Context, s *State) (bool, error) {
 		l.log.Warn("the list of instances that answered the recover cannot be read", "error", err)
 		return false, nil // to be taken for one that was left out is always safe
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	return v.Epoch == s.epoch && i.took(s, v.Incarnations), nil
+}
+
+// took reports whether the list of processes whose memory a recover took has the one that
+// last leased here, and whether this instance was in the epoch that the halt stopped.
+func (i *Instance) took(s *State, taken []string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	m := &i.memory
 	last := m.incarnations[len(m.incarnations)-1]
 	if n := len(m.incarnations); !m.leased && n > 1 {
 		last = m.incarnations[n-2] // all that it remembers is that process's
 	}
 	in := len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped
-	return v.Epoch == s.epoch && in && slices.Contains(v.Incarnations, last), nil
+	return in && slices.Contains(taken, last)
 }
 
 // changedMeanwhile returns err, or that the epoch or the layout changed.
@@ -142,9 +155,21 @@ var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the ep
 // orphan drops all segments that the instance holds. Marks that this instance only read
 // under earlier epochs say nothing any longer. The end of its own leases is compared.
 func (i *Instance) orphan(s *State) {
-	l, m := i.ledger, &i.memory
-	l.mu.Lock()
-	m.orphaned, m.uncompared = s.epoch, nil
+	i.keepOwn(s.epoch)
+	why := "a recover went on without this instance"
+	i.ledger.log.Error(why+": its segments are dropped, and its leases are compared with the marks", "epoch", s.epoch)
+	if i.drop != nil {
+		i.drop(why)
+	}
+}
+
+// keepOwn forgets the marks of which this instance leased nothing itself. The others are
+// to be compared under an epoch.
+func (i *Instance) keepOwn(epoch string) {
+	m := &i.memory
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	m.orphaned, m.uncompared = epoch, nil
 	for tag, own := range m.marks {
 		if own.leased == 0 {
 			delete(m.marks, tag)
@@ -153,33 +178,31 @@ func (i *Instance) orphan(s *State) {
 		}
 	}
 	slices.Sort(m.uncompared)
-	l.mu.Unlock()
-	why := "a recover went on without this instance"
-	l.log.Error(why+": its segments are dropped, and its leases are compared with the marks", "epoch", s.epoch)
-	if i.drop != nil {
-		i.drop(why)
-	}
 }
 
 // compareAll compares what orphan left to compare, and goes on where an error broke
 // it off.
 func (i *Instance) compareAll(ctx context.Context, s *State) error {
-	l, m := i.ledger, &i.memory
 	most := max(1, enterPage/(len(s.layout.Ever)+1))
-	for {
-		l.mu.Lock()
-		page := m.uncompared[:min(most, len(m.uncompared))]
-		l.mu.Unlock()
+	for compared := 0; ; {
+		page := i.uncompared(compared, most)
 		if len(page) == 0 {
 			return nil
 		}
 		if err := i.compare(ctx, s, page); err != nil {
 			return err
 		}
-		l.mu.Lock()
-		m.uncompared = m.uncompared[len(page):]
-		l.mu.Unlock()
+		compared = len(page)
 	}
+}
+
+// uncompared returns the next page of tags to compare, after the first few were compared.
+func (i *Instance) uncompared(compared, most int) []allocator.Tag {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	m := &i.memory
+	m.uncompared = m.uncompared[compared:]
+	return m.uncompared[:min(most, len(m.uncompared))]
 }
 
 // compare holds what this instance leased of some tags against the marks of all
@@ -218,9 +241,7 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 // revision. False means that marks changed while they were to be raised.
 func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
 	l := i.ledger
-	l.mu.Lock()
-	own, epochs := i.memory.mark(tag), i.memory.epochs
-	l.mu.Unlock()
+	own, epochs := i.leased(tag)
 	var step int64
 	var none record.Mark
 	if len(found[0]) > 0 {
@@ -271,15 +292,29 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 		}
 		revision, next = answer.Revision, max(next, own.leased)
 	}
-	l.mu.Lock()
-	i.memory.sequence++
-	// The end of its leases stays: a later recover may go on without this instance again.
-	i.memory.setMark(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version, sequence: i.memory.sequence})
-	l.mu.Unlock()
+	i.compared(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version})
 	if began >= 0 && i.alarm != nil {
 		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})
 	}
 	return true, nil
+}
+
+// leased returns what this instance remembers of a tag's mark, and the epochs that it was
+// in.
+func (i *Instance) leased(tag allocator.Tag) (ownMark, []string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.memory.mark(tag), i.memory.epochs
+}
+
+// compared remembers a mark that was compared. The end of the instance's leases stays: a
+// later recover may go on without this instance again.
+func (i *Instance) compared(tag allocator.Tag, own ownMark) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.memory.sequence++
+	own.sequence = i.memory.sequence
+	i.memory.setMark(tag, own)
 }
 
 // raise is a mark that is to be raised.

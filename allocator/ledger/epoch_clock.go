@@ -171,6 +171,14 @@ func (l *Ledger) suspect(why string, marks map[string]int64) {
 	l.mu.clock.suspect(why, marks)
 }
 
+// seenUnder returns the highest revision that was seen under an epoch, and whether that
+// is the epoch in force.
+func (l *Ledger) seenUnder(epoch string) (revision int64, in bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.clock.seen, l.mu.clock.current == epoch
+}
+
 // uncheck has the next lease look before it is made: the connection broke, say.
 func (l *Ledger) uncheck() {
 	l.mu.Lock()

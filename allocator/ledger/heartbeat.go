@@ -95,21 +95,16 @@ func (i *Instance) found() []store.Op {
 func (i *Instance) send(ctx context.Context) error {
 	l := i.ledger
 	for range 2 { // a second time over what the first one found
-		order := l.before().epochSeq
-		i.mu.Lock()
-		lost, registration, known := i.mu.lost, i.mu.kv, i.mu.beat.kv
-		value, counter := i.next()
-		count := time.Since(i.mu.beat.counted) >= countEvery
-		i.mu.Unlock()
-		if lost != nil {
-			return lost
+		b, err := i.toSend()
+		if err != nil {
+			return err
 		}
 		txn := store.Txn{
-			If:   []store.Cond{store.Unchanged(registration), {Key: known.Key, ModRevision: known.ModRevision, Value: known.Value}},
-			Then: []store.Op{store.OpPut(known.Key, value)},
+			If:   []store.Cond{store.Unchanged(b.registration), {Key: b.known.Key, ModRevision: b.known.ModRevision, Value: b.known.Value}},
+			Then: []store.Op{store.OpPut(b.known.Key, b.value)},
 			Else: i.found(),
 		}
-		if count {
+		if b.count {
 			all := store.OpGetPrefix(l.keys.Registrations(""))
 			all.Get.KeysOnly, all.Get.Limit = true, 1
 			txn.Then = append(txn.Then, all)
@@ -118,23 +113,11 @@ func (i *Instance) send(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		i.mu.Lock()
 		if answer.Succeeded {
-			i.sent(store.KV{Key: known.Key, Value: value, ModRevision: answer.Revision}, counter, order)
-			i.mu.beat.by = answer.Sender
-			if count {
-				i.mu.beat.instances, i.mu.beat.counted = int(answer.Counts[0]), time.Now()
-			}
-			i.mu.Unlock()
+			i.beaten(b, answer)
 			return nil
 		}
-		what, err := i.examine(answer.Got[0], answer.Got[1])
-		takes := err == nil && what == stands && i.mu.order == order && answer.Got[0][0].ModRevision >= i.mu.kv.ModRevision
-		if takes {
-			i.take(answer.Got[0][0], answer.Got[1])
-		}
-		i.mu.Unlock()
-		if !takes {
+		if !i.takeStanding(b, answer) {
 			if err := i.settle(ctx); err != nil {
 				return err
 			}
@@ -143,25 +126,75 @@ func (i *Instance) send(ctx context.Context) error {
 	return nil
 }
 
+// beating is a heartbeat that is to be sent, and what it is sent over.
+type beating struct {
+	registration, known store.KV
+	value               []byte
+	counter             int64
+	order               int64 // of the epoch, as epochClock counts them
+	count               bool  // the instances are to be counted
+}
+
+// toSend returns the next heartbeat. Its error is that the registration is not ours any
+// longer.
+func (i *Instance) toSend() (b beating, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b = beating{
+		registration: i.mu.kv, known: i.mu.beat.kv, order: i.ledger.before().epochSeq,
+		count: time.Since(i.mu.beat.counted) >= countEvery,
+	}
+	b.value, b.counter = i.next()
+	return b, i.mu.lost
+}
+
+// beaten notes that a heartbeat was written.
+func (i *Instance) beaten(b beating, answer store.Answer) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.sent(store.KV{Key: b.known.Key, Value: b.value, ModRevision: answer.Revision}, b.counter, b.order)
+	i.mu.beat.by = answer.Sender
+	if b.count {
+		i.mu.beat.instances, i.mu.beat.counted = int(answer.Counts[0]), time.Now()
+	}
+}
+
+// takeStanding takes up the registration and the heartbeat that a refused heartbeat
+// found, if they are as this process wrote them, under the same epoch.
+func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	what, err := i.examine(answer.Got[0], answer.Got[1])
+	if err != nil || what != stands || i.mu.order != b.order || answer.Got[0][0].ModRevision < i.mu.kv.ModRevision {
+		return false
+	}
+	i.take(answer.Got[0][0], answer.Got[1])
+	return true
+}
+
 // check looks at what a transaction showed of our registration. Its error is
 // Refused when it is not ours any longer.
 func (i *Instance) check(ctx context.Context, found []store.KV) error {
-	i.mu.Lock()
-	if lost := i.mu.lost; lost != nil {
-		i.mu.Unlock()
-		return lost
-	}
-	var v record.Registration
-	ours := len(found) > 0 && record.Decode(found[0], &v) == nil && v.Incarnation == i.incarnation &&
-		found[0].ModRevision >= i.mu.kv.ModRevision
-	if ours {
-		i.take(found[0], nil)
-	}
-	i.mu.Unlock()
-	if ours {
-		return nil
+	if ours, err := i.takeOurs(found); err != nil || ours {
+		return err
 	}
 	return i.settle(ctx)
+}
+
+// takeOurs takes up the registration that a transaction showed, and reports whether it is
+// this process's. Its error is that it is not ours any longer.
+func (i *Instance) takeOurs(found []store.KV) (bool, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.mu.lost != nil {
+		return false, i.mu.lost
+	}
+	var v record.Registration
+	if len(found) == 0 || record.Decode(found[0], &v) != nil || v.Incarnation != i.incarnation || found[0].ModRevision < i.mu.kv.ModRevision {
+		return false, nil
+	}
+	i.take(found[0], nil)
+	return true, nil
 }
 
 // take takes up what was found, which is ours. A heartbeat may be left out. The
@@ -186,9 +219,7 @@ func (i *Instance) learn(is record.Registration) {
 	var was record.Registration
 	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // only an operator takes that away, or we
 		i.mu.value.Unconfirmed = false
-		i.ledger.mu.Lock()
 		i.ledger.confirmed("an operator")
-		i.ledger.mu.Unlock()
 	}
 }
 
@@ -253,22 +284,12 @@ func (i *Instance) settle(ctx context.Context) error {
 			return allocator.Errorf(allocator.Unavailable,
 				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's", l.keys.Identity(), l.keys.Epoch())
 		}
-		i.mu.Lock()
-		if lost := i.mu.lost; lost != nil {
-			i.mu.Unlock()
-			return lost
-		}
-		what, err := i.examine(there.Got[0], there.Got[1])
-		again := i.mu.order != order // registered under another epoch
-		if err == nil && what == stands && !again {
-			i.take(there.Got[0][0], there.Got[1])
-			i.mu.Unlock()
-			return nil
-		}
-		i.mu.Unlock()
+		what, again, err := i.judge(there, order)
 		switch {
 		case err != nil:
 			return err
+		case what == stands && !again:
+			return nil
 		case what == copied:
 			return i.runsTwice(there.Got[1][0])
 		case !again && !looked:
@@ -296,41 +317,21 @@ func (i *Instance) settle(ctx context.Context) error {
 		i.room, i.name)
 }
 
-// register registers over what was found, as found lists it, under the epoch of
-// an order, and sends a heartbeat with it. False means that something of it was
-// written just then.
-func (i *Instance) register(ctx context.Context, there store.Answer, order int64) (done bool, err error) {
-	l := i.ledger
-	epoch, ok := there.One(2)
-	if !ok {
-		return false, allocator.Errorf(allocator.Refused, "there is no key %s", l.keys.Epoch())
-	}
-	beat := store.KV{Key: l.keys.Alive(i.room, i.name)}
-	if kv, ok := there.One(1); ok {
-		beat = kv
-	}
-	i.mu.Lock()
-	known, err := i.succeed(there.Got[0])
-	registration := store.KV{Key: known.Key, Value: record.Encode(&i.mu.value)}
-	value, counter := i.next()
-	i.mu.Unlock()
-	if err != nil {
-		return false, err
-	}
-	answer, err := l.Try(ctx, store.Txn{
-		If:   []store.Cond{store.Unchanged(known), store.Unchanged(beat), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{store.OpPut(known.Key, registration.Value), store.OpPut(beat.Key, value)},
-	})
-	if err != nil || !answer.Succeeded {
-		return false, err // where it was written all the same, the next heartbeat finds it
-	}
-	l.log.Info("registered", "instance", i.name, "room", i.room)
+// judge says what became of our keys, and takes them up if they stand. again reports that
+// this process registered under another epoch than that of an order. Its error is that the
+// registration is not ours any longer, or cannot be read.
+func (i *Instance) judge(there store.Answer, order int64) (what finding, again bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	registration.ModRevision = answer.Revision
-	i.mu.kv = registration
-	i.sent(store.KV{Key: beat.Key, Value: value, ModRevision: answer.Revision}, counter, order)
-	return true, nil
+	if i.mu.lost != nil {
+		return missing, false, i.mu.lost
+	}
+	what, err = i.examine(there.Got[0], there.Got[1])
+	again = i.mu.order != order
+	if err == nil && what == stands && !again {
+		i.take(there.Got[0][0], there.Got[1])
+	}
+	return what, again, err
 }
 
 // lose notes why the registration is not ours any longer, and returns it.

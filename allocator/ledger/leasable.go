@@ -21,36 +21,12 @@ type shared struct {
 // known. Leases that want a probe at the same time share one.
 func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 	for {
-		l.mu.Lock()
-		s, err := l.ready()
-		if err != nil && l.waits() {
-			l.mu.Unlock()
-			return nil, err
-		}
-		flight := l.mu.flight
-		lead := err != nil && flight == nil
-		if lead {
-			flight = &shared{done: make(chan struct{})}
-			l.mu.flight = flight
-		}
-		l.mu.Unlock()
+		s, flight, lead, err := l.join()
 		switch {
-		case err == nil:
-			return s, nil
+		case flight == nil:
+			return s, err
 		case lead:
-			_, flight.err = l.probe(ctx, l.haltsAs() != "", l.Try)
-			if flight.err == nil {
-				flight.err = l.enter(ctx)
-			}
-			flight.left = over(ctx)
-			l.mu.Lock()
-			l.mu.flight, l.mu.looked = nil, time.Now()
-			if flight.err == nil {
-				s, flight.err = l.mu.state, l.refusal()
-			}
-			l.mu.Unlock()
-			close(flight.done)
-			return s, flight.err
+			return l.lead(ctx, flight)
 		}
 		select {
 		case <-flight.done:
@@ -63,6 +39,44 @@ func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 			return nil, flight.err
 		}
 	}
+}
+
+// join returns the state if a lease may be made under it, and the reason if none may and
+// it is too early for a probe. Otherwise it returns the probe to wait for: lead says that
+// the caller is to send it.
+func (l *Ledger) join() (s *State, flight *shared, lead bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s, err = l.ready(); err == nil || l.waits() {
+		return s, nil, false, err
+	}
+	if lead = l.mu.flight == nil; lead {
+		l.mu.flight = &shared{done: make(chan struct{})}
+	}
+	return nil, l.mu.flight, lead, nil
+}
+
+// lead sends the probe that leases wait for, and has the instance enter a new epoch.
+func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error) {
+	if _, err = l.probe(ctx, l.haltsAs() != "", l.Try); err == nil {
+		err = l.enter(ctx)
+	}
+	flight.left = over(ctx)
+	s, flight.err = l.probed(err)
+	close(flight.done)
+	return s, flight.err
+}
+
+// probed notes that the probe that leases wait for has ended, with an error or nil. It
+// returns the state, and why nothing can be leased under it.
+func (l *Ledger) probed(err error) (*State, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.flight, l.mu.looked = nil, time.Now()
+	if err != nil {
+		return nil, err
+	}
+	return l.mu.state, l.refusal()
 }
 
 // haltedLook is how long after a probe another one is made while leasing is halted:
@@ -79,13 +93,17 @@ func (l *Ledger) waits() bool {
 
 // enter has the instance of this process enter the epoch in force, where it has not.
 func (l *Ledger) enter(ctx context.Context) error {
-	l.mu.Lock()
-	enter := l.mu.entering
-	l.mu.Unlock()
-	if enter == nil {
-		return nil
+	if enter := l.toEnter(); enter != nil {
+		return enter(ctx)
 	}
-	return enter(ctx)
+	return nil
+}
+
+// toEnter returns what has the instance enter the epoch in force, nil where it has.
+func (l *Ledger) toEnter() func(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.entering
 }
 
 // over reports whether ctx has ended, or is about to: its timer may be a moment

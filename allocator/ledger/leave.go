@@ -26,10 +26,8 @@ func (i *Instance) Leave(ctx context.Context) error {
 		if state == nil {
 			state, _ = l.State()
 		}
-		i.mu.Lock()
-		registration, beat, said := i.mu.kv, i.mu.beat.kv, i.mu.value.Leaving
-		i.mu.Unlock()
-		if !said {
+		registration, beat, value := i.held()
+		if !value.Leaving {
 			before := l.before()
 			if err := i.send(ctx); err != nil {
 				return err
@@ -65,17 +63,24 @@ func (i *Instance) Leave(ctx context.Context) error {
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
 }
 
+// held returns the registration and the heartbeat as we know them, and what the
+// registration is to say.
+func (i *Instance) held() (registration, beat store.KV, value record.Registration) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.kv, i.mu.beat.kv, i.mu.value
+}
+
 // sentChecked reports whether the last heartbeat counts as a lease would: its answer
 // came over the connection that was looked through, at a revision above all that was
 // seen before, and nothing came up meanwhile.
 func (i *Instance) sentChecked(before sentAt) bool {
-	i.mu.Lock()
-	by, revision := i.mu.beat.by, i.mu.beat.kv.ModRevision
-	i.mu.Unlock()
 	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := &l.mu.clock
+	t, by, revision := &l.mu.clock, i.mu.beat.by, i.mu.beat.kv.ModRevision
 	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.suspicionSeq == before.suspicionSeq
 }
 
@@ -83,9 +88,7 @@ func (i *Instance) sentChecked(before sentAt) bool {
 // heartbeat.
 func (i *Instance) sayLeaving(ctx context.Context, state *State) error {
 	l := i.ledger
-	i.mu.Lock()
-	registration, beat, value := i.mu.kv, i.mu.beat.kv, i.mu.value
-	i.mu.Unlock()
+	registration, beat, value := i.held()
 	value.Leaving = true
 	leaving := record.Encode(&value)
 	answer, err := l.Try(ctx, store.Txn{
@@ -108,9 +111,14 @@ func (i *Instance) sayLeaving(ctx context.Context, state *State) error {
 		}
 		return nil
 	}
+	i.saidLeaving(store.KV{Key: registration.Key, Value: leaving, ModRevision: answer.Revision})
+	return nil
+}
+
+// saidLeaving notes that the registration says that the instance leaves.
+func (i *Instance) saidLeaving(registration store.KV) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.mu.value.Leaving = true
-	i.mu.kv = store.KV{Key: registration.Key, Value: leaving, ModRevision: answer.Revision}
-	return nil
+	i.mu.kv = registration
 }

@@ -45,7 +45,9 @@ func DefaultConfig() Config {
 	return Config{Cluster: "default", TryTimeout: 2 * time.Second}
 }
 
-// Ledger is one process's view of a cluster. Methods are safe for concurrent
+// Ledger is one process's view of a cluster. It owns what the process knows of etcd: the
+// cluster's identity, the clock of epochs, the state. Its lock is taken after that of an
+// Instance, never before: see there. Methods are safe for concurrent
 // use. Their errors carry a Kind; Unavailable where etcd did not answer in
 // time, of which a change may or may not have happened.
 type Ledger struct {
@@ -155,19 +157,33 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if l.cfg.Observe != nil {
 		l.cfg.Observe(now.Sub(before.at), err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	contact, t := &l.mu.contact, &l.mu.clock
 	if err != nil {
 		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable && !errors.Is(err, store.ErrNoSpace) {
-			contact.Cause = err
-			if contact.Away.IsZero() {
-				contact.Away = now
-				l.mu.saidAway = l.mu.awayLog.Log(now, l.log.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
-			}
+			l.unanswered(ctx, now, err)
 		}
 		return store.Answer{}, err
 	}
+	return l.received(ctx, before, now, answer)
+}
+
+// unanswered notes that a try failed because etcd did not answer.
+func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	contact := &l.mu.contact
+	contact.Cause = err
+	if contact.Away.IsZero() {
+		contact.Away = now
+		l.mu.saidAway = l.mu.awayLog.Log(now, l.log.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
+	}
+}
+
+// received returns an answer to what was sent, or an error if the answer is of another etcd
+// cluster. It notes what the answer's revision says.
+func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time, answer store.Answer) (store.Answer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	contact, t := &l.mu.contact, &l.mu.clock
 	if !contact.Away.IsZero() && l.mu.saidAway {
 		l.log.Info("etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
@@ -216,10 +232,7 @@ func (l *Ledger) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error
 // Attach reads the cluster's identity, once. Its errors are Refused when there
 // is no cluster yet, or it is another than configured.
 func (l *Ledger) Attach(ctx context.Context) error {
-	l.mu.Lock()
-	attached := l.mu.identity.UUID != ""
-	l.mu.Unlock()
-	if attached {
+	if l.pinned().UUID != "" {
 		return nil
 	}
 	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()))
@@ -268,9 +281,14 @@ func (l *Ledger) Identity(ctx context.Context) (record.Identity, error) {
 	if err := l.Attach(ctx); err != nil {
 		return record.Identity{}, err
 	}
+	return l.pinned(), nil
+}
+
+// pinned returns the identity that answers are held against, zero before Attach.
+func (l *Ledger) pinned() record.Identity {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.identity, nil
+	return l.mu.identity
 }
 
 // UUID returns the cluster's uuid. Its errors are Attach's.

@@ -12,9 +12,9 @@ import (
 // maxSeen bounds how many registrations are remembered.
 const maxSeen = 1000
 
-// instanceMemory is an instance's memory of its own. The ledger's lock guards it:
-// what is leased is accepted and remembered in one step, so that Report misses
-// nothing.
+// instanceMemory is an instance's memory of its own. The instance's lock guards it.
+// What is leased is accepted and remembered under that lock, and Report holds it while
+// it answers, so that Report misses nothing.
 type instanceMemory struct {
 	marks        map[allocator.Tag]*ownMark
 	sequence     int64                 // grows with each change of marks
@@ -67,8 +67,8 @@ func (m *instanceMemory) setMark(tag allocator.Tag, own ownMark) {
 // comes or not. Were only what is accepted remembered, the margin of a recover would
 // be added to a mark that the store has long passed.
 func (i *Instance) sends(tag allocator.Tag, next int64) {
-	i.ledger.mu.Lock()
-	defer i.ledger.mu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	own := i.memory.mark(tag)
 	i.memory.sequence++
 	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
@@ -83,6 +83,8 @@ func (i *Instance) sends(tag allocator.Tag, next int64) {
 // means that another try is due, which probes first.
 func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag, version, next int64) (bool, error) {
 	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
@@ -117,6 +119,8 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 // the mark is to be read again, after a probe.
 func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag, next int64) bool {
 	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
@@ -143,7 +147,7 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 }
 
 // report returns all that this instance remembers: of its marks those that it
-// leased after a point of its memory. The caller holds the lock.
+// leased after a point of its memory. The caller holds both locks.
 func (i *Instance) report(after int64) record.Memory {
 	l, m := i.ledger, &i.memory
 	answer := record.Memory{

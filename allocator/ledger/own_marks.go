@@ -21,19 +21,10 @@ const (
 // them is evidence, also where its tag is never asked for again. It goes through them
 // in pages, at a bounded rate, until ctx ends.
 func (i *Instance) compareOwn(ctx context.Context) {
-	l := i.ledger
-	l.mu.Lock()
-	tags := make([]allocator.Tag, 0, len(i.memory.marks))
-	for tag, own := range i.memory.marks {
-		if own.revision == 0 { // no answer of etcd showed it so far
-			tags = append(tags, tag)
-		}
-	}
-	l.mu.Unlock()
-	slices.Sort(tags)
+	tags := i.unseen()
 	for len(tags) > 0 {
 		page, wait := tags[:min(comparePage, len(tags))], compareEvery
-		if l.Check(ctx) == nil && i.recallPage(ctx, page) {
+		if i.ledger.Check(ctx) == nil && i.recallPage(ctx, page) {
 			tags = tags[len(page):]
 		} else {
 			wait = followPause // Check settles, confirms a suspicion, or clears it up
@@ -44,6 +35,20 @@ func (i *Instance) compareOwn(ctx context.Context) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// unseen returns the tags of marks that no answer of etcd showed so far, sorted.
+func (i *Instance) unseen() []allocator.Tag {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	tags := make([]allocator.Tag, 0, len(i.memory.marks))
+	for tag, own := range i.memory.marks {
+		if own.revision == 0 {
+			tags = append(tags, tag)
+		}
+	}
+	slices.Sort(tags)
+	return tags
 }
 
 // followPause is the pause before another try.

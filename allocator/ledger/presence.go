@@ -39,6 +39,12 @@ func (r Registration) ID() record.InstanceID { return record.NewInstanceID(r.Roo
 // A registration goes at a clean Leave, by an operator's forget, or after a day of
 // silence; a shorter silence does not mean that the instance is gone. heartbeat.go
 // handles a registration or a heartbeat that was changed.
+//
+// An Instance owns what this process registered and what it remembers: mu guards both.
+// The Ledger owns what the process knows of etcd, under a lock of its own. The order of
+// locks is the instance's, then the ledger's. The journal's own lock comes last. A method
+// that takes a lock holds it to its end; no lock is held while etcd or the disk answers,
+// nor while a function that a caller gave is called.
 type Instance struct {
 	ledger      *Ledger
 	room        allocator.Room
@@ -47,7 +53,7 @@ type Instance struct {
 	changed     func(TagChange)  // see OnTag; nil for none
 	drop        func(string)     // see OnDrop; nil for none
 	alarm       func(Orphan)     // see OnOrphan; nil for none
-	memory      instanceMemory   // guarded by the ledger's lock
+	memory      instanceMemory   // guarded by mu
 	journal     *journal.Journal // nil for none
 	settling    chan struct{}    // holds one while settle runs
 
@@ -71,18 +77,14 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		return nil, err
 	}
 	l.HaltAs("instance " + string(r.Room) + "/" + string(r.Name))
-	l.mu.Lock()
-	l.mu.demands = r.RequireJournal
-	l.mu.Unlock()
+	l.demand(r.RequireJournal)
 	i := &Instance{
 		ledger: l, room: r.Room, name: r.Name, incarnation: record.RandomHex(), settling: make(chan struct{}, 1),
 	}
 	if err := i.begin(ctx, r.Journal); err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	l.mu.enters = i.enter
-	l.mu.Unlock()
+	l.enterBy(i.enter)
 	joined := false
 	defer func() {
 		if !joined {
@@ -122,13 +124,32 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			return nil, err
 		case done:
 			joined = true
-			l.mu.Lock()
-			l.mu.told = i.watched
-			l.mu.Unlock()
+			l.listen(i.watched)
 			return i, nil
 		}
 	}
 	return nil, allocator.Errorf(allocator.Unavailable, "other processes register as instance %s of room %s all the while", r.Name, r.Room)
+}
+
+// demand sets whether this process needs a journal, whatever the cluster's settings say.
+func (l *Ledger) demand(journal bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.demands = journal
+}
+
+// enterBy sets what has this process's instance enter a new epoch.
+func (l *Ledger) enterBy(enter func(context.Context) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.enters = enter
+}
+
+// listen sets what is told of registrations that were written.
+func (l *Ledger) listen(told func([]store.KV)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.told = told
 }
 
 // joinAttempts bounds how often Join, Leave and settle start over because the
@@ -160,15 +181,11 @@ func (i *Instance) replaces(found []store.KV) error {
 
 // write puts the registration as it now is, over what we know of it. Its error is
 // Conflict where another goroutine did so just then: it is to be tried again. The
-// lock is not held while etcd answers: leases read what
-// we know.
+// lock is not held while etcd answers: leases read what we know.
 func (i *Instance) write(ctx context.Context) error {
-	i.mu.Lock()
-	i.mu.value.Unconfirmed = i.ledger.refused() // an operator takes that away, and else nothing does while it holds
-	known, value, lost := i.mu.kv, record.Encode(&i.mu.value), i.mu.lost
-	i.mu.Unlock()
-	if lost != nil {
-		return lost
+	known, value, err := i.toWrite()
+	if err != nil {
+		return err
 	}
 	answer, err := i.ledger.Try(ctx, store.Txn{If: []store.Cond{store.Unchanged(known)}, Then: []store.Op{store.OpPut(known.Key, value)}, Else: []store.Op{store.OpGet(known.Key)}})
 	if err != nil {
@@ -177,24 +194,35 @@ func (i *Instance) write(ctx context.Context) error {
 		// and check takes it up.
 		return err
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
 	if answer.Succeeded {
-		if answer.Revision > i.mu.kv.ModRevision { // else a lease has seen it already
-			i.mu.kv = store.KV{Key: known.Key, Value: value, ModRevision: answer.Revision}
-		}
+		i.wrote(store.KV{Key: known.Key, Value: value, ModRevision: answer.Revision})
 		return nil
 	}
-	i.mu.Unlock()
-	err = i.check(ctx, answer.Got[0])
-	i.mu.Lock()
-	if err != nil {
+	if err := i.check(ctx, answer.Got[0]); err != nil {
 		return err
 	}
-	if string(i.mu.kv.Value) == string(value) {
+	if string(i.registered().Value) == string(value) {
 		return nil // written by an earlier try, or by this one, sent twice
 	}
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s was out of date", i.name, i.room)
+}
+
+// toWrite returns the registration as we know it, and the value that it is to have. Its
+// error is that the registration is not ours any longer.
+func (i *Instance) toWrite() (known store.KV, value []byte, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.mu.value.Unconfirmed = i.ledger.refused() // an operator takes that away, and else nothing does while it holds
+	return i.mu.kv, record.Encode(&i.mu.value), i.mu.lost
+}
+
+// wrote notes a registration that we wrote, if a lease has not seen a later one.
+func (i *Instance) wrote(registration store.KV) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if registration.ModRevision > i.mu.kv.ModRevision {
+		i.mu.kv = registration
+	}
 }
 
 // Version returns the layout version that this process serves.
@@ -220,35 +248,53 @@ func (i *Instance) registered() store.KV {
 // before that layout it issues only those that the layout keeps (Part.Keeps). It may
 // be called again after an error.
 func (i *Instance) Serve(ctx context.Context, version int64) error {
-	i.mu.Lock()
-	i.mu.serves = version
-	lost := i.mu.lost
-	i.mu.Unlock()
-	if lost != nil {
-		return lost
+	if err := i.setServed(version); err != nil {
+		return err
 	}
 	return i.serve(ctx)
+}
+
+// setServed notes the layout version that this process serves. Its error is that the
+// registration is not ours any longer.
+func (i *Instance) setServed(version int64) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.mu.serves = version
+	return i.mu.lost
 }
 
 // serve brings the registration up to date with the version that is served,
 // unless the process that this one replaced may still serve another. Run does it
 // then.
 func (i *Instance) serve(ctx context.Context) error {
-	i.mu.Lock()
-	if time.Now().Before(i.mu.alone) && i.mu.value.Version < i.mu.serves {
-		i.mu.Unlock()
+	if !i.mayServe() {
 		return nil
 	}
-	i.mu.value.Version = i.mu.serves
-	i.mu.value.Under(i.ledger.epoch())
-	i.mu.Unlock()
 	if err := i.write(ctx); err != nil {
 		return err
 	}
+	i.served() // not before: where the write fails Run does it again
+	return nil
+}
+
+// mayServe puts the version that is served into the registration's value. False means
+// that the process that this one replaced may still serve another.
+func (i *Instance) mayServe() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.mu.alone = time.Time{} // not before: where the write fails Run does it again
-	return nil
+	if time.Now().Before(i.mu.alone) && i.mu.value.Version < i.mu.serves {
+		return false
+	}
+	i.mu.value.Version = i.mu.serves
+	i.mu.value.Under(i.ledger.epoch())
+	return true
+}
+
+// served notes that the registration has the version that this process serves.
+func (i *Instance) served() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.mu.alone = time.Time{}
 }
 
 // Run sends heartbeats until ctx ends, and returns nil then. It returns a
@@ -284,12 +330,9 @@ func (i *Instance) Run(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() == nil {
-			i.beaten(err)
+			i.noteBeat(err)
 		}
-		i.mu.Lock()
-		pause, pending := HeartbeatInterval(i.mu.beat.instances), !i.mu.alone.IsZero()
-		left := time.Until(i.mu.alone)
-		i.mu.Unlock()
+		pause, left, pending := i.pause()
 		if pending && left <= 0 {
 			_ = i.serve(ctx) // else with the next heartbeat
 		} else if pending {
@@ -297,4 +340,12 @@ func (i *Instance) Run(ctx context.Context) error {
 		}
 		timer.Reset(pause)
 	}
+}
+
+// pause returns the pause before the next heartbeat, and whether and how long from now
+// the version that is served is to be written.
+func (i *Instance) pause() (pause, left time.Duration, pending bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return HeartbeatInterval(i.mu.beat.instances), time.Until(i.mu.alone), !i.mu.alone.IsZero()
 }

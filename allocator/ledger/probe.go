@@ -155,6 +155,13 @@ func (l *Ledger) historyVersion() int64 {
 	return l.mu.version
 }
 
+// expectVersion notes the version that the next probe takes for the layout's.
+func (l *Ledger) expectVersion(version int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.version = version
+}
+
 // otherVersion reports whether the layout that s saw is of another version than it
 // took for the current one, and notes that.
 func (l *Ledger) otherVersion(s *probeResult) bool {
@@ -163,9 +170,7 @@ func (l *Ledger) otherVersion(s *probeResult) bool {
 	if json.Unmarshal(kv.Value, &v) != nil || v.Version < 1 {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.version = v.Version
+	l.expectVersion(v.Version)
 	return v.Version != s.version && v.Version != s.version+1
 }
 
@@ -192,10 +197,7 @@ func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 	if err := record.Decode(kv, &s.identity); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	mine := l.mu.identity.UUID
-	l.mu.Unlock()
-	if s.identity.UUID != mine {
+	if mine := l.pinned().UUID; s.identity.UUID != mine {
 		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data", l.keys, s.identity.UUID, mine)
 	}
 	if kv, ok := s.answer.One(4); ok {

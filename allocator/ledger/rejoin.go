@@ -1,11 +1,65 @@
 package ledger
 
 import (
+	"context"
 	"slices"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
+
+// register registers over what was found, as found lists it, under the epoch of
+// an order, and sends a heartbeat with it. False means that something of it was
+// written just then.
+func (i *Instance) register(ctx context.Context, there store.Answer, order int64) (done bool, err error) {
+	l := i.ledger
+	epoch, ok := there.One(2)
+	if !ok {
+		return false, allocator.Errorf(allocator.Refused, "there is no key %s", l.keys.Epoch())
+	}
+	beat := store.KV{Key: l.keys.Alive(i.room, i.name)}
+	if kv, ok := there.One(1); ok {
+		beat = kv
+	}
+	known, r, err := i.toRegister(there.Got[0])
+	if err != nil {
+		return false, err
+	}
+	answer, err := l.Try(ctx, store.Txn{
+		If:   []store.Cond{store.Unchanged(known), store.Unchanged(beat), store.HasValue(epoch.Key, epoch.Value)},
+		Then: []store.Op{store.OpPut(known.Key, r.registration.Value), store.OpPut(beat.Key, r.value)},
+	})
+	if err != nil || !answer.Succeeded {
+		return false, err // where it was written all the same, the next heartbeat finds it
+	}
+	l.log.Info("registered", "instance", i.name, "room", i.room)
+	r.known, r.order = beat, order
+	i.joined(r, answer)
+	return true, nil
+}
+
+// toRegister returns the registration that is to be replaced, and the one that replaces
+// it, with its heartbeat.
+func (i *Instance) toRegister(found []store.KV) (known store.KV, b beating, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if known, err = i.succeed(found); err != nil {
+		return known, b, err
+	}
+	b.registration = store.KV{Key: known.Key, Value: record.Encode(&i.mu.value)}
+	b.value, b.counter = i.next()
+	return known, b, nil
+}
+
+// joined notes that a registration was written, with its heartbeat.
+func (i *Instance) joined(b beating, answer store.Answer) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	b.registration.ModRevision = answer.Revision
+	i.mu.kv = b.registration
+	i.sent(store.KV{Key: b.known.Key, Value: b.value, ModRevision: answer.Revision}, b.counter, b.order)
+}
 
 // succeed prepares to register over the registration that was found, and returns
 // it. If that is of a process whose journal we do not have, its memory may be lost:
@@ -20,9 +74,7 @@ func (i *Instance) succeed(found []store.KV) (store.KV, error) {
 			return store.KV{}, err
 		}
 		lost := slices.Concat(was.Lost, []string{was.Incarnation})
-		l.mu.Lock()
 		known := append(slices.Clone(i.mu.value.Lost), i.memory.incarnations...)
-		l.mu.Unlock()
 		for _, incarnation := range lost {
 			if !slices.Contains(known, incarnation) {
 				i.mu.value.Lost = append(i.mu.value.Lost, incarnation)

@@ -26,9 +26,7 @@ type written struct {
 // rooms and instances.
 func (i *Instance) openJournal(ctx context.Context, dir string) error {
 	l := i.ledger
-	l.mu.Lock()
-	uuid := l.mu.identity.UUID
-	l.mu.Unlock()
+	uuid := l.pinned().UUID
 	path := filepath.Join(dir, uuid, string(i.room), string(i.name)+".journal")
 	j, s, err := journal.Open(ctx, path, journal.Record{UUID: uuid, Room: string(i.room), Name: string(i.name)}, l.log)
 	if err != nil {
@@ -39,6 +37,15 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 		return errors.Join(err, j.Close())
 	}
 	i.journal = j
+	i.recall(s, m)
+	return nil
+}
+
+// recall remembers what earlier processes of this instance wrote in its journal.
+func (i *Instance) recall(s journal.State, m record.Memory) {
+	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
@@ -62,7 +69,6 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 		i.memory.written.epoch = m.Epochs[n-1]
 	}
 	i.memory.unconfirmed = s.Unconfirmed || len(m.Incarnations) == 0
-	return nil
 }
 
 // ReadJournal returns what a journal holds: for `march recover`, of an instance
@@ -118,16 +124,26 @@ func (i *Instance) note(ctx context.Context, state *State, tag allocator.Tag, ne
 	if i.journal == nil {
 		return nil
 	}
-	l := i.ledger
-	l.mu.Lock()
+	// However long the disk takes, unless it hangs, which Append notices: the IDs are
+	// leased, and would be a gap for each lease that gave up too soon.
+	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, tag, next)); err != nil {
+		return err
+	}
+	i.written(state)
+	return nil
+}
+
+// toNote returns what the journal does not have yet of a lease under a state.
+func (i *Instance) toNote(state *State, tag allocator.Tag, next int64) journal.Record {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	known, version := i.memory.written, state.layout.Layout.Version
 	r := journal.Record{
-		Epoch: state.epoch, Revision: l.mu.clock.seen,
 		Marks:     []journal.Mark{{Tag: string(tag), Next: next, Version: version}},
 		Confirmed: i.memory.unconfirmed, // else nothing would be leased
 	}
-	if l.mu.clock.current != state.epoch {
-		r.Epoch, r.Revision = "", 0 // it is of another epoch by now
+	if revision, in := i.ledger.seenUnder(state.epoch); in { // else it is of another epoch by now
+		r.Epoch, r.Revision = state.epoch, revision
 	}
 	// Not taken as known before it is written: an instance that leases meanwhile writes
 	// it, too.
@@ -145,19 +161,17 @@ func (i *Instance) note(ctx context.Context, state *State, tag allocator.Tag, ne
 			r.Rooms = append(r.Rooms, string(room))
 		}
 	}
-	l.mu.Unlock()
-	// However long the disk takes, unless it hangs, which Append notices: the IDs are
-	// leased, and would be a gap for each lease that gave up too soon.
-	if err := i.journal.Append(context.WithoutCancel(ctx), r); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	return r
+}
+
+// written remembers that the journal has what toNote returned.
+func (i *Instance) written(state *State) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	w := &i.memory.written
-	w.epoch, w.version, w.total = state.epoch, max(w.version, version), max(w.total, state.total)
+	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
 	i.memory.unconfirmed = false
-	return nil
 }
 
 // noteSeen has it written down which processes were seen under an epoch. It does not

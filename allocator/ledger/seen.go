@@ -59,9 +59,8 @@ const fewSeen = 4
 
 // see notes processes that are registered under an epoch.
 func (i *Instance) see(all []record.SeenInstance, epoch string) {
-	l := i.ledger
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	seen := i.memory.seen
 	if epoch != "" && epoch != i.memory.seenUnder {
 		i.memory.seenUnder, seen = epoch, nil

@@ -77,6 +77,13 @@ func (l *Ledger) State() (*State, <-chan struct{}) {
 	return l.mu.state, l.mu.changed
 }
 
+// stateAt returns the state, and the order of the epoch in force.
+func (l *Ledger) stateAt() (*State, int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.state, l.mu.clock.epochSeq
+}
+
 // Layout returns the layout as this process knows it, and a channel that is
 // closed when it knows a newer one. The record is zero before the first
 // Refresh or Run read it.
@@ -106,9 +113,7 @@ func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
 // know it spares another look. 0 stands for the version that was read last.
 func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
 	if version != 0 {
-		l.mu.Lock()
-		l.mu.version = version
-		l.mu.Unlock()
+		l.expectVersion(version)
 	}
 	return l.Refresh(ctx)
 }
@@ -370,12 +375,16 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 
 // tell tells this process's instance of registrations that were written.
 func (l *Ledger) tell(registrations []store.KV) {
-	l.mu.Lock()
-	told := l.mu.told
-	l.mu.Unlock()
-	if told != nil && len(registrations) > 0 {
+	if told := l.listener(); told != nil && len(registrations) > 0 {
 		told(registrations)
 	}
+}
+
+// listener returns what is told of registrations, nil for none.
+func (l *Ledger) listener() func([]store.KV) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.told
 }
 
 var errNewEpoch = errors.New("the epoch changed")

@@ -47,6 +47,8 @@ const failuresLast = 10 * time.Second
 func (i *Instance) Trouble() Trouble {
 	l := i.ledger
 	journal := i.journalReady()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	leases, beats := &i.memory.leases, &i.memory.beats
@@ -73,8 +75,8 @@ func (i *Instance) Trouble() Trouble {
 // returns err.
 func (i *Instance) noted(err error) error {
 	if err != nil {
-		i.ledger.mu.Lock()
-		defer i.ledger.mu.Unlock()
+		i.mu.Lock()
+		defer i.mu.Unlock()
 		i.memory.leases.note(time.Now(), err)
 	}
 	return err
@@ -88,15 +90,15 @@ func (i *Instance) looked(err error) {
 	if _, damaged := errors.AsType[*record.KeyError](err); !damaged || unusable {
 		err = nil
 	}
-	i.ledger.mu.Lock()
-	defer i.ledger.mu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.memory.looks.note(time.Now(), err)
 }
 
-// beaten takes note of how a heartbeat ended.
-func (i *Instance) beaten(err error) {
-	i.ledger.mu.Lock()
-	defer i.ledger.mu.Unlock()
+// noteBeat takes note of how a heartbeat ended.
+func (i *Instance) noteBeat(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.memory.beats.note(time.Now(), err)
 }
 

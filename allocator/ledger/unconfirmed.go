@@ -72,6 +72,8 @@ func (l *Ledger) confirmOptional() {
 // startUnconfirmed makes this process an unconfirmed one.
 func (i *Instance) startUnconfirmed() {
 	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i.memory.unconfirmed = true
@@ -90,8 +92,10 @@ func (l *Ledger) refused() bool {
 // journal, which is required, and its marks are not confirmed yet.
 func (l *Ledger) Unconfirmed() bool { return l.refused() }
 
-// confirmed ends that this process is unconfirmed. The caller holds the lock.
+// confirmed ends that this process is unconfirmed.
 func (l *Ledger) confirmed(by string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if u := l.mu.unconfirmed; u != nil {
 		l.log.Info("an instance's marks are confirmed: it leases", "instance", u.name, "room", u.room, "by", by)
 	}
@@ -133,8 +137,6 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 		return err
 	}
 	if answer.Succeeded && len(answer.Got[0]) == 0 {
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		l.confirmed("a store in which nothing was ever leased")
 	}
 	return nil
