@@ -15,6 +15,7 @@ import (
 const (
 	firstFormat = 1 // of the first release; its data is not read
 	baseFormat  = 2
+	timeFormat  = 3 // of a tag of time-ordered IDs, and of an epoch with not_before
 )
 
 // header is the part of every value that says how to read the rest.
@@ -60,9 +61,21 @@ type Epoch struct {
 	// Layout is the version of the layout that the recover put in force with the epoch; 0
 	// in the first epoch of a cluster.
 	Layout int64 `json:"layout,string,omitempty"`
+	// NotBefore is when windows of workers may begin, Unix ms: a recover went on without
+	// an instance, whose windows end before that. 0 where none was left out so far. In a
+	// halt it is that of the epoch that the halt stopped. It only grows.
+	NotBefore int64 `json:"not_before,string,omitempty"`
 	// Ended names the halt that the epoch ended; nil in the first epoch of a cluster.
 	Ended  *EndedHalt `json:"ended,omitempty"`
 	Halted *Halt      `json:"halted,omitempty"`
+}
+
+// format: an epoch with NotBefore changes which windows may be leased.
+func (e *Epoch) format() int {
+	if e.NotBefore != 0 {
+		return timeFormat
+	}
+	return baseFormat
 }
 
 // EndedHalt is the halt that a recover ended with a new epoch.
@@ -150,6 +163,17 @@ type tagValue struct {
 
 	Created time.Time `json:"created"`
 	Nonce   string    `json:"nonce"`
+
+	Kind string   `json:"kind,omitempty"` // "time", or none for a counter
+	Time *TimeTag `json:"time,omitempty"` // of kind time
+}
+
+// format: a tag of kind time issues other IDs.
+func (v *tagValue) format() int {
+	if v.Kind != "" || v.Time != nil {
+		return timeFormat
+	}
+	return baseFormat
 }
 
 type skipValue struct {

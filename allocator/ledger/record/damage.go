@@ -84,6 +84,11 @@ func (p KeyParts) damage(object string) Damage {
 			fmt.Sprintf("leasing by instance %s/%s, its heartbeats, and migrations that wait for it", p.Room, p.Instance),
 			"forget the instance, which then registers again", forget,
 		}
+	case "workers":
+		return Damage{
+			fmt.Sprintf("taking and renewing worker %v; rooms take other workers, while there are any", p.Worker),
+			fmt.Sprintf("put the value of another worker there, with %q in Unix ms above every ID's time that the worker may have issued: now and %v", "until", LongestWindow), "",
+		}
 	default: // alive
 		return Damage{
 			fmt.Sprintf("nothing; instance %s/%s writes it again, if it runs", p.Room, p.Instance),

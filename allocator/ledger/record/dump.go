@@ -21,6 +21,8 @@ type Dump struct {
 	Tags  map[allocator.Tag]Tag
 	Marks map[allocator.Tag]map[allocator.Room]Mark
 
+	Workers []Lease // by width and number
+
 	Registrations []Instance // by room and name
 	Audits        int        // how many audit entries there are
 }
@@ -82,6 +84,10 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 		d.Registrations = append(d.Registrations, r)
 	case "alive":
 		err = Decode(kv, &Heartbeat{})
+	case "workers":
+		var w Worker
+		w, err = decodeWorker(kv)
+		d.Workers = append(d.Workers, Lease{key.Worker, w})
 	case "migrations":
 		_, err = decodeMigration(kv)
 	case "migration":

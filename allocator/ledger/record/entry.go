@@ -58,6 +58,7 @@ type Entry struct {
 	Stored       *Tag    // a tag as it is stored
 	Mark         *Mark
 	Registration *Instance
+	Lease        *Lease // a worker
 	Migration    *Migration
 }
 
@@ -109,6 +110,10 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 		var i Instance
 		i, err = r.keys.ParseInstance(kv)
 		e.Registration = &i
+	case "workers":
+		var w Worker
+		w, err = decodeWorker(kv)
+		e.Lease = &Lease{key.Worker, w}
 	case "migrations":
 		var m Migration
 		m, err = r.keys.ParseMigration(kv)

@@ -14,6 +14,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"mark":         again[markValue],
 	"registration": again[Registration],
 	"alive":        again[Heartbeat],
+	"worker":       again[Worker],
 	"audit":        again[AuditValue],
 	"answered":     again[Answered],
 	"beat":         again[Beat],

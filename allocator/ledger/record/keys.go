@@ -102,6 +102,18 @@ func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
 	return k.Heartbeats(room) + string(name)
 }
 
+// Workers is the prefix of all workers.
+func (k Keys) Workers() string { return string(k) + "workers/" }
+
+// WorkersOf is the prefix of the workers of a width.
+func (k Keys) WorkersOf(bits int) string { return fmt.Sprintf("%s%02d/", k.Workers(), bits) }
+
+// Worker names the key of a worker. It pads the number to 19 digits, so that a slice
+// of workers is one interval of keys.
+func (k Keys) Worker(id WorkerID) string {
+	return fmt.Sprintf("%s%019d", k.WorkersOf(id.Bits), id.Number)
+}
+
 // Audits is the prefix of the audit entries, which sort by time.
 func (k Keys) Audits() string { return string(k) + "audit/" }
 
@@ -128,6 +140,7 @@ type KeyParts struct {
 	Room     allocator.Room
 	Tag      allocator.Tag
 	Instance allocator.Instance
+	Worker   WorkerID
 	version  int64
 	ulid     string
 }
@@ -159,6 +172,9 @@ func (k Keys) Parse(key string) (p KeyParts, err error) {
 		p.ulid = parts[1]
 		_, err = ulid.ParseStrict(p.ulid)
 		again = k.Migration(p.ulid)
+	case n == 3 && p.Kind == "workers":
+		p.Worker, err = parseWorker(parts[1], parts[2])
+		again = k.Worker(p.Worker)
 	case n >= 3:
 		if p.Room, err = allocator.ParseRoom(parts[1]); err != nil {
 			break
@@ -179,4 +195,15 @@ func (k Keys) Parse(key string) (p KeyParts, err error) {
 		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
 	}
 	return p, nil
+}
+
+// parseWorker reads the width and the number of a worker's key.
+func parseWorker(width, number string) (id WorkerID, err error) {
+	if id.Bits, err = strconv.Atoi(width); err == nil {
+		id.Number, err = strconv.ParseInt(number, 10, 64)
+	}
+	if err == nil && !id.valid() {
+		err = errors.New("there is no such worker")
+	}
+	return id, err
 }

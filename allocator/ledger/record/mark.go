@@ -11,8 +11,8 @@ import (
 // Stamp identifies a layout in a way that cannot be retyped: by the epoch and the
 // mod revision of the layout's key. The zero value is no stamp.
 type Stamp struct {
-	Epoch    string
-	Revision int64
+	Epoch    string `json:"epoch"`
+	Revision int64  `json:"layout_revision,string"`
 }
 
 // Era is what a room leased of a tag under one stamp: IDs of the room's range in

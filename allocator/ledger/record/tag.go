@@ -25,6 +25,9 @@ type TagSettings struct {
 	// Skips holds, for rooms that an operator made jump ahead, the least ID that
 	// they may lease. See SkipTag.
 	Skips map[allocator.Room]int64
+	// Time is set where the tag has time-ordered IDs. All settings above are as they
+	// are by default then: they say nothing. nil for a counter. Not to be changed in place.
+	Time *TimeTag
 }
 
 // DefaultMaxJump is how far above the second largest mark of a tag (the tag's
@@ -42,6 +45,9 @@ func DefaultTag() TagSettings {
 // Validate checks 0 <= start < limit, the chain's settings and max_jump >= 1.
 // Its error is Invalid.
 func (s TagSettings) Validate() error {
+	if s.Time != nil {
+		return s.validateTime()
+	}
 	switch {
 	case s.Start < 0 || s.Start >= allocator.MaxID:
 		return allocator.Errorf(allocator.Invalid, "start: %d; allowed: 0 to %d", s.Start, int64(allocator.MaxID-1))
@@ -89,6 +95,9 @@ func (t Tag) Encode(nonce string) []byte {
 	if !s.Chain.PrescaleUntil.IsZero() {
 		v.PrescaleUntil = &s.Chain.PrescaleUntil
 	}
+	if s.Time != nil {
+		v = v.ofTime(s.Time)
+	}
 	for _, room := range slices.Sorted(maps.Keys(s.Skips)) {
 		v.Skips = append(v.Skips, skipValue{Room: string(room), To: s.Skips[room]})
 	}
@@ -114,6 +123,10 @@ func (k Keys) DecodeTag(kv store.KV) (Tag, error) {
 		Chain: allocator.Settings{MinStep: v.MinStep, MaxStep: v.MaxStep, Reserve: reserve, Prescale: v.Prescale},
 	}}
 	t.LargestStep, t.BaseTotal = v.LargestStep, v.BaseTotal
+	if v.Kind != "" || v.Time != nil {
+		t.Settings, err = v.timeSettings(kv.Key)
+		return t, err
+	}
 	if v.PrescaleUntil != nil {
 		t.Settings.Chain.PrescaleUntil = *v.PrescaleUntil
 	}
