@@ -59,7 +59,7 @@ func (i *Instance) enter(ctx context.Context) error {
 	l := i.ledger
 	l.mu.Lock()
 	s, order := l.mu.state, l.mu.clock.epochSeq
-	begins := len(i.memory.marks) > 0 && i.memory.orphaned != s.epoch
+	begins := len(i.memory.marks)+len(i.memory.windows) > 0 && i.memory.orphaned != s.epoch
 	l.mu.Unlock()
 	if s.epoch == "" || s.problem != nil {
 		return nil // refusal says why nothing is leased
@@ -155,10 +155,8 @@ func (i *Instance) orphan(s *state) {
 	slices.Sort(m.uncompared)
 	l.mu.Unlock()
 	why := "a recover went on without this instance"
-	l.log.Error(why+": its segments are dropped, and its leases are compared with the marks", "epoch", s.epoch)
-	if i.drop != nil {
-		i.drop(why)
-	}
+	l.log.Error(why+": its segments and windows are dropped, and its leases are compared with the marks", "epoch", s.epoch)
+	i.dropHeld(why)
 }
 
 // compareAll compares what orphan left to compare, and goes on where an error broke

@@ -1,7 +1,9 @@
 package record
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -97,7 +99,7 @@ func (k Keys) DecodeWorker(kv store.KV) (WorkerID, Worker, error) {
 		return WorkerID{}, Worker{}, err
 	}
 	w, err := decodeWorker(kv)
-	return key.Worker, w, err
+	return key.Worker, w, err // the worker also where its value is damaged
 }
 
 func decodeWorker(kv store.KV) (Worker, error) {
@@ -115,6 +117,11 @@ func decodeWorker(kv store.KV) (Worker, error) {
 type Lease struct {
 	WorkerID
 	Worker
+}
+
+// SortLeases puts workers into the order of width and number.
+func SortLeases(leases []Lease) {
+	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number)) })
 }
 
 // ValidateLeases checks workers that came from outside. Its errors are Invalid.
