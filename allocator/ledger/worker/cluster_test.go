@@ -205,3 +205,8 @@ func wantKind(tb testing.TB, err error, kind allocator.Kind, parts ...string) {
 		}
 	}
 }
+
+// corrupt writes a value by hand.
+func (c *cluster) corrupt(key string, value []byte) {
+	c.fake.Corrupt(store.OpPut(key, value))
+}
