@@ -89,6 +89,7 @@ func (i *Instance) enter(ctx context.Context) error {
 // the lock.
 func (i *Instance) entered(s *state) {
 	l, m := i.ledger, &i.memory
+	m.keepAnswered(s)
 	l.mu.entering, m.orphaned, m.uncompared, m.barred = nil, "", nil, Barred{}
 	if !slices.Contains(m.epochs, s.epoch) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)

@@ -300,6 +300,25 @@ func (i *Instance) ReleaseWorker(id record.WorkerID) {
 	}
 }
 
+// keepAnswered keeps, of the workers that are held, those that may go on in the epoch of
+// s although it has windows begin later: those of an answer to the barrier of the
+// recover. The window must have reached beyond that answer, by more than clocks differ:
+// in the history that was lost another instance may have taken the worker of one that
+// was over. The caller holds the lock.
+func (m *instanceMemory) keepAnswered(s *state) {
+	since := m.barred.Since
+	if s.notBefore == 0 || s.notBefore < since.UnixMilli() {
+		return
+	}
+	answered := s.ended != nil && m.barred.nonce == s.ended.Nonce
+	for id, own := range m.windows {
+		if !answered || own.worker.Until <= since.Add(record.MaxAhead).UnixMilli() {
+			own.held = false
+			m.windows[id] = own
+		}
+	}
+}
+
 // dropHeld drops what is held: segments and workers.
 func (i *Instance) dropHeld(why string) {
 	l := i.ledger

@@ -94,11 +94,12 @@ func (c *cluster) stored(id record.WorkerID) record.Worker {
 type process struct {
 	*ledger.Instance
 	*worker.Workers
-	c      *cluster
-	conn   *ledgertest.Conn
-	ledger *ledger.Ledger
-	ahead  atomic.Int64 // of its clock, in ms
-	began  int64
+	c       *cluster
+	conn    *ledgertest.Conn
+	ledger  *ledger.Ledger
+	ahead   atomic.Int64 // of its clock, in ms
+	began   int64
+	address string
 }
 
 // start starts an instance with a name of its own.
@@ -110,12 +111,12 @@ func (c *cluster) start(room allocator.Room, change ...func(*worker.Config)) *pr
 
 func (c *cluster) startAs(room allocator.Room, name allocator.Instance, change ...func(*worker.Config)) *process {
 	c.tb.Helper()
-	return c.startWith(ledger.Registration{Room: room, Name: name, Address: "test:7010", Build: "test"}, change...)
+	return c.startWith(ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Build: "test"}, change...)
 }
 
 func (c *cluster) startWith(r ledger.Registration, change ...func(*worker.Config)) *process {
 	c.tb.Helper()
-	p := &process{c: c, began: c.now.Load()}
+	p := &process{c: c, began: c.now.Load(), address: r.Address}
 	etcd := c.open()
 	p.conn, _ = etcd.(*ledgertest.Conn)
 	p.ledger = c.ledger(etcd)
