@@ -181,7 +181,10 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 		}
 	}()
 	now := w.now()
-	from := begin(now, c.free, r.Tick)
+	from := c.free // an own window is what its key says
+	if !c.mine {
+		from = begin(now, c.free, r.Tick)
+	}
 	length := w.cfg.length(w.cfg.Elapsed(), r.Tick, r.Pin.set)
 	lease := record.Worker{
 		Room: i.Room(), Instance: i.Name(), Incarnation: i.Incarnation(),
