@@ -24,6 +24,7 @@ func (v *verification) lists(ctx context.Context) error {
 	all := []listed{
 		{k.Registrations(""), v.page, v.registration},
 		{k.Heartbeats(""), v.page, func(kv store.KV) { v.check(kv, record.Decode(kv, &record.Heartbeat{})) }},
+		{k.Workers(), v.page, v.worker},
 		{k.Migrations(), min(v.page, migrationPage), func(kv store.KV) {
 			_, err := v.cluster.Keys.ParseMigration(kv)
 			v.check(kv, err)

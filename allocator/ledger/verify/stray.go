@@ -14,7 +14,7 @@ import (
 // should be; it is last, so that it knows the rooms that were added meanwhile.
 func (v *verification) strays(ctx context.Context) error {
 	k := v.cluster.Keys
-	known := append(k.Singles(), k.Layouts(), k.Tags(), k.Marks(""), k.Registrations(""), k.Heartbeats(""), k.Audits(), k.Migrations())
+	known := append(k.Singles(), k.Layouts(), k.Tags(), k.Marks(""), k.Registrations(""), k.Heartbeats(""), k.Workers(), k.Audits(), k.Migrations())
 	all := gaps(string(k), known, func(first string) error {
 		if _, err := k.Parse(first); err != nil { // a kind that is not listed above, but a key of this program, is fine
 			v.unreadable(first, err)
