@@ -36,6 +36,10 @@ func (i *Instance) Footing(ctx context.Context) (Footing, error) {
 	return Footing{Layout: state.layout, Stamp: state.stamp(), NotBefore: state.notBefore, state: state}, nil
 }
 
+// Layout returns the layout as this process knows it, and a channel that is closed when
+// it knows another one.
+func (i *Instance) Layout() (record.Layout, <-chan struct{}) { return i.ledger.Layout() }
+
 // Room returns the room that the instance serves.
 func (i *Instance) Room() allocator.Room { return i.room }
 

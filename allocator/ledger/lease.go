@@ -219,6 +219,9 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 	if err != nil {
 		return record.TagSettings{}, err
 	}
+	if t.Settings.Time != nil {
+		return record.TagSettings{}, allocator.Errorf(allocator.Invalid, "tag %s is of kind time: its IDs follow the clock, and no segment of them is leased", s.name)
+	}
 	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
 		i.changed(TagChange{Name: s.name, Settings: &t.Settings})
 	}

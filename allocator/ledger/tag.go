@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"maps"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -39,6 +38,9 @@ func (l *Ledger) createTag(ctx context.Context, t record.Tag, actor string) (rec
 		return record.Tag{}, err
 	}
 	name := t.Name
+	if err := l.hasWorkers(ctx, t.Settings); err != nil {
+		return record.Tag{}, err
+	}
 	if err := l.mayCreateTag(ctx, name); err != nil {
 		return record.Tag{}, err
 	}
@@ -48,6 +50,19 @@ func (l *Ledger) createTag(ctx context.Context, t record.Tag, actor string) (rec
 		return record.Tag{}, allocator.Errorf(allocator.Exists, "tag %s exists already", name)
 	}
 	return made, err
+}
+
+// hasWorkers checks that every room has a worker for a tag of kind time. Its error is
+// Refused.
+func (l *Ledger) hasWorkers(ctx context.Context, s record.TagSettings) error {
+	if s.Time == nil {
+		return nil
+	}
+	stored, err := l.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	return s.Time.CheckSlices(stored.Layout)
 }
 
 // UpdateTag changes a tag's settings by what change makes of them; it may be
@@ -70,15 +85,15 @@ func (l *Ledger) updateTag(ctx context.Context, name allocator.Tag, change func(
 		return record.Tag{}, err
 	}
 	next := t
-	next.Settings.Skips = maps.Clone(t.Settings.Skips)
+	next.Settings = t.Settings.Clone()
 	if err := change(&next.Settings); err != nil {
 		return record.Tag{}, err
 	}
 	if err := next.Settings.Validate(); err != nil {
 		return record.Tag{}, err
 	}
-	if next.Settings.Start != t.Settings.Start {
-		return record.Tag{}, allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", t.Settings.Start)
+	if err := t.Settings.Changeable(next.Settings); err != nil {
+		return record.Tag{}, err
 	}
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil

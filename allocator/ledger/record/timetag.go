@@ -1,6 +1,7 @@
 package record
 
 import (
+	"maps"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -136,6 +137,16 @@ func (s TagSettings) validateTime() error {
 		return refused("prescale")
 	}
 	return s.Time.Validate()
+}
+
+// Clone returns settings that share nothing with s.
+func (s TagSettings) Clone() TagSettings {
+	s.Skips = maps.Clone(s.Skips)
+	if s.Time != nil {
+		of := *s.Time
+		s.Time = &of
+	}
+	return s
 }
 
 // Changeable checks that an update of settings changes nothing that never changes.
