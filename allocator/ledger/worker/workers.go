@@ -22,6 +22,7 @@ type Instance interface {
 	Name() allocator.Instance
 	Incarnation() string
 	Now() time.Time
+	Layout() (record.Layout, <-chan struct{})
 	Footing(ctx context.Context) (ledger.Footing, error)
 	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
 	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error)
