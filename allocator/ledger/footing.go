@@ -306,7 +306,7 @@ func (i *Instance) ReleaseWorker(id record.WorkerID) {
 
 // keepAnswered keeps, of the workers that are held, those that may go on in the epoch of
 // s although it has windows begin later: those of an answer to the barrier of the
-// recover. The window must have reached beyond that answer, by more than clocks differ:
+// recover. The window must have reached beyond that answer, by more than two clocks differ:
 // in the history that was lost another instance may have taken the worker of one that
 // was over. The caller holds the lock.
 func (m *instanceMemory) keepAnswered(s *state) {
@@ -316,7 +316,7 @@ func (m *instanceMemory) keepAnswered(s *state) {
 	}
 	answered := s.ended != nil && m.barred.nonce == s.ended.Nonce
 	for id, own := range m.windows {
-		if !answered || own.worker.Until <= since.Add(record.MaxAhead).UnixMilli() {
+		if !answered || own.worker.Until <= since.Add(2*record.MaxAhead).UnixMilli() {
 			own.held = false
 			m.windows[id] = own
 		}

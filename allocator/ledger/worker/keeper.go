@@ -39,6 +39,7 @@ type KeeperConfig struct {
 
 // width is the worker of one width.
 type width struct {
+	takes bool // a Take is under way: its answer may be of a layout before
 	tick  time.Duration
 	held  *Worker // nil for none
 	err   error   // why there is none, or why it was not renewed; nil where all is well
@@ -85,13 +86,16 @@ func (k *Keeper) Worker(bits int) (*Worker, error) {
 	return of.held, of.err
 }
 
-// Fits reports whether a layout's slices have all workers that are kept: only then may
-// the room report the layout. Windows of workers that it took away are given back by
+// Fits reports whether a layout's slices have all workers that are kept, and none is being
+// taken: only then may the room report the layout. Windows of workers that it took away are given back by
 // then, or end by themselves.
 func (k *Keeper) Fits(l allocator.Layout) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for bits, of := range k.mu.widths {
+		if of.takes {
+			return false
+		}
 		if of.held == nil {
 			continue
 		}
@@ -172,6 +176,7 @@ func (k *Keeper) keep(ctx context.Context, bits int, of width) {
 			return
 		}
 	}
+	k.takes(bits)
 	taken, err := w.Take(ctx, Request{Bits: bits, Tick: of.tick, Pin: k.cfg.Pin})
 	if err != nil {
 		k.note(bits, of.held, err) // the old one's window lasts for a while
@@ -200,6 +205,13 @@ func (k *Keeper) replace(ctx context.Context, bits int, was, now *Worker, why er
 	}
 }
 
+// takes notes that a Take is under way, until note.
+func (k *Keeper) takes(bits int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mu.widths[bits].takes = true
+}
+
 // note notes what became of a width.
 func (k *Keeper) note(bits int, held *Worker, err error) {
 	k.mu.Lock()
@@ -208,7 +220,7 @@ func (k *Keeper) note(bits int, held *Worker, err error) {
 	if err != nil && (of.err == nil || of.err.Error() != err.Error()) {
 		k.workers.cfg.Logger.Warn("a worker was not taken or renewed", "bits", bits, "error", err)
 	}
-	of.held, of.err, of.retry = held, err, 0
+	of.held, of.takes, of.err, of.retry = held, false, err, 0
 	if err != nil && !errors.Is(err, allocator.Conflict) {
 		of.retry = k.workers.now() + keepEvery.Milliseconds()/2
 	}

@@ -145,6 +145,9 @@ func TestKeeperWaitsAndDrops(t *testing.T) {
 		k2.Want(0, time.Millisecond)
 		time.Sleep(time.Second)
 		synctest.Wait()
+		if l, _ := p.ledger.Layout(); !k2.Fits(l.Layout) {
+			t.Error("no worker is held, and the layout does not fit")
+		}
 		w, err := k2.Worker(0)
 		if _, busy := errors.AsType[*worker.BusyError](err); w != nil || !busy || first.has == nil {
 			t.Errorf("%v, %v", w, err)

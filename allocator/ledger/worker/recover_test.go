@@ -86,27 +86,32 @@ func TestRecoverRaisesTheWindowsOfWhoAnswers(t *testing.T) {
 // those of instances that answered go on. The one that was left out drops its own.
 func TestRecoverWithoutAnInstance(t *testing.T) {
 	c := newCluster(t, halves)
-	p, q := c.start("a"), c.start("a")
+	p, q := c.start("a"), c.start("a", func(cfg *worker.Config) { cfg.PinnedWindow = 15 * time.Second })
 	dropped := ""
 	p.OnDrop(func(why string) { dropped = why })
 	backup := c.fake.Revision()
 	pw, qw, short := p.take(ms(10)), q.take(ms(10)), q.take(ms(8))
+	pinned := q.take(worker.Request{Bits: 7, Tick: time.Millisecond, Pin: worker.PinTo(0)})
 	c.pass(time.Minute)
 	q.renew(qw)
+	q.renew(pinned)
 	p.renew(pw)
 	c.fake.Restore(backup, 0, 0)
 	c.recover([]*process{q}, "a/i1")
 	until := 60_000 + longest.Milliseconds()
 	q.renew(qw)
 	q.window(qw, 0, 180_000)
-	err := q.Renew(bg, short) // over before the barrier: another may have taken it since
-	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" {
-		t.Errorf("got %v", err)
+	// Over at the barrier, by some clock: another may have taken it since.
+	for _, w := range []*worker.Worker{short, pinned} {
+		err := q.Renew(bg, w)
+		if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" {
+			t.Errorf("worker %v: got %v", w.ID(), err)
+		}
 	}
 	busyUntil(t, q, ms(8), until)
 	busyUntil(t, q, ms(9), until) // of a pool that was never used
 	p.hear()
-	err = p.Renew(bg, pw)
+	err := p.Renew(bg, pw)
 	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" || dropped == "" {
 		t.Errorf("got %v, dropped: %q", err, dropped)
 	}

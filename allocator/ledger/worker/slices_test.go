@@ -97,6 +97,22 @@ func TestPinnedWorkers(t *testing.T) {
 	wantKind(t, err, allocator.Invalid, "worker: 512; allowed: 0 to 511", "room b")
 }
 
+// A window begins at the end of the one before, also where that is within the tick that
+// the clock is in.
+func TestAWindowBeginsWithinATick(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	second := worker.Request{Bits: 0, Tick: time.Second}
+	w := p.take(second)
+	c.pass(time.Second)
+	if err := p.GiveBack(bg, w, start+1400); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(700 * time.Millisecond)
+	q := c.start("a")
+	q.window(q.take(second), 1400, 5000)
+}
+
 // The worker that an instance had is its own again after a restart, once its window is
 // over, and another's is taken at random only when it ended long ago.
 func TestRestartsTakeTheSameWorker(t *testing.T) {
