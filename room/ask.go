@@ -72,10 +72,26 @@ func MemoryFromProto(p *marchv1.ReportMarksResponse) (record.Memory, error) {
 			Address: s.GetAddress(), Left: s.GetLeftRevision(),
 		})
 	}
+	m.Workers, m.NotBefore = workersFromProto(p.GetWorkers()), p.GetNotBeforeMs()
 	if len(m.Incarnations) == 0 {
 		return m, allocator.Errorf(allocator.Invalid, "incarnations: none; allowed: 1 or more")
 	}
 	return m, m.Validate()
+}
+
+// workersFromProto returns workers as they were sent. Memory.Validate checks them.
+func workersFromProto(p []*marchv1.RememberedWorker) (leases []record.Lease) {
+	for _, w := range p {
+		leases = append(leases, record.Lease{
+			WorkerID: record.WorkerID{Bits: int(w.GetBits()), Number: w.GetNumber()},
+			Worker: record.Worker{
+				Room: allocator.Room(w.GetRoom()), Instance: allocator.Instance(w.GetInstance()), Incarnation: w.GetIncarnation(),
+				From: w.GetFromMs(), Until: w.GetUntilMs(), Clock: w.GetClockMs(),
+				Stamp: record.Stamp{Epoch: w.GetEpoch(), Revision: w.GetLayoutRevision()},
+			},
+		})
+	}
+	return leases
 }
 
 // marksFromProto checks a part of an instance's marks. Its error is Invalid.

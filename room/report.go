@@ -55,6 +55,7 @@ func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 		NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary, MarginTotal: m.MarginTotal, SeenUnder: m.SeenUnder,
 		Barred: m.Barred, UnbarredReason: m.Unbarred, Sequence: m.Sequence,
 	}
+	p.Workers, p.NotBeforeMs = workersToProto(m.Workers), m.NotBefore
 	if m.Layout.Version != 0 {
 		p.Layout = api.LayoutToProto(m.Layout)
 	}
@@ -67,6 +68,17 @@ func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 		})
 	}
 	return p
+}
+
+// workersToProto returns workers as messages.
+func workersToProto(leases []record.Lease) (all []*marchv1.RememberedWorker) {
+	for _, l := range leases {
+		all = append(all, &marchv1.RememberedWorker{
+			Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance), Incarnation: l.Incarnation,
+			FromMs: l.From, UntilMs: l.Until, Epoch: l.Stamp.Epoch, LayoutRevision: l.Stamp.Revision, ClockMs: l.Clock,
+		})
+	}
+	return all
 }
 
 // barred returns which recover has barred this instance, nil for none.

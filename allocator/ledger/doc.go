@@ -29,6 +29,7 @@
 //	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the latest 8 eras
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat: a plain key, see heartbeat.go
+//	workers/<bits>/<number>      a worker of time-ordered IDs: its owner and window, see package worker
 //	migrations/<ulid>            a change of layout in moves, and how far it is; the latest 1,000
 //	migration                    the ID of the migration under way
 //	audit/<ulid>                 what changed, when, and the actor; written with the change; the latest 100,000

@@ -81,7 +81,7 @@ func (i *Instance) enter(ctx context.Context) error {
 func (i *Instance) begins(s *State) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.memory.marks) > 0 && i.memory.orphaned != s.epoch
+	return len(i.memory.marks)+len(i.memory.windows) > 0 && i.memory.orphaned != s.epoch
 }
 
 // entered notes that the instance is in the epoch of s, if that has the order of the
@@ -96,6 +96,7 @@ func (i *Instance) entered(s *State, order int64) {
 	if l.mu.clock.epochSeq != order {
 		return
 	}
+	m.keepAnswered(s)
 	l.mu.entering, m.orphaned, m.uncompared, m.barred = nil, "", nil, Barred{}
 	if !slices.Contains(m.epochs, s.epoch) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)
@@ -157,10 +158,8 @@ var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the ep
 func (i *Instance) orphan(s *State) {
 	i.keepOwn(s.epoch)
 	why := "a recover went on without this instance"
-	i.ledger.log.Error(why+": its segments are dropped, and its leases are compared with the marks", "epoch", s.epoch)
-	if i.drop != nil {
-		i.drop(why)
-	}
+	i.ledger.log.Error(why+": its segments and windows are dropped, and its leases are compared with the marks", "epoch", s.epoch)
+	i.dropHeld(why)
 }
 
 // keepOwn forgets the marks of which this instance leased nothing itself. The others are

@@ -37,7 +37,8 @@ type epochClock struct {
 	seen         int64               // the highest revision of any answer to what was asked under current
 	version      int64               // the highest layout version that was ever in force,
 	latest       string              // and the epoch in which it was
-	total        int64               // the largest margin total of any epoch
+	total        int64               // the largest margin total of any epoch,
+	notBefore    int64               // and the latest NotBefore
 	suspicionSeq int64               // grows with order and at each suspicion: a lease of an earlier one is lost
 	suspicion    *suspicion          // why nothing is leased at present, nil where there is no suspicion
 	checked      check

@@ -82,7 +82,7 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, al
 		was = record.Epoch{}
 	}
 	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
-	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, Halted: &v})
+	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, NotBefore: was.NotBefore, Halted: &v})
 	answer, err := l.Change(ctx, store.Txn{
 		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
 		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), epoch, value)),

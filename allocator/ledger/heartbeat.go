@@ -305,9 +305,7 @@ func (i *Instance) settle(ctx context.Context) error {
 		if state, _ := l.State(); !again && state.halted == nil {
 			l.log.Warn("forgotten, perhaps by an operator: the instance drops what it holds, and registers anew",
 				"instance", i.name, "room", i.room)
-			if i.drop != nil {
-				i.drop("it was forgotten, perhaps by an operator")
-			}
+			i.dropHeld("it was forgotten, perhaps by an operator")
 		}
 		if done, err := i.register(ctx, there, order); err != nil || done {
 			return err

@@ -232,6 +232,9 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 	if err != nil {
 		return record.TagSettings{}, err
 	}
+	if t.Time != nil {
+		return record.TagSettings{}, &TimeTagError{Tag: s.name, Settings: *t.Time}
+	}
 	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}

@@ -17,6 +17,7 @@ const maxSeen = 1000
 // it answers, so that Report misses nothing.
 type instanceMemory struct {
 	marks        map[allocator.Tag]*ownMark
+	windows      map[record.WorkerID]ownWindow
 	sequence     int64                 // grows with each change of marks
 	seen         []record.SeenInstance // the oldest first
 	seenUnder    string                // the last epoch that seen is of
@@ -87,17 +88,8 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := &l.mu.clock
-	switch {
-	case answer.Revision <= before.seen:
-		t.suspect("etcd wrote at revision "+strconv.FormatInt(answer.Revision, 10)+" after it had shown revision "+strconv.FormatInt(before.seen, 10), nil)
-		return false, allocator.Errorf(allocator.WentBack,
-			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, before.seen)
-	case t.suspicionSeq != before.suspicionSeq:
-		return false, nil
-	case answer.Connection == 0 || answer.Sender != t.checked.by:
-		t.checked = check{}
-		return false, nil
+	if ours, err := l.counts(before, answer); err != nil || !ours {
+		return false, err
 	}
 	own := i.memory.mark(tag)
 	// Of two sources of a tag, the answer to one may overtake the answer to the other.
@@ -111,6 +103,24 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 	i.memory.leased, i.memory.leases, i.memory.looks = true, failures{}, failures{}
 	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
 	i.memory.setMark(tag, own)
+	return true, nil
+}
+
+// counts is what accept demands of the answer to any lease, of a segment or of a window.
+// The caller holds the lock.
+func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
+	t := &l.mu.clock
+	switch {
+	case answer.Revision <= before.seen:
+		t.suspect("etcd wrote at revision "+strconv.FormatInt(answer.Revision, 10)+" after it had shown revision "+strconv.FormatInt(before.seen, 10), nil)
+		return false, allocator.Errorf(allocator.WentBack,
+			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, before.seen)
+	case t.suspicionSeq != before.suspicionSeq:
+		return false, nil
+	case answer.Connection == 0 || answer.Sender != t.checked.by:
+		t.checked = check{}
+		return false, nil
+	}
 	return true, nil
 }
 
@@ -154,6 +164,7 @@ func (i *Instance) report(after int64) record.Memory {
 		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: slices.Clone(m.incarnations),
 		Epochs: slices.Clone(m.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest, MarginTotal: l.mu.clock.total,
 		NarrowestRange: l.mu.state.layout.NarrowestRange, LargestBoundary: l.mu.state.layout.LargestBoundary,
+		Workers: m.leasedWorkers(), NotBefore: l.mu.clock.notBefore,
 		Rooms: record.Union(m.written.rooms, l.mu.state.layout.Ever), Seen: slices.Clone(m.seen), SeenUnder: m.seenUnder, Sequence: m.sequence,
 	}
 	if layout := l.mu.state.layout.Layout; layout.Version == answer.Version {

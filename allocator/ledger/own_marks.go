@@ -67,7 +67,7 @@ func (i *Instance) recallPage(ctx context.Context, tags []allocator.Tag) bool {
 	}
 	all := true
 	for k, tag := range tags {
-		next := nextOf(answer.Got[k])
+		next := i.ledger.nextOf(answer.Got[k])
 		if next == allocator.MaxID {
 			continue // it cannot be read, or is at its end: nothing is leased of it
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -131,7 +132,7 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 	for i, key := range marks {
 		// Kept until the state is judged: only under the same epoch it means
 		// something.
-		if next := nextOf(s.answer.Got[fixed+i]); next < s.before.suspicion.marks[key] {
+		if next := l.nextOf(s.answer.Got[fixed+i]); next < s.before.suspicion.marks[key] {
 			s.state.fallen = fmt.Sprintf("%s is %d, and was %d", key, next, s.before.suspicion.marks[key])
 		}
 	}
@@ -174,11 +175,14 @@ func (l *Ledger) otherVersion(s *probeResult) bool {
 	return v.Version != s.version && v.Version != s.version+1
 }
 
-// nextOf returns a mark's next, 0 where there is none. One that cannot be read
-// is no evidence: nothing is leased on it.
-func nextOf(found []store.KV) int64 {
+// nextOf returns a mark's next, or the end of a worker's window; 0 where there is none.
+// One that cannot be read is no evidence: nothing is leased on it.
+func (l *Ledger) nextOf(found []store.KV) int64 {
 	if len(found) == 0 {
 		return 0
+	}
+	if strings.HasPrefix(found[0].Key, l.keys.Workers()) {
+		return untilOf(found[0])
 	}
 	mark, err := record.DecodeMark(found[0])
 	if err != nil {
@@ -331,7 +335,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		t.checked = check{at: s.before.at, by: s.answer.Sender}
 	}
 	version := s.state.layout.Layout.Version
-	t.total = max(t.total, s.state.total)
+	t.total, t.notBefore = max(t.total, s.state.total), max(t.notBefore, s.state.notBefore)
 	stored, err = l.adopt(s.state)
 	if s.state.problem == nil && stored.Layout.Version == version {
 		if version > t.version && s.state.epoch != "" {

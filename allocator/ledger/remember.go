@@ -13,10 +13,11 @@ import (
 
 // written is what an instance's journal has of its memory.
 type written struct {
-	epoch   string // the last one
-	version int64
-	total   int64
-	rooms   []allocator.Room // sorted
+	epoch     string // the last one
+	version   int64
+	total     int64
+	notBefore int64
+	rooms     []allocator.Room // sorted
 }
 
 // openJournal opens this instance's journal in a directory, and recalls what
@@ -56,15 +57,18 @@ func (i *Instance) recall(s journal.State, m record.Memory) {
 	if m.Version > t.version {
 		t.version, t.latest = m.Version, m.Latest
 	}
-	t.total = max(t.total, m.MarginTotal)
+	t.total, t.notBefore = max(t.total, m.MarginTotal), max(t.notBefore, m.NotBefore)
 	for name, mark := range s.Marks {
 		// All that an earlier process leased counts as leased by this one.
 		i.memory.setMark(allocator.Tag(name), ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
 	}
+	for _, lease := range m.Workers {
+		i.memory.setWindow(lease.WorkerID, ownWindow{worker: lease.Worker})
+	}
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
 	i.memory.epochs = m.Epochs
-	i.memory.written = written{version: m.Version, total: m.MarginTotal, rooms: m.Rooms}
+	i.memory.written = written{version: m.Version, total: m.MarginTotal, notBefore: m.NotBefore, rooms: m.Rooms}
 	if n := len(m.Epochs); n > 0 {
 		i.memory.written.epoch = m.Epochs[n-1]
 	}
@@ -90,6 +94,7 @@ func memoryOf(s journal.State) (record.Memory, error) {
 	m := record.Memory{
 		UUID: s.UUID, Room: allocator.Room(s.Room), Name: allocator.Instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
 		Epochs: slices.Clone(s.Epochs), Version: s.Version, MarginTotal: s.MarginTotal, SeenUnder: s.SeenUnder,
+		Workers: windowsOf(s), NotBefore: s.NotBefore,
 		Marks: make([]record.RememberedMark, 0, len(s.Marks)),
 	}
 	if n := len(m.Epochs); n > 0 {
@@ -121,27 +126,29 @@ func (i *Instance) journalReady() error {
 // the process crashes before it is there, the segment is a gap; and the journal knows
 // less than etcd, which is no harm.
 func (i *Instance) note(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
+	return i.noteLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: string(tag), Next: next, Version: state.layout.Layout.Version}}})
+}
+
+// noteLease is note of any lease: r is what was leased.
+func (i *Instance) noteLease(ctx context.Context, state *State, r journal.Record) error {
 	if i.journal == nil {
 		return nil
 	}
 	// However long the disk takes, unless it hangs, which Append notices: the IDs are
 	// leased, and would be a gap for each lease that gave up too soon.
-	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, tag, next)); err != nil {
+	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, r)); err != nil {
 		return err
 	}
 	i.written(state)
 	return nil
 }
 
-// toNote returns what the journal does not have yet of a lease under a state.
-func (i *Instance) toNote(state *State, tag allocator.Tag, next int64) journal.Record {
+// toNote adds to r, which was leased under a state, what the journal does not have yet.
+func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	known, version := i.memory.written, state.layout.Layout.Version
-	r := journal.Record{
-		Marks:     []journal.Mark{{Tag: string(tag), Next: next, Version: version}},
-		Confirmed: i.memory.unconfirmed, // else nothing would be leased
-	}
+	r.Confirmed = i.memory.unconfirmed                       // else nothing would be leased
 	if revision, in := i.ledger.seenUnder(state.epoch); in { // else it is of another epoch by now
 		r.Epoch, r.Revision = state.epoch, revision
 	}
@@ -155,6 +162,9 @@ func (i *Instance) toNote(state *State, tag allocator.Tag, next int64) journal.R
 	}
 	if state.total > known.total {
 		r.MarginTotal = state.total
+	}
+	if state.notBefore > known.notBefore {
+		r.NotBefore = state.notBefore
 	}
 	if !record.ContainsAll(known.rooms, state.layout.Ever) {
 		for _, room := range state.layout.Ever {
@@ -170,6 +180,7 @@ func (i *Instance) written(state *State) {
 	defer i.mu.Unlock()
 	w := &i.memory.written
 	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
+	w.notBefore = max(w.notBefore, state.notBefore)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
 	i.memory.unconfirmed = false
 }

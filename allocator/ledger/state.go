@@ -20,13 +20,14 @@ type State struct {
 	revision int64  // of the store when it was read
 	raw      []byte // the epoch's value as it stands in etcd, which transactions compare
 
-	epoch    string            // empty when unknown or halted
-	total    int64             // the margin total of the epoch, or of the epoch that a halt stopped
-	ended    *record.EndedHalt // the halt that the epoch ended, nil for none
-	halted   *record.Halt      // why nothing may be leased
-	layout   record.Layout
-	settings record.ClusterSettings
-	problem  error // why the layout in etcd cannot be used; layout is then the last good one
+	epoch     string            // empty when unknown or halted
+	total     int64             // the margin total of the epoch, or of the epoch that a halt stopped
+	notBefore int64             // likewise: see record.Epoch
+	ended     *record.EndedHalt // the halt that the epoch ended, nil for none
+	halted    *record.Halt      // why nothing may be leased
+	layout    record.Layout
+	settings  record.ClusterSettings
+	problem   error // why the layout in etcd cannot be used; layout is then the last good one
 
 	fallen string // marks that are below what they were, in words; see probeResult
 }
@@ -138,6 +139,7 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 		return s
 	}
 	s.raw, s.epoch, s.total, s.ended, s.halted = epoch.Value, e.Epoch, e.MarginTotal, e.Ended, e.Halted
+	s.notBefore = e.NotBefore
 	if s.halted != nil {
 		s.epoch = ""
 	}

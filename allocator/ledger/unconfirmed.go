@@ -58,7 +58,9 @@ func (e *UnconfirmedError) Error() string {
 
 // requiresJournal reports whether a journal is required under s. The caller
 // holds the lock.
-func (l *Ledger) requiresJournal(s *State) bool { return l.mu.demands || bool(s.settings.RequireJournal) }
+func (l *Ledger) requiresJournal(s *State) bool {
+	return l.mu.demands || bool(s.settings.RequireJournal)
+}
 
 // confirmOptional confirms a process that runs while no journal is required: it has a
 // memory of its own from then on. A halted store does not count: it may be one that

@@ -30,6 +30,15 @@ func (o Order) String() string {
 	return fmt.Sprintf("order-%d", uint8(o))
 }
 
+// MarshalText writes the order as String does.
+func (o Order) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+// UnmarshalText reads it as ParseOrder does.
+func (o *Order) UnmarshalText(text []byte) (err error) {
+	*o, err = ParseOrder(string(text))
+	return err
+}
+
 // Layout says what the bits of an ID mean. With t, w, s for the three widths and
 // tick = (time - Epoch) / Unit, rounded down, an ID is
 //

@@ -59,3 +59,21 @@ func (r Rollback) String() string {
 	}
 	return fmt.Sprintf("rollback-%d", uint8(r))
 }
+
+// MarshalText writes the policy as String does.
+func (s Sequence) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads it as ParseSequence does.
+func (s *Sequence) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSequence(string(text))
+	return err
+}
+
+// MarshalText writes the policy as String does.
+func (r Rollback) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads it as ParseRollback does.
+func (r *Rollback) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseRollback(string(text))
+	return err
+}

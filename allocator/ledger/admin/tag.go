@@ -3,7 +3,6 @@ package admin
 import (
 	"bytes"
 	"context"
-	"maps"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -35,6 +34,9 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 		return record.Tag{}, err
 	}
 	name := t.Name
+	if err := a.hasWorkers(ctx, t.TagSettings); err != nil {
+		return record.Tag{}, err
+	}
 	if err := a.mayCreateTag(ctx, name); err != nil {
 		return record.Tag{}, err
 	}
@@ -44,6 +46,19 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 		return record.Tag{}, allocator.Errorf(allocator.Exists, "tag %s exists already", name)
 	}
 	return made, err
+}
+
+// hasWorkers checks that every room has a worker for a tag of kind time. Its error is
+// Refused.
+func (a *Admin) hasWorkers(ctx context.Context, s record.TagSettings) error {
+	if s.Time == nil {
+		return nil
+	}
+	stored, err := a.Ledger.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	return s.Time.CheckSlices(stored.Layout)
 }
 
 // UpdateTag changes a tag's settings by what change makes of them; it may be
@@ -66,15 +81,15 @@ func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*
 		return record.Tag{}, err
 	}
 	next := t
-	next.Skips = maps.Clone(t.Skips)
+	next.TagSettings = t.TagSettings.Clone()
 	if err := change(&next.TagSettings); err != nil {
 		return record.Tag{}, err
 	}
 	if err := next.TagSettings.Validate(); err != nil {
 		return record.Tag{}, err
 	}
-	if next.Start != t.Start {
-		return record.Tag{}, allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", t.Start)
+	if err := t.TagSettings.Changeable(next.TagSettings); err != nil {
+		return record.Tag{}, err
 	}
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil

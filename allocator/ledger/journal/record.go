@@ -37,6 +37,8 @@ type Record struct {
 	Unconfirmed  bool     `json:"unconfirmed,omitempty"` // a process began without what those before it remembered
 	Confirmed    bool     `json:"confirmed,omitempty"`   // it is no matter any longer; not in a state
 	Marks        []Mark   `json:"marks,omitempty"`
+	Windows      []Window `json:"windows,omitempty"`
+	NotBefore    int64    `json:"not_before,string,omitempty"` // the latest of any epoch
 }
 
 // Seen is a process that was registered.
@@ -55,11 +57,33 @@ type Mark struct {
 	Version int64  `json:"version,string"` // of the layout of the last lease
 }
 
+// WorkerID names a worker: a number among 2^Bits.
+type WorkerID struct {
+	Bits   int   `json:"bits"`
+	Number int64 `json:"number,string"`
+}
+
+// Window is the time for which a worker is leased, as it was written last. A journal
+// without time-ordered IDs has none, and programs that know none can read it.
+type Window struct {
+	WorkerID
+	Incarnation string `json:"incarnation"`
+	From        int64  `json:"from,string"` // Unix ms
+	Until       int64  `json:"until,string"`
+	Epoch       string `json:"epoch"` // and the revision of the layout, of the lease
+	Revision    int64  `json:"layout_revision,string"`
+	Clock       int64  `json:"clock,string"`
+}
+
 // State is all records of a journal together.
 type State struct {
-	Record // Marks is empty; Epoch is the last one, Revision the highest under it
-	Marks  map[string]Mark
+	Record  // Marks and Windows are empty; Epoch is the last one, Revision the highest under it
+	Marks   map[string]Mark
+	Windows map[WorkerID]Window
 }
+
+// MaxWindows is how many windows a state has at most: those that end last.
+const MaxWindows = 10_000
 
 // most bounds each list of a state; the oldest go.
 const most = 1000
@@ -100,6 +124,29 @@ func (s *State) add(r Record) {
 			s.Marks[m.Tag] = m
 		}
 	}
+	s.NotBefore = max(s.NotBefore, r.NotBefore)
+	for _, w := range r.Windows {
+		s.window(w)
+	}
+}
+
+// window adds a window, over that which the worker had before: a clean stop ends it
+// earlier.
+func (s *State) window(w Window) {
+	if s.Windows == nil {
+		s.Windows = make(map[WorkerID]Window)
+	}
+	s.Windows[w.WorkerID] = w
+	if len(s.Windows) <= MaxWindows {
+		return
+	}
+	first := w.WorkerID
+	for id, other := range s.Windows {
+		if other.Until < s.Windows[first].Until {
+			first = id
+		}
+	}
+	delete(s.Windows, first)
 }
 
 // union returns a with those of b that it does not have; at most the last most
@@ -128,8 +175,17 @@ func (s *State) records(yield func(Record) bool) {
 			part = part[:0]
 		}
 	}
-	if len(part) > 0 {
-		yield(Record{Marks: part})
+	if len(part) > 0 && !yield(Record{Marks: part}) {
+		return
+	}
+	var windows []Window
+	for _, w := range s.Windows {
+		windows = append(windows, w)
+	}
+	for chunk := range slices.Chunk(windows, marks) {
+		if !yield(Record{Windows: chunk}) {
+			return
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ type seenLayout struct {
 // forever are the keys that are never deleted, once those that are never changed.
 // Of those in turn the oldest goes when another one comes.
 var (
-	forever = []string{"identity", "epoch", "layout", "marks/"}
+	forever = []string{"identity", "epoch", "layout", "marks/", "workers/"}
 	once    = []string{"identity", "layouts/", "audit/"}
 	inTurn  = []string{"layouts/", "migrations/", "audit/"}
 )
@@ -114,6 +114,8 @@ func (m *Fake) complainPut(txn store.Txn, ops []store.Op, put *store.Put, cluste
 		m.complainLayout(ops, put, cluster, old, there)
 	case strings.HasPrefix(rest, "marks/"):
 		m.complainMark(txn, put, cluster, rest)
+	case strings.HasPrefix(rest, "workers/"):
+		m.complainWorker(txn, put, cluster, rest)
 	}
 }
 

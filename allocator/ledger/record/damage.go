@@ -78,6 +78,13 @@ func damagedRegistration(of damaged) Damage {
 	}
 }
 
+func damagedWorker(of damaged) Damage {
+	return Damage{
+		fmt.Sprintf("taking and renewing worker %v; rooms take other workers, while there are any", of.Worker),
+		fmt.Sprintf("put the value of another worker there, with %q in Unix ms above every ID's time that the worker may have issued: now and %v", "until", LongestWindow), "",
+	}
+}
+
 func damagedHeartbeat(of damaged) Damage {
 	return Damage{
 		fmt.Sprintf("nothing; instance %s/%s writes it again, if it runs", of.Room, of.Instance),

@@ -21,6 +21,8 @@ type Dump struct {
 	Tags  map[allocator.Tag]Tag
 	Marks map[allocator.Tag]map[allocator.Room]Mark
 
+	Workers []Lease // by width and number
+
 	Registrations []Instance // by room and name
 	Audits        int        // how many audit entries there are
 }
@@ -64,6 +66,8 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 		d.Marks[key.Tag][key.Room] = v
 	case Instance:
 		d.Registrations = append(d.Registrations, v)
+	case Worker:
+		d.Workers = append(d.Workers, Lease{key.Worker, v})
 	case AuditEntry:
 		d.Audits++
 	}

@@ -50,6 +50,7 @@ type Entry struct {
 	Stored       *Tag    // a tag as it is stored
 	Mark         *Mark
 	Registration *Instance
+	Lease        *Lease // a worker
 	Migration    *Migration
 }
 
@@ -74,6 +75,8 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 		e.Mark = &v
 	case Instance:
 		e.Registration = &v
+	case Worker:
+		e.Lease = &Lease{key.Worker, v}
 	case Migration:
 		e.Migration = &v
 	}

@@ -12,9 +12,21 @@ type Epoch struct {
 	// Layout is the version of the layout that the recover put in force with the epoch; 0
 	// in the first epoch of a cluster.
 	Layout int64 `json:"layout,string,omitempty"`
+	// NotBefore is when windows of workers may begin, Unix ms: a recover went on without
+	// an instance, whose windows end before that. 0 where none was left out so far. In a
+	// halt it is that of the epoch that the halt stopped. It only grows.
+	NotBefore int64 `json:"not_before,string,omitempty"`
 	// Ended names the halt that the epoch ended; nil in the first epoch of a cluster.
 	Ended  *EndedHalt `json:"ended,omitempty"`
 	Halted *Halt      `json:"halted,omitempty"`
+}
+
+// format: an epoch with NotBefore changes which windows may be leased.
+func (e *Epoch) format() int {
+	if e.NotBefore != 0 {
+		return timeFormat
+	}
+	return baseFormat
 }
 
 // Validate accepts an epoch that names neither what is in force nor what halts, for which

@@ -14,6 +14,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"mark":         again[Mark],
 	"registration": again[Registration],
 	"alive":        again[Heartbeat],
+	"worker":       again[Worker],
 	"audit":        again[AuditEntry],
 	"answered":     again[Answered],
 	"beat":         again[Beat],

@@ -12,6 +12,7 @@
 package record
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -94,6 +95,18 @@ func (k Keys) Heartbeats(room allocator.Room) string { return k.ofRoom("alive", 
 // Alive names the key of an instance's heartbeat.
 func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
 	return k.Heartbeats(room) + string(name)
+}
+
+// Workers is the prefix of all workers.
+func (k Keys) Workers() string { return string(k) + "workers/" }
+
+// WorkersOf is the prefix of the workers of a width.
+func (k Keys) WorkersOf(bits int) string { return fmt.Sprintf("%s%02d/", k.Workers(), bits) }
+
+// Worker names the key of a worker. It pads the number to 19 digits, so that a slice
+// of workers is one interval of keys.
+func (k Keys) Worker(id WorkerID) string {
+	return k.WorkersOf(id.Bits) + padded(id.Number)
 }
 
 // Audits is the prefix of the audit entries, which sort by time.

@@ -49,6 +49,7 @@ var kinds = []kind{
 	{name: "marks", parts: []part{ofRoom, ofTag}, kept: true, read: readMark, damage: damagedMark},
 	{name: "rooms", parts: []part{ofRoom, ofInstance}, read: readInstance, damage: damagedRegistration},
 	{name: "alive", parts: []part{ofRoom, ofInstance}, passes: true, read: reads[Heartbeat], damage: damagedHeartbeat},
+	{name: "workers", parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Worker], damage: damagedWorker},
 	{name: "migrations", parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
 	{name: "audit", parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
 }
@@ -85,8 +86,25 @@ func ofVersion(p *KeyParts, text string) (err error) {
 	return err
 }
 
-// padded returns a version with 19 digits, so that etcd lists versions in order.
-func padded(version int64) string { return fmt.Sprintf("%019d", version) }
+func ofWidth(p *KeyParts, text string) (err error) {
+	p.Worker.Bits, err = strconv.Atoi(text)
+	if err == nil && fmt.Sprintf("%02d", p.Worker.Bits) != text {
+		err = errors.New("not a width")
+	}
+	return err
+}
+
+func ofNumber(p *KeyParts, text string) (err error) {
+	p.Worker.Number, err = strconv.ParseInt(text, 10, 64)
+	if err == nil && (!p.Worker.valid() || padded(p.Worker.Number) != text) {
+		err = errors.New("there is no such worker")
+	}
+	return err
+}
+
+// padded returns a version or a worker's number with 19 digits, so that etcd lists them
+// in order.
+func padded(n int64) string { return fmt.Sprintf("%019d", n) }
 
 // reads reads a value that does not depend on its key.
 func reads[T any, P interface {
@@ -115,6 +133,7 @@ type KeyParts struct {
 	Room     allocator.Room
 	Tag      allocator.Tag
 	Instance allocator.Instance
+	Worker   WorkerID
 	version  int64
 	ulid     string
 }
@@ -137,7 +156,7 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 
 // Read reads a key and its value, of whichever kind it is: an Identity, Epoch, Layout,
 // Answered, Beat, ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat,
-// Migration or AuditEntry. Its error is a KeyError.
+// Worker, Migration or AuditEntry. Its error is a KeyError.
 func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	p, err := k.Parse(kv.Key)
 	if err != nil {

@@ -27,6 +27,8 @@ type Memory struct {
 	Seen                            []SeenInstance
 	SeenUnder                       string           // the epoch under which these were seen
 	Marks                           []RememberedMark // of its own room, in the order of tags
+	Workers                         []Lease          // that it leased, with the latest end that may be in etcd
+	NotBefore                       int64            // the latest of any epoch: see Epoch
 
 	Barred   bool   // the instance accepted the barrier that it was asked with,
 	Unbarred string // or why it did not
@@ -88,10 +90,11 @@ func (m Memory) Validate() error {
 	if m.Layout.Version != 0 {
 		errs = append(errs, m.Layout.Validate())
 	}
-	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary) < 0 {
-		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d; allowed: 0 or more",
-			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary))
+	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore) < 0 {
+		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d, not before: %d; allowed: 0 or more",
+			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore))
 	}
+	errs = append(errs, ValidateLeases(m.Workers))
 	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
 }
 

@@ -3,6 +3,7 @@ package record
 import (
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -30,6 +31,10 @@ type TagSettings struct {
 	// Skips holds, for rooms that an operator made jump ahead, the least ID that
 	// they may lease. See SkipTag.
 	Skips Skips `json:"skips,omitempty"`
+	// Time is set where the tag has time-ordered IDs. All settings above are as they
+	// are by default then: they say nothing, and are stored as zeros. nil for a counter.
+	// Not to be changed in place.
+	Time *TimeTag `json:"time,omitempty"`
 }
 
 // Chain returns the settings that a chain of the tag follows.
@@ -85,6 +90,9 @@ func DefaultTag() TagSettings {
 // Validate checks 0 <= start < limit, the chain's settings and max_jump >= 1.
 // Its error is Invalid.
 func (s TagSettings) Validate() error {
+	if s.Time != nil {
+		return s.validateTime()
+	}
 	if err := s.Reserve.validate(); err != nil {
 		return allocator.Errorf(allocator.Invalid, "%w", err)
 	}
@@ -125,11 +133,28 @@ type Tag struct {
 // Encode returns the value under which the tag is stored, with a nonce.
 func (t Tag) Encode(nonce string) []byte {
 	t.LargestStep, t.Nonce = max(t.LargestStep, t.MaxStep), nonce
+	if t.Time != nil {
+		t.TagSettings, t.LargestStep, t.BaseTotal = onlyTime(t.Time), 0, 0
+	}
 	return Encode(&t)
 }
 
-// Validate checks the settings, and what goes with them.
+// format: a tag of time-ordered IDs issues others than a counter.
+func (t *Tag) format() int {
+	if t.Time != nil {
+		return timeFormat
+	}
+	return baseFormat
+}
+
+// Validate checks the settings, and what goes with them, as they are stored.
 func (t *Tag) Validate() error {
+	if t.Time != nil {
+		if !reflect.DeepEqual(t.TagSettings, onlyTime(t.Time)) || t.LargestStep != 0 || t.BaseTotal != 0 {
+			return allocator.Errorf(allocator.Internal, "a tag of kind time with settings of a counter")
+		}
+		return t.Time.Validate()
+	}
 	if err := t.TagSettings.Validate(); err != nil {
 		return err
 	}
@@ -145,5 +170,10 @@ func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
 func readTag(key KeyParts, kv store.KV) (any, error) {
 	t, err := decode[Tag](kv)
 	t.Name, t.KV = key.Tag, kv
+	if t.Time != nil {
+		settings := DefaultTag()
+		settings.Time = t.Time
+		t.TagSettings = settings
+	}
 	return t, err
 }

@@ -61,6 +61,7 @@ func (r *run) take(m record.Memory) {
 		r.mu.version, r.mu.latest = m.Version, m.Latest
 	}
 	r.mu.total = max(r.mu.total, m.MarginTotal)
+	r.takeWorkers(m)
 	r.mu.extremes = r.mu.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary})
 	if m.Layout.Version > r.mu.layout.Version {
 		r.mu.layout = m.Layout
@@ -286,6 +287,9 @@ func (r *run) confirm(ctx context.Context) error {
 			return nil
 		}
 		if err := r.raise(ctx); err != nil {
+			return err
+		}
+		if err := r.raiseWorkers(ctx); err != nil {
 			return err
 		}
 	}

@@ -77,6 +77,7 @@ type Report struct {
 	Layout     allocator.Layout // that is put in force, with its version
 	Higher     int64            // marks that a memory knows to be higher than etcd's
 	Raised     int64            // of these
+	Workers    int64            // that a memory knew to be leased for longer, and that were raised
 	Halted     time.Duration    // from recover's own halt to the new epoch
 	Epoch      string           // empty before it is done
 }

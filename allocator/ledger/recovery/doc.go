@@ -16,12 +16,13 @@
 //  3. The second question is a barrier: an instance that accepts it issues nothing from
 //     any transaction that it sent before, and leases nothing under any epoch that it
 //     has seen. So what it reports is all that it will ever issue.
-//  4. Run raises the marks that a memory knows to be higher than the store's.
+//  4. Run raises the marks that a memory knows to be higher than the store's, and the
+//     workers whose windows it knows to end later.
 //  5. Run writes another halt and confirms all answers. One transaction, which compares
 //     that halt's nonce, then begins a new random epoch with a layout version above all
 //     that are known. Its margin total covers leases of instances that did not answer:
 //     the floor adds it to every mark of an older total, so a recovery costs the same
-//     with ten tags and with ten million.
+//     with ten tags and with ten million. Its not_before covers their windows.
 //
 // # Invariants
 //
@@ -34,6 +35,9 @@
 //     answer that the process confirmed under the last halt (run.confirm).
 //  5. The new epoch's margin total is not below any that the store, a journal or an answer
 //     knows, and its layout version is above all of theirs.
+//  6. A worker's end is only raised. Where an instance is left out, the new epoch's
+//     not_before is LongestWindow and twice MaxAhead after the run's clock; it is never
+//     below any that the store, a journal or an answer knows.
 //
 // A run that breaks off leaves leasing halted at worst, and may be repeated.
 //

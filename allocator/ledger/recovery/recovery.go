@@ -47,6 +47,7 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.answers = make(map[string]*answer)
 	r.mu.silent = make(map[string]string)
 	r.mu.higher = make(map[roomTag]int64)
+	r.mu.workers = make(map[record.WorkerID]record.Worker)
 	r.mu.unreadable = make(map[string]error)
 	return r.report, r.all(ctx)
 }
@@ -65,19 +66,21 @@ type run struct {
 
 	mu struct { // answers come from several goroutines
 		sync.Mutex
-		known      map[string]known    // processes that may have leased, by incarnation
-		answers    map[string]*answer  // by address
-		silent     map[string]string   // addresses at which no process answered, and why
-		higher     map[roomTag]int64   // what memories know better than the store,
-		learned    int                 // and how often they did
-		unreadable map[string]error    // keys, and why
-		rooms      []allocator.Room    // that ever had a range
-		version    int64               // the highest layout version,
-		latest     string              // and the epoch in which it was in force
-		extremes   record.Layout       // the narrowest range and the largest boundary of all layouts
-		layout     allocator.Layout    // of the highest version that is known whole
-		total      int64               // the largest margin total
-		taken      map[string]struct{} // incarnations whose memory is here
+		known      map[string]known                  // processes that may have leased, by incarnation
+		answers    map[string]*answer                // by address
+		silent     map[string]string                 // addresses at which no process answered, and why
+		higher     map[roomTag]int64                 // what memories know better than the store,
+		learned    int                               // and how often they did
+		unreadable map[string]error                  // keys, and why
+		rooms      []allocator.Room                  // that ever had a range
+		version    int64                             // the highest layout version,
+		latest     string                            // and the epoch in which it was in force
+		extremes   record.Layout                     // the narrowest range and the largest boundary of all layouts
+		layout     allocator.Layout                  // of the highest version that is known whole
+		total      int64                             // the largest margin total,
+		notBefore  int64                             // and the latest not_before of any epoch
+		workers    map[record.WorkerID]record.Worker // that memories know
+		taken      map[string]struct{}               // incarnations whose memory is here
 	}
 }
 
@@ -148,6 +151,9 @@ func (r *run) bar(ctx context.Context) error {
 		return err
 	}
 	if err := r.raise(ctx); err != nil {
+		return err
+	}
+	if err := r.raiseWorkers(ctx); err != nil {
 		return err
 	}
 	if err := r.confirm(ctx); err != nil {

@@ -69,6 +69,7 @@ func (r *run) read(ctx context.Context) error {
 	}
 	r.report.Stored, r.report.Beat = f.layout, f.beat.Time
 	r.mu.rooms, r.mu.version, r.mu.total = f.layout.Ever, f.layout.Layout.Version, f.epoch.MarginTotal
+	r.mu.notBefore = f.epoch.NotBefore
 	r.mu.layout, r.mu.latest, r.mu.extremes = f.layout.Layout, f.epoch.InForce(), f.layout
 	r.mu.taken = make(map[string]struct{})
 	r.takeRegistrations(answer.Got[4])

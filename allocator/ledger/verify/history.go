@@ -47,6 +47,7 @@ func (v *verification) version(kv store.KV) {
 		return
 	}
 	v.checker.version(r)
+	v.revisions[kv.ModRevision] = r.Layout // that of the key layout: one transaction wrote both
 }
 
 // inForce checks the layout in force against the last of the history.

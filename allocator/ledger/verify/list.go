@@ -24,6 +24,7 @@ func (v *verification) lists(ctx context.Context) error {
 	all := []listed{
 		{k.Registrations(""), v.page, v.registration},
 		{k.Heartbeats(""), v.page, v.check},
+		{k.Workers(), v.page, v.worker},
 		{k.Migrations(), min(v.page, migrationPage), v.check},
 		{k.Audits(), v.page, v.check},
 	}

@@ -53,6 +53,7 @@ func (v *verification) epoch(found []store.KV) {
 	if !v.readable(found, &e) {
 		return
 	}
+	v.epochID = e.InForce()
 	if e.Epoch == "" && e.Halted == nil {
 		v.unreadable(key, record.NoEpoch(key))
 	} else if e.Halted != nil {

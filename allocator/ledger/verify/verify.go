@@ -25,6 +25,7 @@ type Report struct {
 	Marks     int64
 	Eras      int64 // in the marks
 	Instances int64 // registered
+	Workers   int64 // of time-ordered IDs, that were ever taken
 
 	Halt record.Halt // zero while leasing is not halted
 
@@ -72,6 +73,7 @@ const (
 func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, error) {
 	v := &verification{
 		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress, pagers: make(map[string]*store.Pager),
+		revisions: make(map[int64]allocator.Layout),
 	}
 	v.checker.add = v.add
 	err := v.run(ctx)
@@ -93,6 +95,9 @@ type verification struct {
 	layout store.KV // the key, as the history was last read with it; no ModRevision: it is not there
 	fresh  bool     // whether layout was read
 	newest store.KV // the last key of the history
+
+	revisions map[int64]allocator.Layout // of the history, by the revision at which each was written
+	epochID   string                     // of the epoch in force, or of the one that a halt stopped
 
 	current int64  // the version of the layout, as it was last read; 0 where it cannot be read
 	active  string // the ID of the migration that was under way at first, empty for none

@@ -179,8 +179,13 @@ type ReportMarksResponse struct {
 	// knows of.
 	NarrowestRange  int64 `protobuf:"varint,17,opt,name=narrowest_range,json=narrowestRange,proto3" json:"narrowest_range,omitempty"`
 	LargestBoundary int64 `protobuf:"varint,18,opt,name=largest_boundary,json=largestBoundary,proto3" json:"largest_boundary,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The workers of time-ordered IDs that the instance leased.
+	Workers []*RememberedWorker `protobuf:"bytes,19,rep,name=workers,proto3" json:"workers,omitempty"`
+	// The latest time before which no window may begin, of any epoch that the instance
+	// saw, in Unix ms; 0 for none.
+	NotBeforeMs   int64 `protobuf:"varint,20,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportMarksResponse) Reset() {
@@ -339,6 +344,20 @@ func (x *ReportMarksResponse) GetLargestBoundary() int64 {
 	return 0
 }
 
+func (x *ReportMarksResponse) GetWorkers() []*RememberedWorker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *ReportMarksResponse) GetNotBeforeMs() int64 {
+	if x != nil {
+		return x.NotBeforeMs
+	}
+	return 0
+}
+
 type SeenInstance struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Room        string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -417,6 +436,127 @@ func (x *SeenInstance) GetLeftRevision() int64 {
 	return 0
 }
 
+type RememberedWorker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The width of the worker's number, and the number.
+	Bits   int32 `protobuf:"varint,1,opt,name=bits,proto3" json:"bits,omitempty"`
+	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// The process that leased it.
+	Room        string `protobuf:"bytes,3,opt,name=room,proto3" json:"room,omitempty"`
+	Instance    string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
+	Incarnation string `protobuf:"bytes,5,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// The window that it was leased for, at least, in Unix ms.
+	FromMs  int64 `protobuf:"varint,6,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	UntilMs int64 `protobuf:"varint,7,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	// The epoch and the mod revision of the layout under which it was leased.
+	Epoch          string `protobuf:"bytes,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	LayoutRevision int64  `protobuf:"varint,9,opt,name=layout_revision,json=layoutRevision,proto3" json:"layout_revision,omitempty"`
+	// The instance's clock then, in Unix ms.
+	ClockMs       int64 `protobuf:"varint,10,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RememberedWorker) Reset() {
+	*x = RememberedWorker{}
+	mi := &file_march_v1_recover_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RememberedWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RememberedWorker) ProtoMessage() {}
+
+func (x *RememberedWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_recover_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RememberedWorker.ProtoReflect.Descriptor instead.
+func (*RememberedWorker) Descriptor() ([]byte, []int) {
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RememberedWorker) GetBits() int32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *RememberedWorker) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RememberedWorker) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *RememberedWorker) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *RememberedWorker) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *RememberedWorker) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *RememberedWorker) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *RememberedWorker) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+func (x *RememberedWorker) GetLayoutRevision() int64 {
+	if x != nil {
+		return x.LayoutRevision
+	}
+	return 0
+}
+
+func (x *RememberedWorker) GetClockMs() int64 {
+	if x != nil {
+		return x.ClockMs
+	}
+	return 0
+}
+
 type RememberedMark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
@@ -428,7 +568,7 @@ type RememberedMark struct {
 
 func (x *RememberedMark) Reset() {
 	*x = RememberedMark{}
-	mi := &file_march_v1_recover_proto_msgTypes[4]
+	mi := &file_march_v1_recover_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +580,7 @@ func (x *RememberedMark) String() string {
 func (*RememberedMark) ProtoMessage() {}
 
 func (x *RememberedMark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_recover_proto_msgTypes[4]
+	mi := &file_march_v1_recover_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +593,7 @@ func (x *RememberedMark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedMark.ProtoReflect.Descriptor instead.
 func (*RememberedMark) Descriptor() ([]byte, []int) {
-	return file_march_v1_recover_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RememberedMark) GetTag() string {
@@ -482,7 +622,7 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\aBarrier\x12\x1d\n" +
 	"\n" +
 	"halt_nonce\x18\x01 \x01(\tR\thaltNonce\x12&\n" +
-	"\x0fetcd_cluster_id\x18\x02 \x01(\x06R\retcdClusterId\"\xfd\x04\n" +
+	"\x0fetcd_cluster_id\x18\x02 \x01(\x06R\retcdClusterId\"\xd7\x05\n" +
 	"\x13ReportMarksResponse\x12!\n" +
 	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x1a\n" +
@@ -503,13 +643,27 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"seen_under\x18\x0f \x01(\tR\tseenUnder\x12!\n" +
 	"\flatest_epoch\x18\x10 \x01(\tR\vlatestEpoch\x12'\n" +
 	"\x0fnarrowest_range\x18\x11 \x01(\x03R\x0enarrowestRange\x12)\n" +
-	"\x10largest_boundary\x18\x12 \x01(\x03R\x0flargestBoundary\"\x97\x01\n" +
+	"\x10largest_boundary\x18\x12 \x01(\x03R\x0flargestBoundary\x124\n" +
+	"\aworkers\x18\x13 \x03(\v2\x1a.march.v1.RememberedWorkerR\aworkers\x12\"\n" +
+	"\rnot_before_ms\x18\x14 \x01(\x03R\vnotBeforeMs\"\x97\x01\n" +
 	"\fSeenInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12#\n" +
-	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"6\n" +
+	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"\x9e\x02\n" +
+	"\x10RememberedWorker\x12\x12\n" +
+	"\x04bits\x18\x01 \x01(\x05R\x04bits\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x12\n" +
+	"\x04room\x18\x03 \x01(\tR\x04room\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\x12 \n" +
+	"\vincarnation\x18\x05 \x01(\tR\vincarnation\x12\x17\n" +
+	"\afrom_ms\x18\x06 \x01(\x03R\x06fromMs\x12\x19\n" +
+	"\buntil_ms\x18\a \x01(\x03R\auntilMs\x12\x14\n" +
+	"\x05epoch\x18\b \x01(\tR\x05epoch\x12'\n" +
+	"\x0flayout_revision\x18\t \x01(\x03R\x0elayoutRevision\x12\x19\n" +
+	"\bclock_ms\x18\n" +
+	" \x01(\x03R\aclockMs\"6\n" +
 	"\x0eRememberedMark\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04nextB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
@@ -526,25 +680,27 @@ func file_march_v1_recover_proto_rawDescGZIP() []byte {
 	return file_march_v1_recover_proto_rawDescData
 }
 
-var file_march_v1_recover_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_march_v1_recover_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_march_v1_recover_proto_goTypes = []any{
 	(*ReportMarksRequest)(nil),  // 0: march.v1.ReportMarksRequest
 	(*Barrier)(nil),             // 1: march.v1.Barrier
 	(*ReportMarksResponse)(nil), // 2: march.v1.ReportMarksResponse
 	(*SeenInstance)(nil),        // 3: march.v1.SeenInstance
-	(*RememberedMark)(nil),      // 4: march.v1.RememberedMark
-	(*Layout)(nil),              // 5: march.v1.Layout
+	(*RememberedWorker)(nil),    // 4: march.v1.RememberedWorker
+	(*RememberedMark)(nil),      // 5: march.v1.RememberedMark
+	(*Layout)(nil),              // 6: march.v1.Layout
 }
 var file_march_v1_recover_proto_depIdxs = []int32{
 	1, // 0: march.v1.ReportMarksRequest.barrier:type_name -> march.v1.Barrier
 	3, // 1: march.v1.ReportMarksResponse.seen:type_name -> march.v1.SeenInstance
-	4, // 2: march.v1.ReportMarksResponse.marks:type_name -> march.v1.RememberedMark
-	5, // 3: march.v1.ReportMarksResponse.layout:type_name -> march.v1.Layout
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 2: march.v1.ReportMarksResponse.marks:type_name -> march.v1.RememberedMark
+	6, // 3: march.v1.ReportMarksResponse.layout:type_name -> march.v1.Layout
+	4, // 4: march.v1.ReportMarksResponse.workers:type_name -> march.v1.RememberedWorker
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_recover_proto_init() }
@@ -559,7 +715,7 @@ func file_march_v1_recover_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_recover_proto_rawDesc), len(file_march_v1_recover_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,399 @@
+package ledger
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/journal"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// A window of a worker (package worker decides which and how long) is leased as a
+// segment is: by a transaction that compares epoch, layout, registration and the
+// worker's key, and with what steps 5 to 7 of a segment's life demand of the answer
+// and of the journal. This file is that part of a window.
+
+// Footing is what a lease of a window stands on, as this process knows it. The
+// transaction compares all of it.
+type Footing struct {
+	Layout    record.Layout
+	Stamp     record.Stamp
+	NotBefore int64 // Unix ms: before this no window begins, but one that goes on; 0 for no such bound
+
+	state *State
+}
+
+// Footing returns what a lease would stand on now, after a probe where one is due. Its
+// errors are those of a lease: Unavailable, WentBack and Refused.
+func (i *Instance) Footing(ctx context.Context) (Footing, error) {
+	state, err := i.ledger.LeasableState(ctx)
+	if err != nil {
+		return Footing{}, i.noted(err)
+	}
+	return Footing{Layout: state.layout, Stamp: state.stamp(), NotBefore: state.notBefore, state: state}, nil
+}
+
+// Layout returns the layout as this process knows it, and a channel that is closed when
+// it knows another one.
+func (i *Instance) Layout() (record.Layout, <-chan struct{}) { return i.ledger.Layout() }
+
+// Room returns the room that the instance serves.
+func (i *Instance) Room() allocator.Room { return i.room }
+
+// Name returns the instance's name, which is stable over restarts.
+func (i *Instance) Name() allocator.Instance { return i.name }
+
+// Incarnation returns the name of this process, which no other has.
+func (i *Instance) Incarnation() string { return i.incarnation }
+
+// Now returns the time by the ledger's clock, in whole ms.
+func (i *Instance) Now() time.Time { return i.ledger.now() }
+
+// ownWindow is what an instance remembers of a worker that it leased.
+type ownWindow struct {
+	worker   record.Worker // as it was written last, and accepted; zero where nothing was
+	revision int64         // of the store then; 0 in what the journal has
+	held     bool          // this process has the worker, and no recover took it away
+	sent     record.Worker // of the latest end of any that was sent, whatever became of it
+}
+
+// latest returns the worker with its latest end that may be in etcd.
+func (w ownWindow) latest() record.Worker { return w.worker.Raised(w.sent) }
+
+// maxWindows bounds how many workers are remembered: those whose windows end last.
+const maxWindows = journal.MaxWindows
+
+// setWindow remembers a worker. The caller holds the instance's lock.
+func (m *instanceMemory) setWindow(id record.WorkerID, own ownWindow) {
+	if m.windows == nil {
+		m.windows = make(map[record.WorkerID]ownWindow)
+	}
+	m.windows[id] = own
+	if len(m.windows) <= maxWindows {
+		return
+	}
+	first := id
+	for other, own := range m.windows {
+		if !own.held && own.latest().Until < m.windows[first].latest().Until {
+			first = other
+		}
+	}
+	delete(m.windows, first)
+}
+
+// ReadWorkers reads, in one snapshot, the workers of a width within a slice, and so
+// many heartbeats of any instances. False without an error means that epoch or layout
+// are not f's any longer, or that what was read is older than what is remembered: the
+// caller begins anew with another Footing.
+func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error) {
+	l := i.ledger
+	within := store.Get{
+		Interval: store.Interval{Key: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}), End: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper})},
+		Limit:    workers,
+	}
+	alive := store.OpGetPrefix(l.keys.Heartbeats(""))
+	alive.Get.Limit = heartbeats
+	before := l.before()
+	answer, err := l.Try(ctx, store.Txn{If: l.Holds(f.state), Then: []store.Op{{Get: &within}, alive}})
+	if err != nil {
+		return nil, nil, false, i.noted(err)
+	}
+	if !answer.Succeeded {
+		_, err := l.Refresh(ctx)
+		return nil, nil, false, err
+	}
+	found, end := answer.Got[0], within.End
+	if int64(len(found)) == workers { // there may be more
+		end = found[len(found)-1].Key + "\x00"
+	}
+	if !i.compareWindows(before, answer.Revision, f, within.Key, end, found) {
+		return nil, nil, false, nil
+	}
+	return found, answer.Got[1], true, nil
+}
+
+// compareWindows holds the workers that an answer showed, all between two keys, against
+// what is remembered of them. A window that ends earlier than this instance wrote it
+// in the same epoch is evidence that etcd went back. False means that they are to be
+// read again, after a probe.
+func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from, end string, found []store.KV) bool {
+	l := i.ledger
+	until := make(map[string]int64, len(found))
+	for _, kv := range found {
+		until[kv.Key] = untilOf(kv)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.clock
+	if before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq {
+		return false
+	}
+	fits := true
+	for id, own := range i.memory.windows {
+		key := l.keys.Worker(id)
+		if key < from || key >= end || own.worker.Stamp.Epoch != f.Stamp.Epoch || until[key] >= own.worker.Until {
+			continue
+		}
+		fits = false
+		if revision >= own.revision { // else another answer overtook this one
+			t.suspect("the worker "+key+" ends at "+strconv.FormatInt(until[key], 10)+", and ended at "+strconv.FormatInt(own.worker.Until, 10),
+				map[string]int64{key: own.worker.Until})
+		}
+	}
+	return fits
+}
+
+// untilOf returns the end of a worker's window. One that cannot be read is no
+// evidence: nothing is leased on it.
+func untilOf(kv store.KV) int64 {
+	var w record.Worker
+	if err := record.Decode(kv, &w); err != nil {
+		return allocator.MaxID
+	}
+	return w.Until
+}
+
+// ReadWorker reads one worker's key as ReadWorkers does. The KV has no mod revision
+// where there is no such key.
+func (i *Instance) ReadWorker(ctx context.Context, f Footing, id record.WorkerID) (kv store.KV, ok bool, err error) {
+	found, _, ok, err := i.ReadWorkers(ctx, f, id.Bits, allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2, 1)
+	kv.Key = i.ledger.keys.Worker(id)
+	if len(found) > 0 {
+		kv = found[0]
+	}
+	return kv, ok, err
+}
+
+// PutWorker writes a worker's key over what was read there, if f still holds. True
+// means that the window of w is this instance's, and the journal has it. False without
+// an error means that it is not known to be: the key was changed, the answer does not
+// count, or f is out of date. The caller reads the key again then, as it does after an
+// error. Its errors are those of a lease.
+//
+// goes says that w goes on from a window that this process holds; any other window
+// must begin at or after f.NotBefore.
+func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error) {
+	l := i.ledger
+	if err := i.mayPut(f, id, w, goes); err != nil {
+		return now, false, err
+	}
+	registration := i.registered()
+	put := store.KV{Key: l.keys.Worker(id), Value: w.Encode()}
+	unchanged := store.Absent(put.Key)
+	if was.ModRevision != 0 {
+		unchanged = store.Cond{Key: put.Key, ModRevision: was.ModRevision, Value: was.Value}
+	}
+	txn := store.Txn{
+		If:   append(l.Holds(f.state), store.Unchanged(registration), unchanged),
+		Then: []store.Op{store.OpPut(put.Key, put.Value)},
+		Else: []store.Op{store.OpGet(put.Key), store.OpGet(registration.Key)},
+	}
+	if err := i.journalReady(); err != nil {
+		return now, false, i.noted(err)
+	}
+	lowers, note := i.sendsWindow(id, w), journal.Record{Windows: []journal.Window{journalWindow(id, w)}}
+	if lowers {
+		// Before it is sent: were it noted afterwards, an instance that crashed in between
+		// would take the lower end for evidence.
+		if err := i.noteLease(ctx, f.state, note); err != nil {
+			return now, false, i.noted(err)
+		}
+	}
+	before := l.before()
+	answer, err := l.Try(ctx, txn)
+	// If we crash here, or the answer is lost, the window may be in etcd, and no process
+	// issues in it: it ends by itself.
+	if err != nil {
+		return now, false, i.noted(err)
+	}
+	if !answer.Succeeded {
+		if err := i.check(ctx, answer.Got[1]); err != nil {
+			return now, false, err
+		}
+		if i.compareWindows(before, answer.Revision, f, put.Key, put.Key+"\x00", answer.Got[0]) {
+			_, err = l.Refresh(ctx)
+		}
+		return now, false, err
+	}
+	if ours, err := i.acceptWindow(before, answer, id, w); err != nil || !ours {
+		return now, false, err
+	}
+	if !lowers {
+		if err := i.noteLease(ctx, f.state, note); err != nil {
+			return now, false, i.noted(err)
+		}
+	}
+	l.confirm(f.state.layout.Layout, before.at)
+	put.ModRevision = answer.Revision
+	return put, true, nil
+}
+
+// mayPut refuses a window that begins before the epoch lets it, and one that goes on
+// from a window that is not held any longer.
+func (i *Instance) mayPut(f Footing, id record.WorkerID, w record.Worker, goes bool) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	own := i.memory.windows[id]
+	switch {
+	case goes && (!own.held || own.worker.From != w.From):
+		return allocator.Errorf(allocator.Unavailable, "worker %v: this instance has it no longer: a recover went on without the instance, or it was forgotten", id)
+	case !goes && w.From < f.NotBefore:
+		return allocator.Errorf(allocator.Internal, "worker %v: a window from %d, before %d, where the epoch's windows begin", id, w.From, f.NotBefore)
+	}
+	return nil
+}
+
+// sendsWindow notes that a window is sent: it may be written, whether its answer
+// comes or not. It reports whether that ends earlier than the one before.
+func (i *Instance) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	own := i.memory.windows[id]
+	own.sent = own.sent.Raised(w)
+	if lowers = w.Until < own.worker.Until; lowers {
+		// It is lowered: from now on etcd may have the lower end, and that is no evidence.
+		own.worker = w
+	}
+	i.memory.setWindow(id, own)
+	return lowers
+}
+
+// acceptWindow decides whether the window that a transaction wrote is ours, as accept
+// does for a segment.
+func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.WorkerID, w record.Worker) (bool, error) {
+	l := i.ledger
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ours, err := l.counts(before, answer); err != nil || !ours {
+		return false, err
+	}
+	own := i.memory.windows[id]
+	if answer.Revision > own.revision {
+		// What was sent before this is not written any more: it compares the revision.
+		own.worker, own.sent, own.revision, own.held = w, w, answer.Revision, true
+	}
+	i.memory.sequence++
+	i.memory.leased, i.memory.leases, i.memory.looks = true, failures{}, failures{}
+	i.memory.setWindow(id, own)
+	return true, nil
+}
+
+// HoldsWorker reports whether this process has a worker that it leased, so that its
+// window may go on: no recover left the instance out, and no operator forgot it.
+func (i *Instance) HoldsWorker(id record.WorkerID) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.memory.windows[id].held
+}
+
+// ReleaseWorker notes that this process does not use a worker any longer. Its window
+// stays what its key says.
+func (i *Instance) ReleaseWorker(id record.WorkerID) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if own, known := i.memory.windows[id]; known {
+		own.held = false
+		i.memory.windows[id] = own
+	}
+}
+
+// keepAnswered keeps, of the workers that are held, those that may go on in the epoch of
+// s although it has windows begin later: those of an answer to the barrier of the
+// recover. The window must have reached beyond that answer, by more than two clocks differ:
+// in the history that was lost another instance may have taken the worker of one that
+// was over. The caller holds the lock.
+func (m *instanceMemory) keepAnswered(s *State) {
+	since := m.barred.Since
+	if s.notBefore == 0 || s.notBefore < since.UnixMilli() {
+		return
+	}
+	answered := s.ended != nil && m.barred.nonce == s.ended.Nonce
+	for id, own := range m.windows {
+		if !answered || own.worker.Until <= since.Add(2*record.MaxAhead).UnixMilli() {
+			own.held = false
+			m.windows[id] = own
+		}
+	}
+}
+
+// dropHeld drops what is held: segments and workers.
+func (i *Instance) dropHeld(why string) {
+	i.releaseWorkers()
+	if i.drop != nil {
+		i.drop(why)
+	}
+}
+
+// releaseWorkers notes that this process uses no worker any longer.
+func (i *Instance) releaseWorkers() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for id, own := range i.memory.windows {
+		own.held = false
+		i.memory.windows[id] = own
+	}
+}
+
+// TimeTagError says that a tag has time-ordered IDs, which are not leased in segments. Its
+// Kind is Invalid.
+type TimeTagError struct {
+	Tag      allocator.Tag
+	Settings record.TimeTag
+}
+
+func (e *TimeTagError) Error() string {
+	return "tag " + string(e.Tag) + " is of kind time: its IDs follow the clock, and no segment of them is leased"
+}
+
+// Unwrap returns the Kind.
+func (e *TimeTagError) Unwrap() error { return allocator.Invalid }
+
+// leasedWorkers returns the workers that are remembered, by width and number. The caller
+// holds the lock.
+func (m *instanceMemory) leasedWorkers() []record.Lease {
+	all := make([]record.Lease, 0, len(m.windows))
+	for id, own := range m.windows {
+		all = append(all, record.Lease{WorkerID: id, Worker: own.latest()})
+	}
+	record.SortLeases(all)
+	return all
+}
+
+// windowsOf returns what a journal's windows say.
+func windowsOf(s journal.State) []record.Lease {
+	leases := make([]record.Lease, 0, len(s.Windows))
+	for _, w := range s.Windows {
+		leases = append(leases, record.Lease{
+			WorkerID: record.WorkerID{Bits: w.Bits, Number: w.Number},
+			Worker: record.Worker{
+				Room: allocator.Room(s.Room), Instance: allocator.Instance(s.Name), Incarnation: w.Incarnation, From: w.From, Until: w.Until,
+				Stamp: record.Stamp{Epoch: w.Epoch, Revision: w.Revision}, Clock: w.Clock,
+			},
+		})
+	}
+	record.SortLeases(leases)
+	return leases
+}
+
+// journalWindow is the reverse of windowsOf, of one window.
+func journalWindow(id record.WorkerID, w record.Worker) journal.Window {
+	return journal.Window{
+		WorkerID: journal.WorkerID{Bits: id.Bits, Number: id.Number}, Incarnation: w.Incarnation,
+		From: w.From, Until: w.Until, Epoch: w.Stamp.Epoch, Revision: w.Stamp.Revision, Clock: w.Clock,
+	}
+}
+
+// Key returns the key of a worker.
+func (i *Instance) Key(id record.WorkerID) string { return i.ledger.keys.Worker(id) }
+
+// ReadKey reads a worker's key. Its error is a KeyError.
+func (i *Instance) ReadKey(kv store.KV) (record.WorkerID, record.Worker, error) {
+	return i.ledger.keys.DecodeWorker(kv)
+}

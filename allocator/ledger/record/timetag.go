@@ -1,0 +1,144 @@
+package record
+
+import (
+	"maps"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// TimeTag is what makes a tag one of time-ordered IDs. Its bits, unit, epoch and
+// order are chosen when the tag is created and never change, as two layouts may give
+// one ID to different times. How it meets rollbacks and starts sequences may change.
+type TimeTag struct {
+	TimeBits     int          `json:"time_bits"`
+	WorkerBits   int          `json:"worker_bits"`
+	SequenceBits int          `json:"sequence_bits"`
+	UnitMS       int64        `json:"unit_ms,string"`  // a tick: 1, 10 or 1000 ms
+	EpochMS      int64        `json:"epoch_ms,string"` // when tick 0 begins, Unix ms
+	Order        timeid.Order `json:"order"`
+
+	Sequence    timeid.Sequence `json:"sequence"`
+	CarryTo     int64           `json:"carry_to,string,omitempty"`     // see timeid.Config; 0 is its default
+	RandomBelow int64           `json:"random_below,string,omitempty"` // likewise
+	Rollback    timeid.Rollback `json:"rollback"`
+	MaxWaitMS   int64           `json:"max_wait_ms,string,omitempty"` // likewise
+}
+
+// NewTimeTag returns the tag of a layout, with the default policies.
+func NewTimeTag(l timeid.Layout) TimeTag {
+	return TimeTag{
+		TimeBits: l.TimeBits, WorkerBits: l.WorkerBits, SequenceBits: l.SequenceBits,
+		UnitMS: l.Unit.Milliseconds(), EpochMS: l.Epoch, Order: l.Order,
+	}
+}
+
+// Layout returns what the bits of the tag's IDs mean.
+func (t TimeTag) Layout() timeid.Layout {
+	return timeid.Layout{
+		TimeBits: t.TimeBits, WorkerBits: t.WorkerBits, SequenceBits: t.SequenceBits,
+		Unit: time.Duration(t.UnitMS) * time.Millisecond, Epoch: t.EpochMS, Order: t.Order,
+	}
+}
+
+// Config returns the configuration of a generator of the tag's IDs, but for the
+// clock.
+func (t TimeTag) Config(worker int64, window timeid.Window) timeid.Config {
+	return timeid.Config{
+		Layout: t.Layout(), Worker: worker, Window: window,
+		Sequence: t.Sequence, CarryTo: t.CarryTo, RandomBelow: t.RandomBelow,
+		Rollback: t.Rollback, MaxWait: time.Duration(t.MaxWaitMS) * time.Millisecond, MaxAhead: MaxAhead,
+	}
+}
+
+// Validate checks the layout and the policies. Its error is Invalid and names the
+// field.
+func (t TimeTag) Validate() error {
+	const day = 24 * 60 * 60 * 1000
+	if t.UnitMS < 1 || t.UnitMS > 1000 {
+		return allocator.Errorf(allocator.Invalid, "unit: %d ms; allowed: 1, 10, 1000", t.UnitMS)
+	}
+	if t.MaxWaitMS < 0 || t.MaxWaitMS > day {
+		return allocator.Errorf(allocator.Invalid, "max_wait: %d ms; allowed: 0 (the default) to %v", t.MaxWaitMS, timeid.LongestWait)
+	}
+	if err := t.Layout().Validate(); err != nil {
+		return err
+	}
+	// A window of the first ticks fits every layout.
+	return t.Config(0, timeid.Window{From: t.EpochMS, Until: t.EpochMS + t.UnitMS}).Validate()
+}
+
+// onlyTime returns the settings of a tag of time-ordered IDs as they are stored: of a
+// counter's settings there is none, whatever their defaults are by now.
+func onlyTime(t *TimeTag) TagSettings { return TagSettings{Reserve: DurationOf(0), Time: t} }
+
+// CheckSlices checks that every room of a layout has a worker of the tag's width in its
+// slice.
+// Its error is Refused.
+func (t TimeTag) CheckSlices(l allocator.Layout) error {
+	for _, room := range l.Rooms() {
+		if slice, _ := timeid.SliceOf(l, room, t.WorkerBits); slice.Width() == 0 {
+			return allocator.Errorf(allocator.Refused,
+				"range %v of room %s is too narrow for a worker: of the %d workers of %d bits it has none; give the tag more worker bits, or the room a wider range",
+				l.Ranges[room], room, t.Layout().Workers(), t.WorkerBits)
+		}
+	}
+	return nil
+}
+
+// validateTime checks the settings of a tag of time-ordered IDs: those of a counter
+// are as they are by default. Its error is Invalid.
+func (s TagSettings) validateTime() error {
+	refused := func(field string) error {
+		return allocator.Errorf(allocator.Invalid, "%s: a tag of kind time has none: its IDs follow the clock", field)
+	}
+	d := DefaultTag()
+	switch {
+	case s.Start != d.Start:
+		return refused("start")
+	case s.Limit != d.Limit:
+		return refused("limit")
+	case s.MaxJump != d.MaxJump:
+		return refused("max_jump")
+	case s.MaxSkew != d.MaxSkew:
+		return refused("max_skew")
+	case s.StrictRetract:
+		return refused("strict_retract")
+	case len(s.Skips) > 0:
+		return refused("skip")
+	case s.MinStep != d.MinStep || s.MaxStep != d.MaxStep:
+		return refused("min_step, max_step")
+	case s.Reserve != d.Reserve:
+		return refused("reserve")
+	case s.Prescale != 0 || !s.PrescaleUntil.IsZero():
+		return refused("prescale")
+	}
+	return s.Time.Validate()
+}
+
+// Clone returns settings that share nothing with s.
+func (s TagSettings) Clone() TagSettings {
+	s.Skips = maps.Clone(s.Skips)
+	if s.Time != nil {
+		of := *s.Time
+		s.Time = &of
+	}
+	return s
+}
+
+// Changeable checks that an update of settings changes nothing that never changes.
+// Its error is Invalid.
+func (s TagSettings) Changeable(to TagSettings) error {
+	switch {
+	case s.Start != to.Start:
+		return allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", s.Start)
+	case (s.Time == nil) != (to.Time == nil):
+		return allocator.Errorf(allocator.Invalid, "kind: cannot be changed")
+	case s.Time != nil && s.Time.Layout() != to.Time.Layout():
+		l := s.Time.Layout()
+		return allocator.Errorf(allocator.Invalid, "bits, unit, time-epoch, order: cannot be changed (they are %s, %v, %s, %v)",
+			l.BitsString(), l.Unit, time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), l.Order)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package record
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+const (
+	// LongestWindow is how far a window may end after the clock of the instance that
+	// leases it: twice the largest reserve of a worker.
+	LongestWindow = 20 * time.Minute
+	// MaxAhead is how far apart the clocks of a cluster may be: an instance that is
+	// further ahead of the median takes no window without an operator's consent.
+	MaxAhead = timeid.DefaultMaxAhead
+)
+
+// WorkerID names a worker: a number among the 2^Bits workers of a width.
+type WorkerID struct {
+	Bits   int   // 0 to timeid.MaxBits-1
+	Number int64 // from 0, below 2^Bits
+}
+
+// String returns the worker as the end of its key has it, without the padding: 10/7.
+func (id WorkerID) String() string { return fmt.Sprintf("%d/%d", id.Bits, id.Number) }
+
+// valid reports whether there is such a worker.
+func (id WorkerID) valid() bool {
+	return id.Bits >= 0 && id.Bits < timeid.MaxBits && id.Number >= 0 && id.Number < 1<<id.Bits
+}
+
+// Worker is what a worker's key is stored as: the process that has the worker, and
+// for which time. Within [From, Until) no other process may use the worker. The key
+// stays when the window is over: the next owner begins at Until at the earliest.
+type Worker struct {
+	Room        allocator.Room     `json:"room"`
+	Instance    allocator.Instance `json:"instance"`
+	Incarnation string             `json:"incarnation"`
+	From        int64              `json:"from,string"`  // Unix ms, inclusive; where this incarnation began
+	Until       int64              `json:"until,string"` // Unix ms, exclusive, From at least
+	Stamp       Stamp              `json:"stamp"`        // of the epoch and the layout that the window was leased under
+	Clock       int64              `json:"clock,string"` // the owner's clock when it sent this, Unix ms
+}
+
+// Window returns the time for which the worker is leased.
+func (w Worker) Window() timeid.Window { return timeid.Window{From: w.From, Until: w.Until} }
+
+// ID returns the owner's name in the cluster.
+func (w Worker) ID() InstanceID { return NewInstanceID(w.Room, w.Instance) }
+
+// Raised returns the key that holds for what both w and o say: that of the later end.
+// A recover that learns of o from a memory writes it.
+func (w Worker) Raised(o Worker) Worker {
+	if o.Until > w.Until {
+		return o
+	}
+	return w
+}
+
+// Validate checks the names and numbers. Its errors are Invalid and name the field.
+func (w Worker) Validate() error {
+	if _, err := allocator.ParseRoom(string(w.Room)); err != nil {
+		return err
+	}
+	if _, err := allocator.ParseInstance(string(w.Instance)); err != nil {
+		return err
+	}
+	switch {
+	case w.Incarnation == "":
+		return allocator.Errorf(allocator.Invalid, "incarnation: empty; allowed: the process's")
+	case w.From < 0 || w.From > timeid.LatestEpoch:
+		return allocator.Errorf(allocator.Invalid, "from: %d; allowed: 0 to %d (Unix ms)", w.From, int64(timeid.LatestEpoch))
+	case w.Until < w.From || w.Until > timeid.LatestEpoch:
+		return allocator.Errorf(allocator.Invalid, "until: %d; allowed: from (%d) to %d (Unix ms)", w.Until, w.From, int64(timeid.LatestEpoch))
+	case w.Stamp.Epoch == "" || w.Stamp.Revision < 1:
+		return allocator.Errorf(allocator.Invalid, "stamp: epoch %q, layout revision %d; allowed: an epoch and a revision from 1", w.Stamp.Epoch, w.Stamp.Revision)
+	case w.Clock < 0 || w.Clock > timeid.LatestEpoch:
+		return allocator.Errorf(allocator.Invalid, "clock: %d; allowed: 0 to %d (Unix ms)", w.Clock, int64(timeid.LatestEpoch))
+	}
+	return nil
+}
+
+// Encode returns the value under which the worker is stored.
+func (w Worker) Encode() []byte { return Encode(&w) }
+
+// DecodeWorker reads a worker's key, and checks that both fit. Its error is a KeyError.
+func (k Keys) DecodeWorker(kv store.KV) (WorkerID, Worker, error) {
+	key, err := k.Parse(kv.Key)
+	if err != nil {
+		return WorkerID{}, Worker{}, err
+	}
+	w, err := decode[Worker](kv)
+	return key.Worker, w, err // the worker also where its value is damaged
+}
+
+// Lease is a worker of a width, as one snapshot shows it or a memory knows it.
+type Lease struct {
+	WorkerID
+	Worker
+}
+
+// SortLeases puts workers into the order of width and number.
+func SortLeases(leases []Lease) {
+	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number)) })
+}
+
+// ValidateLeases checks workers that came from outside. Its errors are Invalid.
+func ValidateLeases(leases []Lease) error {
+	for _, l := range leases {
+		if !l.valid() {
+			return allocator.Errorf(allocator.Invalid, "worker: %d of %d bits; allowed: 0 to 2^bits-1, of 0 to %d bits", l.Number, l.Bits, timeid.MaxBits-1)
+		}
+		if err := l.Validate(); err != nil {
+			return allocator.Errorf(allocator.Invalid, "worker %v: %w", l.WorkerID, err)
+		}
+	}
+	return nil
+}

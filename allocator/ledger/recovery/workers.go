@@ -1,0 +1,109 @@
+package recovery
+
+import (
+	"context"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// A restored etcd has forgotten windows of workers, too. Those that a memory knows to
+// end later than the store's are raised, as marks are: their owners, which answered,
+// go on in them. The windows of an instance that is left out are not known. They end
+// before the epoch's not_before, until which no other window begins.
+
+// takeWorkers takes over the workers of a memory. The caller holds mu.
+func (r *run) takeWorkers(m record.Memory) {
+	for _, l := range m.Workers {
+		was, known := r.mu.workers[l.WorkerID]
+		if known && was.Until >= l.Until {
+			continue
+		}
+		r.mu.workers[l.WorkerID] = was.Raised(l.Worker)
+		r.mu.learned++
+	}
+	r.mu.notBefore = max(r.mu.notBefore, m.NotBefore)
+}
+
+// notBefore returns when windows may begin in the new epoch, Unix ms: after all that an
+// instance which was left out may have leased, and not before that of any epoch so
+// far. Its windows end LongestWindow after its clock at most, and two clocks are within
+// twice MaxAhead.
+func (r *run) notBefore() int64 {
+	if len(r.report.Missing) == 0 {
+		return r.mu.notBefore
+	}
+	return max(r.mu.notBefore, r.cluster.Now().Add(record.LongestWindow+2*record.MaxAhead).UnixMilli())
+}
+
+// raiseWorkers raises the workers that a memory knows to end later than the store's.
+func (r *run) raiseWorkers(ctx context.Context) error {
+	r.mu.Lock()
+	all := make([]record.Lease, 0, len(r.mu.workers))
+	for id, w := range r.mu.workers {
+		all = append(all, record.Lease{WorkerID: id, Worker: w})
+	}
+	r.mu.Unlock()
+	record.SortLeases(all)
+	r.report.Workers = 0
+	for page := range slices.Chunk(all, marksPage) {
+		if err := r.raiseWorkersPage(ctx, page); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// raiseWorkersPage raises workers in one transaction, until they are raised.
+func (r *run) raiseWorkersPage(ctx context.Context, page []record.Lease) error {
+	for range raiseAttempts {
+		raised, done, err := r.tryRaiseWorkers(ctx, page)
+		if done {
+			r.report.Workers += raised
+			return nil
+		}
+		if err != nil && allocator.KindOf(err) != allocator.Unavailable {
+			return err
+		}
+		if !store.Pause(ctx) {
+			return brokenOff(ctx)
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "etcd did not take the raise of %d workers in %d tries", len(page), raiseAttempts)
+}
+
+// tryRaiseWorkers is one try. After an error, or false, the workers are read again,
+// which shows whether they were raised.
+func (r *run) tryRaiseWorkers(ctx context.Context, page []record.Lease) (raised int64, done bool, err error) {
+	ops := make([]store.Op, len(page))
+	for k, l := range page {
+		ops[k] = store.OpGet(r.keys.Worker(l.WorkerID))
+	}
+	reply, err := r.gets(ctx, ops...)
+	if err != nil {
+		return 0, false, err
+	}
+	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
+	for k, l := range page {
+		key := r.keys.Worker(l.WorkerID)
+		cond, was := store.Absent(key), record.Worker{}
+		if kv, ok := reply.One(k); ok {
+			cond = store.Unchanged(kv)
+			if _, was, err = r.keys.DecodeWorker(kv); err != nil {
+				r.unreadable(key, err) // no process takes it
+				continue
+			}
+		}
+		if l.Until > was.Until {
+			raised++
+			txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, l.Encode()))
+		}
+	}
+	if raised == 0 {
+		return 0, true, nil
+	}
+	reply, err = r.l.Try(ctx, txn)
+	return raised, err == nil && reply.Succeeded, err
+}

@@ -1,0 +1,165 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// candidate is a worker that may be taken.
+type candidate struct {
+	id   record.WorkerID
+	kv   store.KV          // without a mod revision where there is no such key yet
+	by   record.InstanceID // that had it last, empty for none
+	free int64             // the earliest begin of a window, Unix ms
+	mine bool              // a Take of this process wrote it, and did not hear of that
+}
+
+// field is the candidates of a request.
+type field struct {
+	now     int64
+	name    record.InstanceID // of this instance
+	callers allocator.Range   // the workers that callers may have
+	caller  bool              // it is for a caller
+	known   []candidate       // that have a key, by number
+	unused  []candidate       // that have none, some of the first
+}
+
+// unusedLook is how many of the unused workers a Take chooses among at random: so that
+// processes that start together seldom want the same, and numbers stay low.
+const unusedLook = 16
+
+// choose returns the worker to take, by the order of section 8:
+//
+//   - the one that a lost answer left to this process;
+//   - the one that this instance had before, if its window is over;
+//   - one whose window ended more than record.MaxAhead ago, at random;
+//   - one that was never used;
+//   - the one that is free soonest. It may have to be waited for.
+//
+// Workers that callers may have come after the others, for an instance's own. False
+// means that there is none at all.
+func (f field) choose(random func(n int64) int64) (candidate, bool) {
+	var own, over []candidate
+	var soonest *candidate
+	for k := range f.known {
+		c := &f.known[k]
+		reserved := !f.caller && f.callers.Contains(c.id.Number)
+		switch {
+		case c.mine:
+			return *c, true
+		case c.by == f.name && c.free <= f.now && !f.caller:
+			own = append(own, *c)
+		case !reserved && c.free < f.now-record.MaxAhead.Milliseconds():
+			over = append(over, *c)
+		}
+		if soonest == nil || c.free < soonest.free {
+			soonest = c
+		}
+	}
+	if len(own) > 0 {
+		return latest(own), true
+	}
+	if len(over) > 0 {
+		return over[random(int64(len(over)))], true
+	}
+	if n := int64(len(f.unused)); n > 0 {
+		if c := f.unused[random(n)]; soonest == nil || c.free <= f.now || c.free < soonest.free {
+			return c, true
+		}
+	}
+	if soonest == nil {
+		return candidate{}, false
+	}
+	return *soonest, true
+}
+
+// latest returns the candidate whose window ended last: that which the instance had.
+func latest(all []candidate) candidate {
+	c := all[0]
+	for _, other := range all[1:] {
+		if other.free > c.free {
+			c = other
+		}
+	}
+	return c
+}
+
+// claim chooses a worker that is free by now, and marks it so that no other Take of
+// this process chooses it meanwhile. Its error is a *BusyError, or NoRange where this
+// process has all workers of the slice.
+func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, found []store.KV) (candidate, error) {
+	i := w.instance
+	now := w.now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dropEnded(now)
+	of := field{now: now, name: record.NewInstanceID(i.Room(), i.Name()), caller: r.Caller}
+	if !r.Caller && !r.Pin.set {
+		of.callers = allocator.Range{Lower: slice.Upper - w.callers(slice), Upper: slice.Upper}
+	}
+	there := make(map[int64]bool, len(found))
+	for _, kv := range found {
+		id, lease, err := i.ReadKey(kv)
+		if err != nil {
+			w.cfg.Logger.Error("a worker's key cannot be read: it is not taken", "key", kv.Key, "error", err)
+			there[id.Number] = true
+			continue
+		}
+		there[id.Number] = true
+		if _, held := w.mu.held[id]; held {
+			continue
+		}
+		c := candidate{id: id, kv: kv, by: lease.ID(), free: lease.Until}
+		// Also where this process had the worker before: that window began elsewhere.
+		if from, sought := w.mu.sought[id]; sought && from == lease.From && lease.Incarnation == i.Incarnation() && lease.Stamp.Epoch == f.Stamp.Epoch {
+			c.free, c.mine = lease.From, true
+		}
+		if lease.Stamp.Epoch != f.Stamp.Epoch {
+			c.free = max(c.free, f.NotBefore)
+		}
+		of.known = append(of.known, c)
+	}
+	if len(found) < listed { // else there are keys that were not read
+		of.unused = w.unused(f, r.Bits, slice, there)
+	}
+	c, ok := of.choose(w.cfg.Rand)
+	if !ok {
+		return c, allocator.Errorf(allocator.NoRange, "this process has all %d workers of the slice", slice.Width())
+	}
+	if c.free > now {
+		return c, &BusyError{Worker: c.id, By: c.by, Until: time.UnixMilli(c.free)}
+	}
+	w.mu.held[c.id] = nil
+	return c, nil
+}
+
+// unused returns some of the first workers of a slice without a key that this process
+// does not take just now. The caller holds the lock.
+func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, there map[int64]bool) (some []candidate) {
+	for number := slice.Lower; number < slice.Upper && len(some) < unusedLook; number++ {
+		id := record.WorkerID{Bits: bits, Number: number}
+		if _, held := w.mu.held[id]; !there[number] && !held {
+			some = append(some, candidate{id: id, kv: store.KV{Key: w.instance.Key(id)}, free: f.NotBefore})
+		}
+	}
+	return some
+}
+
+// dropEnded forgets the workers of callers whose windows are over by a clock that is
+// further behind than clocks may be: each may be taken again, from its end on. The
+// caller holds the lock.
+func (w *Workers) dropEnded(now int64) {
+	for id, held := range w.mu.held {
+		if held != nil && held.request.Caller && held.Window().Until < now-record.MaxAhead.Milliseconds() {
+			_ = held.loses(errEnded)
+			delete(w.mu.held, id)
+			w.instance.ReleaseWorker(id)
+		}
+	}
+}
+
+var errEnded = &allocator.Error{Kind: allocator.Unavailable, Msg: "the window of a caller's worker is over"}

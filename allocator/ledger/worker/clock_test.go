@@ -1,0 +1,111 @@
+package worker_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
+)
+
+// beat has instances send a heartbeat, as a process that runs does.
+func (c *cluster) beat(all ...*process) {
+	c.tb.Helper()
+	for _, p := range all {
+		key := record.Keys("/march/default/").Alive(p.Room(), p.Name())
+		value, _ := c.fake.Value(key)
+		var v record.Heartbeat
+		if err := record.Decode(store.KV{Key: key, Value: value}, &v); err != nil {
+			c.tb.Fatal(err)
+		}
+		v.Counter, v.Time = v.Counter+1, time.UnixMilli(c.now.Load()).UTC()
+		c.corrupt(key, record.Encode(&v))
+	}
+}
+
+// A clock an hour ahead of those of instances that run takes and renews no window,
+// without an operator's consent.
+func TestAClockThatIsAhead(t *testing.T) {
+	c := newCluster(t, halves)
+	p, q, r := c.start("a"), c.start("a"), c.start("b")
+	w := p.take(ms(10))
+	p.ahead.Store(time.Hour.Milliseconds())
+	err := p.Renew(bg, w)
+	clock, ok := errors.AsType[*worker.ClockError](err)
+	if !ok || clock.Certain || clock.Clocks != 3 {
+		t.Fatalf("got %v", err)
+	}
+	wantKind(t, err, allocator.Unavailable, "1h0m0s ahead", "looking again")
+	c.pass(10 * time.Second)
+	c.beat(q, r)
+	err = p.Renew(bg, w)
+	wantKind(t, err, allocator.Refused, "1h0m0s ahead of the median of 3 instances, more than 20s", "agree")
+	_, err = p.Take(bg, ms(9))
+	wantKind(t, err, allocator.Refused, "ahead")
+	p.AgreeClock()
+	p.renew(w)
+	if got := w.Window().Until - start; got < time.Hour.Milliseconds() {
+		t.Errorf("the window ends at %d", got)
+	}
+	q.take(ms(9)) // the others go on
+}
+
+// Heartbeats of instances that are gone tell an old time. They refuse no window, but
+// the first look cannot know that they are gone.
+func TestOldHeartbeats(t *testing.T) {
+	c := newCluster(t, halves)
+	c.start("a")
+	c.start("a")
+	c.start("b")
+	c.pass(time.Hour) // a power cut, say
+	p := c.start("a")
+	_, err := p.Take(bg, ms(10))
+	wantKind(t, err, allocator.Unavailable, "looking again")
+	c.pass(9 * time.Second)
+	_, err = p.Take(bg, ms(10))
+	wantKind(t, err, allocator.Unavailable, "looking again")
+	c.pass(time.Second)
+	p.take(ms(10))
+}
+
+// What a clock is compared with, and by how much it may be ahead.
+func TestMedians(t *testing.T) {
+	for name, test := range map[string]struct {
+		others  []time.Duration // their clocks are ahead
+		ahead   time.Duration
+		refused bool
+	}{
+		"two clocks":             {others: []time.Duration{0}, ahead: time.Hour},
+		"three":                  {others: []time.Duration{0, 0}, ahead: time.Hour, refused: true},
+		"20 s":                   {others: []time.Duration{0, 0, 0}, ahead: 20 * time.Second},
+		"above 20 s":             {others: []time.Duration{0, 0, 0}, ahead: 20*time.Second + time.Millisecond, refused: true},
+		"behind":                 {others: []time.Duration{0, 0, 0}, ahead: -time.Hour},
+		"most are ahead":         {others: []time.Duration{time.Hour, time.Hour, 0}, ahead: time.Hour},
+		"half of four are ahead": {others: []time.Duration{time.Hour, 0, 0}, ahead: time.Hour},
+		"one of many is ahead":   {others: []time.Duration{time.Hour, 0, 0, 0}, ahead: time.Hour, refused: true},
+	} {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		var others []*process
+		for _, ahead := range test.others {
+			c.now.Add(ahead.Milliseconds())
+			others = append(others, c.start("b"))
+			c.now.Add(-ahead.Milliseconds())
+		}
+		p.ahead.Store(test.ahead.Milliseconds())
+		_, _ = p.Take(bg, ms(10))
+		c.pass(10 * time.Second)
+		for i, ahead := range test.others {
+			c.now.Add(ahead.Milliseconds())
+			c.beat(others[i])
+			c.now.Add(-ahead.Milliseconds())
+		}
+		_, err := p.Take(bg, ms(9))
+		if _, refused := errors.AsType[*worker.ClockError](err); refused != test.refused || !refused && err != nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}

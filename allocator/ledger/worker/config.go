@@ -1,0 +1,144 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Config says how an instance leases workers.
+type Config struct {
+	// Reserve is for how long etcd may be away at any moment without a window ending,
+	// once the process is as old: a window is twice as long at most. 1 s to 10 min;
+	// default 10 min.
+	Reserve time.Duration
+	// PinnedWindow bounds the windows of pinned workers: the next process with the
+	// number waits for so long after a crash. 3 s to twice Reserve; default 30 s.
+	PinnedWindow time.Duration
+	// CallerWorkers is how many workers of the slice, the last ones, are for callers'
+	// processes at most: never more than half of it, which is the default (0).
+	// Negative for none.
+	CallerWorkers int64
+
+	// Now is the wall clock of generators and heartbeats, which windows follow. nil is
+	// the ledger's.
+	Now func() time.Time
+	// Elapsed returns for how long the process has run. nil counts from New, by the
+	// monotonic clock.
+	Elapsed func() time.Duration
+	// Rand returns a random number below n, which is above 0. nil is math/rand/v2's.
+	Rand func(n int64) int64
+	// AgreeClock is an operator's consent to a clock that is ahead of the others': see
+	// Workers.AgreeClock.
+	AgreeClock bool
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// Defaults and bounds of Config.
+const (
+	DefaultReserve      = record.LongestWindow / 2
+	DefaultPinnedWindow = 30 * time.Second
+	// Shortest is the shortest window, unless three ticks are longer: a process that
+	// crashes again and again burns seconds, and its first renewal is not at once.
+	Shortest = 3 * time.Second
+)
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{Reserve: DefaultReserve, PinnedWindow: DefaultPinnedWindow}
+}
+
+// Validate checks each field's range. Its error is Invalid.
+func (c Config) Validate() error {
+	switch {
+	case c.Reserve < time.Second || c.Reserve > DefaultReserve:
+		return allocator.Errorf(allocator.Invalid, "reserve: %v; allowed: 1s to %v", c.Reserve, DefaultReserve)
+	case c.PinnedWindow < Shortest || c.PinnedWindow > 2*DefaultReserve:
+		return allocator.Errorf(allocator.Invalid, "worker-window: %v; allowed: %v to %v", c.PinnedWindow, Shortest, 2*DefaultReserve)
+	}
+	return nil
+}
+
+func (c Config) withDefaults(i Instance) Config {
+	if c.Now == nil {
+		c.Now = i.Now
+	}
+	if c.Elapsed == nil {
+		began := time.Now()
+		c.Elapsed = func() time.Duration { return time.Since(began) }
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Int64N
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}
+
+// Request says which worker is wanted.
+type Request struct {
+	Bits int           // the width: 0 to timeid.MaxBits-1
+	Tick time.Duration // the longest unit of the tags that it is for: 1 ms to 1 s
+	Pin  Pin           // the zero value for any worker
+	// Caller says that the worker is for a caller's process. Its window is never given
+	// back, as the caller may issue until its end.
+	Caller bool
+}
+
+// Validate checks each field's range. Its error is Invalid.
+func (r Request) Validate() error {
+	switch {
+	case r.Bits < 0 || r.Bits >= timeid.MaxBits:
+		return allocator.Errorf(allocator.Invalid, "worker bits: %d; allowed: 0 to %d", r.Bits, timeid.MaxBits-1)
+	case r.Tick < time.Millisecond || r.Tick > time.Second:
+		return allocator.Errorf(allocator.Invalid, "tick: %v; allowed: 1ms to 1s", r.Tick)
+	case r.Pin.set && r.Caller:
+		return allocator.Errorf(allocator.Invalid, "pin: given for a caller's worker; allowed: none")
+	}
+	return nil
+}
+
+// Pin chooses a worker by number, from 0, counted from the lower end of the room's
+// slice. The zero value chooses none.
+type Pin struct {
+	set    bool
+	number int64
+}
+
+// PinTo returns the pin of a number, which is not negative.
+func PinTo(number int64) Pin { return Pin{set: true, number: number} }
+
+// Number returns the number that is pinned, and whether one is.
+func (p Pin) Number() (int64, bool) { return p.number, p.set }
+
+// ParsePin reads what `march room --worker` is given: auto, a number, or ordinal,
+// which is the digits after the last dash of the host's name. Its error is Invalid.
+func ParsePin(text, host string) (Pin, error) {
+	digits := text
+	switch text {
+	case "auto":
+		return Pin{}, nil
+	case "ordinal":
+		digits = host[strings.LastIndex(host, "-")+1:]
+		if !strings.Contains(host, "-") {
+			digits = ""
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 62)
+	switch {
+	case err != nil && text == "ordinal":
+		return Pin{}, allocator.Errorf(allocator.Invalid, "worker: ordinal of host %q; allowed: a host name that ends in a dash and digits, such as march-3", host)
+	case err != nil:
+		return Pin{}, allocator.Errorf(allocator.Invalid, "worker: %q; allowed: auto, ordinal, or a number from 0", text)
+	}
+	return PinTo(int64(n)), nil
+}

@@ -1,0 +1,61 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// BusyError says that no worker is free yet, or not the pinned one. Its Kind is
+// Unavailable: a Take at Until finds one.
+type BusyError struct {
+	Worker record.WorkerID   // that is free soonest
+	By     record.InstanceID // that has it; empty where the epoch lets no window begin yet
+	Until  time.Time         // when it is free, by this process's clock
+}
+
+func (e *BusyError) Error() string {
+	at := e.Until.UTC().Format("2006-01-02T15:04:05.000Z07:00")
+	if e.By == "" {
+		return fmt.Sprintf("no window of a worker begins before %s: a recover went on without an instance that may issue until then", at)
+	}
+	return fmt.Sprintf("worker %v is instance %s's until %s, and no other is free sooner: waiting until then", e.Worker, e.By, at)
+}
+
+// Unwrap returns the Kind.
+func (e *BusyError) Unwrap() error { return allocator.Unavailable }
+
+// MovedError says that the room's slice no longer has a worker. Its Kind is NoRange.
+// The room takes another worker, then gives this one back, then reports the layout.
+type MovedError struct {
+	Worker  record.WorkerID
+	Room    allocator.Room
+	Version int64 // of the layout
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("worker %v is not in the slice of room %s in layout version %d: another one is to be taken", e.Worker, e.Room, e.Version)
+}
+
+// Unwrap returns the Kind.
+func (e *MovedError) Unwrap() error { return allocator.NoRange }
+
+// LostError says that another process has the worker, or that a recover or an operator
+// took it away. Its Kind is Conflict. The window may be used to its end, unless the
+// instance was told to drop it (ledger.Instance.OnDrop).
+type LostError struct {
+	Worker record.WorkerID
+	By     record.InstanceID // that has it; empty where it was taken away
+}
+
+func (e *LostError) Error() string {
+	if e.By == "" {
+		return fmt.Sprintf("worker %v was taken away from this process: another one is to be taken", e.Worker)
+	}
+	return fmt.Sprintf("worker %v is instance %s's by now: another one is to be taken", e.Worker, e.By)
+}
+
+// Unwrap returns the Kind.
+func (e *LostError) Unwrap() error { return allocator.Conflict }

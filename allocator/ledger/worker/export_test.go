@@ -1,0 +1,40 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// Length opens how long a window is.
+func (c Config) Length(age, tick time.Duration, pinned bool) time.Duration {
+	return c.length(age, tick, pinned)
+}
+
+// Begin and End open where a window begins and ends.
+var (
+	Begin = begin
+	End   = end
+)
+
+// Candidate is a worker of which Choose may choose, with the time from which it is free.
+type Candidate struct {
+	Number, Free int64
+	By           record.InstanceID
+	Mine         bool
+}
+
+// Choose opens the choice of a worker of instance a/i at a time. callers are the workers
+// that callers may have, and unused the numbers without a key.
+func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, unused []int64, random func(int64) int64) (int64, bool) {
+	f := field{now: now, name: "a/i", caller: caller, callers: callers}
+	for _, c := range known {
+		f.known = append(f.known, candidate{id: record.WorkerID{Bits: 10, Number: c.Number}, by: c.By, free: c.Free, mine: c.Mine})
+	}
+	for _, n := range unused {
+		f.unused = append(f.unused, candidate{id: record.WorkerID{Bits: 10, Number: n}})
+	}
+	c, ok := f.choose(random)
+	return c.id.Number, ok
+}

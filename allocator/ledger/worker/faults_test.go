@@ -1,0 +1,201 @@
+package worker_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+)
+
+// unknown are the fates of a transaction of which the sender hears nothing: whether it
+// was done is in the comment.
+var unknown = map[ledgertest.FateName]bool{ledgertest.DoneAnswerLost: true, ledgertest.NotDone: false, ledgertest.NoSpaceButApplied: true}
+
+// A Take of which no answer came has the worker in etcd or not. The next Take finds it,
+// and takes no second one.
+func TestTakeOfUnknownOutcome(t *testing.T) {
+	for fate, done := range unknown {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		p.next(ledgertest.Fate{Name: fate}, putsWorker)
+		_, err := p.Take(bg, ms(10))
+		wantKind(t, err, allocator.Unavailable)
+		if got := len(c.fake.Keys("/march/default/workers/")); (got == 1) != done {
+			t.Errorf("%v: there are %d workers", fate, got)
+		}
+		c.pass(time.Second)
+		w := p.take(ms(10))
+		if got := len(c.fake.Keys("/march/default/workers/")); got != 1 {
+			t.Errorf("%v: there are %d workers", fate, got)
+		}
+		from := int64(1000)
+		if done {
+			from = 0 // it is the own window: no generator had it
+		}
+		p.window(w, from, 4000)
+		if n := len(p.Held()); n != 1 {
+			t.Errorf("%v: %d workers are held", fate, n)
+		}
+	}
+}
+
+// A window that an earlier holding of the same process had is not gone on with: a
+// generator used it.
+func TestAGivenBackWindowIsNotTakenUpAgain(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w := p.take(ms(0))
+	c.pass(2 * time.Second)
+	if err := p.GiveBack(bg, w, start+2500); err != nil {
+		t.Fatal(err)
+	}
+	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, putsWorker)
+	_, err := p.Take(bg, ms(0))
+	busy, ok := errors.AsType[*worker.BusyError](err)
+	if !ok || busy.Until.UnixMilli() != start+2500 {
+		t.Fatalf("got %v", err)
+	}
+	c.pass(time.Second)
+	_, err = p.Take(bg, ms(0)) // lost
+	wantKind(t, err, allocator.Unavailable, "memory")
+	again := p.take(ms(0))
+	if from := again.Window().From - start; from < 2500 {
+		t.Errorf("the window begins at %d again", from)
+	}
+}
+
+// After a renewal of which no answer came, the window is what it was. The next renewal
+// reads the key back: one with the own incarnation goes on.
+func TestRenewalOfUnknownOutcome(t *testing.T) {
+	for fate, done := range unknown {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		w := p.take(ms(10))
+		c.pass(10 * time.Second)
+		p.next(ledgertest.Fate{Name: fate}, putsWorker)
+		wantKind(t, p.Renew(bg, w), allocator.Unavailable)
+		if got := w.Window().Until - start; got != 3000 {
+			t.Errorf("%v: the window ends at %d", fate, got)
+		}
+		if got := c.stored(w.ID()).Until - start; (got == 30_000) != done {
+			t.Errorf("%v: etcd has the end %d", fate, got)
+		}
+		p.began = c.now.Load() // a shorter window is due: what is in etcd is not lowered
+		p.renew(w)
+		until := int64(13_000)
+		if done {
+			until = 30_000
+		}
+		p.window(w, 0, until)
+	}
+}
+
+// An answer that does not count (step 6) gives no window.
+func TestAnswersThatDoNotCount(t *testing.T) {
+	for _, fate := range []ledgertest.Fate{{Name: ledgertest.WrongCluster}, {Name: ledgertest.OldRevision, N: 50}} {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		w := p.take(ms(10))
+		c.pass(10 * time.Second)
+		p.next(fate, putsWorker)
+		wantKind(t, p.Renew(bg, w), allocator.WentBack)
+		if got := w.Window().Until - start; got != 3000 {
+			t.Errorf("%v: the window ends at %d", fate, got)
+		}
+	}
+}
+
+// A window that is late is not done over another that came meanwhile.
+func TestALateRenewalComesToNothing(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w := p.take(ms(0))
+	c.pass(2 * time.Second)
+	p.next(ledgertest.Fate{Name: ledgertest.Late, N: 100}, putsWorker)
+	wantKind(t, p.Renew(bg, w), allocator.Unavailable)
+	c.pass(20 * time.Second)
+	q := c.start("a")
+	other := q.take(ms(0))
+	c.fake.Arrive()
+	q.window(other, 22_000, 25_000)
+	err := p.Renew(bg, w)
+	lost, ok := errors.AsType[*worker.LostError](err)
+	if !ok || lost.By != "a/i2" {
+		t.Errorf("got %v", err)
+	}
+	wantKind(t, w.Lost(), allocator.Conflict, "a/i2")
+}
+
+// A give-back of which no answer came may be tried again, and nothing below what was
+// used is freed.
+func TestGiveBackOfUnknownOutcome(t *testing.T) {
+	for fate := range unknown {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		w := p.take(ms(0))
+		c.pass(time.Second)
+		p.next(ledgertest.Fate{Name: fate}, putsWorker)
+		wantKind(t, p.GiveBack(bg, w, start+1500), allocator.Unavailable)
+		c.pass(3 * time.Second)
+		if from := c.start("a").take(ms(0)).Window().From - start; from != 4000 {
+			t.Errorf("%v: the next window begins at %d", fate, from)
+		}
+	}
+}
+
+// A halt stops renewals, and what is held is held to its end.
+func TestHaltStopsRenewals(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w := p.take(ms(10))
+	if _, err := c.admin.Halt(bg, "ann", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(2 * time.Second)
+	wantKind(t, p.Renew(bg, w), allocator.WentBack, "halted by ann")
+	_, err := p.Take(bg, ms(10))
+	wantKind(t, err, allocator.WentBack, "halted by ann")
+	p.window(w, 0, 3000)
+	if w.Lost() != nil {
+		t.Error(w.Lost())
+	}
+}
+
+// A forgotten instance has no worker any longer, and may take one anew.
+func TestForgetTakesWorkersAway(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	dropped := 0
+	p.OnDrop(func(string) { dropped++ })
+	w := p.take(ms(10))
+	if err := c.manage.Forget(bg, "a", "i1", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(2 * time.Second)
+	_ = p.Renew(bg, w) // its registration is gone
+	err := p.Renew(bg, w)
+	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" || dropped != 1 {
+		t.Errorf("got %v, and %d drops", err, dropped)
+	}
+	p.take(ms(10))
+}
+
+// An etcd that lost a window in the same epoch went back in time.
+func TestALostWindowIsEvidence(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w := p.take(ms(10))
+	c.pass(2 * time.Second)
+	short := c.stored(w.ID())
+	short.Until -= 1000
+	key := record.Keys("/march/default/").Worker(w.ID())
+	c.corrupt(key, short.Encode())
+	wantKind(t, p.Renew(bg, w), allocator.WentBack, key)
+	if _, err := p.Footing(bg); allocator.KindOf(err) != allocator.WentBack {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,176 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/worker"
+)
+
+// longest is by how much not_before is after recover's clock: 20 min and twice 10 s.
+const longest = 20*time.Minute + 20*time.Second
+
+// recover recovers c with the processes that answer, and without the others.
+func (c *cluster) recover(answer []*process, without ...record.InstanceID) *recovery.Report {
+	c.tb.Helper()
+	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Without: without}
+	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		for _, p := range answer {
+			if s.Address == p.address {
+				m := p.Report(ctx, q)
+				return m, errors.Join(m.Validate(), use(m.Room, m.Marks))
+			}
+		}
+		return record.Memory{}, allocator.Errorf(allocator.Unavailable, "no process answers")
+	}
+	report, err := recovery.Run(bg, c.ledger(c.open()), cfg)
+	if err != nil || report.Epoch == "" {
+		c.tb.Fatalf("recover: %+v, %v", report, err)
+	}
+	return report
+}
+
+// hear has p read what etcd shows now, and enter the epoch.
+func (p *process) hear() {
+	p.c.tb.Helper()
+	if _, err := p.ledger.Refresh(bg); err != nil && allocator.KindOf(err) == allocator.Unavailable {
+		p.c.tb.Fatalf("refresh: %v", err)
+	}
+	_ = p.ledger.Check(bg)
+}
+
+// busyUntil checks that no worker is to be had before a time, in ms from start.
+func busyUntil(tb testing.TB, p *process, r worker.Request, until int64) {
+	tb.Helper()
+	_, err := p.Take(bg, r)
+	if busy, ok := errors.AsType[*worker.BusyError](err); !ok || busy.Until.UnixMilli()-start != until {
+		tb.Errorf("got %v, want a worker at %d", err, until)
+	}
+}
+
+// A restored etcd has forgotten a renewal. The instance answers recover, which raises
+// its worker: it goes on in its window without a gap, and no other takes the worker.
+func TestRecoverRaisesTheWindowsOfWhoAnswers(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w := p.take(ms(0))
+	backup := c.fake.Revision()
+	c.pass(10 * time.Second)
+	p.renew(w)
+	p.window(w, 0, 30_000)
+	c.fake.Restore(backup, 0, 0)
+	c.pass(5 * time.Second) // by the store, the worker is free
+	report := c.recover([]*process{p})
+	if report.Workers != 1 {
+		t.Errorf("%d workers were raised", report.Workers)
+	}
+	p.window(w, 0, 30_000)
+	busyUntil(t, c.start("a"), ms(0), 30_000)
+	dropped := false
+	p.OnDrop(func(string) { dropped = true })
+	p.renew(w)
+	p.window(w, 0, 45_000)
+	if dropped {
+		t.Error("the instance answered, and dropped what it held")
+	}
+}
+
+// Where an instance was left out, no window begins before its windows can be over, but
+// those of instances that answered go on. The one that was left out drops its own.
+func TestRecoverWithoutAnInstance(t *testing.T) {
+	c := newCluster(t, halves)
+	p, q := c.start("a"), c.start("a", func(cfg *worker.Config) { cfg.PinnedWindow = 15 * time.Second })
+	dropped := ""
+	p.OnDrop(func(why string) { dropped = why })
+	backup := c.fake.Revision()
+	pw, qw, short := p.take(ms(10)), q.take(ms(10)), q.take(ms(8))
+	pinned := q.take(worker.Request{Bits: 7, Tick: time.Millisecond, Pin: worker.PinTo(0)})
+	c.pass(time.Minute)
+	q.renew(qw)
+	q.renew(pinned)
+	p.renew(pw)
+	c.fake.Restore(backup, 0, 0)
+	c.recover([]*process{q}, "a/i1")
+	until := 60_000 + longest.Milliseconds()
+	q.renew(qw)
+	q.window(qw, 0, 180_000)
+	// Over at the barrier, by some clock: another may have taken it since.
+	for _, w := range []*worker.Worker{short, pinned} {
+		err := q.Renew(bg, w)
+		if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" {
+			t.Errorf("worker %v: got %v", w.ID(), err)
+		}
+	}
+	busyUntil(t, q, ms(8), until)
+	busyUntil(t, q, ms(9), until) // of a pool that was never used
+	p.hear()
+	err := p.Renew(bg, pw)
+	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" || dropped == "" {
+		t.Errorf("got %v, dropped: %q", err, dropped)
+	}
+	busyUntil(t, p, ms(9), until)
+
+	// A recover that leaves none out keeps the time, also where etcd has forgotten it.
+	c.fake.Restore(backup, 0, 0)
+	c.recover([]*process{p, q})
+	p.hear()
+	busyUntil(t, p, ms(9), until)
+	q.renew(qw)
+	c.pass(longest)
+	if w := p.take(ms(9)); w.Window().From != start+until {
+		t.Errorf("the window begins at %d", w.Window().From-start)
+	}
+}
+
+// A journal keeps windows over restarts: for recover, and as evidence.
+func TestJournalKeepsWindows(t *testing.T) {
+	c, dir := newCluster(t, halves), t.TempDir()
+	begin := func() *process {
+		return c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "test:7010", Build: "test", Journal: dir})
+	}
+	p := begin()
+	w := p.take(ms(10))
+	backup := c.fake.Revision()
+	c.pass(10 * time.Second)
+	p.renew(w)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	paths, err := filepath.Glob(dir + "/*/a/i1.journal")
+	if err != nil || len(paths) != 1 {
+		t.Fatal(paths, err)
+	}
+	m, err := ledger.ReadJournal(paths[0])
+	if err != nil || len(m.Workers) != 1 || m.Workers[0].WorkerID != w.ID() || m.Workers[0].Worker.Window() != w.Window() ||
+		m.Workers[0].Incarnation != p.Incarnation() || m.Validate() != nil {
+		t.Errorf("%+v, %v", m.Workers, err)
+	}
+	c.fake.RollBack(backup, 1000) // which only a memory sees
+	q := begin()
+	defer func() { _ = q.Close() }()
+	_, err = q.Take(bg, ms(10))
+	wantKind(t, err, allocator.WentBack, "worker")
+}
+
+// A window that was given back ends earlier in the journal, too: it is no evidence.
+func TestJournalOfAWindowGivenBack(t *testing.T) {
+	c, dir := newCluster(t, halves), t.TempDir()
+	for range 2 {
+		p := c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "test:7010", Build: "test", Journal: dir})
+		w := p.take(ms(0))
+		c.pass(time.Second)
+		if err := p.GiveBack(bg, w, w.Window().From+500); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

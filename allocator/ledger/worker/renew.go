@@ -1,0 +1,141 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Renew moves the end of a worker's window. Its errors are a *MovedError and a
+// *LostError, after which the worker is not renewed any longer, a *ClockError, and
+// those of a lease: Unavailable, WentBack, Refused. After these the window is what it
+// was, and Renew may be called again; it reads the key back.
+func (w *Workers) Renew(ctx context.Context, held *Worker) error {
+	held.renewing.Lock()
+	defer held.renewing.Unlock()
+	for range attempts {
+		done, err := w.renew(ctx, held)
+		if err != nil {
+			return fmt.Errorf("renewing worker %v: %w", held.id, err)
+		}
+		if done {
+			return nil
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "renewing worker %v: what it stands on was changed %d times", held.id, attempts)
+}
+
+// renew makes one try. False without an error means that what it knew was out of date.
+func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
+	if lost := held.Lost(); lost != nil {
+		return false, lost
+	}
+	f, err := w.instance.Footing(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := w.Fits(f, held); err != nil {
+		return false, held.loses(err)
+	}
+	kv, lease, beats, ok, err := w.read(ctx, f, held)
+	if err != nil || !ok {
+		return false, err
+	}
+	if err := w.clocks.check(w.cfg, w.instance, beats); err != nil {
+		return false, err
+	}
+	r, now := held.request, w.now()
+	length := w.cfg.length(w.cfg.Elapsed(), r.Tick, r.Pin.set)
+	// An end that is in etcd is never lowered here, also where its answer was lost.
+	lease.Until = max(lease.Until, end(now, lease.From, length, 2*w.cfg.Reserve, r.Tick))
+	lease.Stamp, lease.Clock = f.Stamp, max(now, 0)
+	_, done, err := w.instance.PutWorker(ctx, f, kv, held.id, lease, true)
+	if err != nil || !done {
+		return false, err
+	}
+	held.leased(now, lease.Window())
+	return true, nil
+}
+
+// Fits returns a *MovedError where the room's slice no longer has a worker.
+func (w *Workers) Fits(f ledger.Footing, held *Worker) error {
+	l, room := f.Layout.Layout, w.instance.Room()
+	if slice, _ := timeid.SliceOf(l, room, held.id.Bits); !slice.Contains(held.id.Number) {
+		return &MovedError{Worker: held.id, Room: room, Version: l.Version}
+	}
+	return nil
+}
+
+// read reads the key of a worker that this process has, and heartbeats. Its error is a
+// *LostError where the key is another process's.
+func (w *Workers) read(ctx context.Context, f ledger.Footing, held *Worker) (kv store.KV, lease record.Worker, beats []store.KV, ok bool, err error) {
+	i, id := w.instance, held.id
+	if !i.HoldsWorker(id) {
+		return kv, lease, nil, false, held.loses(&LostError{Worker: id})
+	}
+	found, beats, ok, err := i.ReadWorkers(ctx, f, id.Bits, allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2, beatsRead)
+	if err != nil || !ok || len(found) == 0 {
+		return kv, lease, nil, false, err
+	}
+	if _, lease, err = i.ReadKey(found[0]); err != nil {
+		return kv, lease, nil, false, err
+	}
+	if lease.Incarnation != i.Incarnation() || lease.From != held.Window().From {
+		return kv, lease, nil, false, held.loses(&LostError{Worker: id, By: lease.ID()})
+	}
+	return found[0], lease, beats, true, nil
+}
+
+// GiveBack ends a worker's window early, for the next owner: used is the end of the
+// last tick that any generator of the worker used, as timeid.Generator.Close returns
+// it, and the window's start where none was. All generators of the worker must be
+// closed. The window of a worker that was taken for a caller stays, and after an error
+// the window stays or not; either is safe.
+func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) error {
+	held.renewing.Lock()
+	defer held.renewing.Unlock()
+	_ = held.loses(errGivenBack)
+	defer func() {
+		w.unclaim(held.id)
+		w.instance.ReleaseWorker(held.id)
+	}()
+	if held.request.Caller {
+		return nil
+	}
+	for range attempts {
+		done, err := w.giveBack(ctx, held, used)
+		if err != nil {
+			return fmt.Errorf("giving worker %v back: %w", held.id, err)
+		}
+		if done {
+			return nil
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "giving worker %v back: what it stands on was changed %d times", held.id, attempts)
+}
+
+var errGivenBack = &allocator.Error{Kind: allocator.Unavailable, Msg: "the worker was given back"}
+
+// giveBack makes one try.
+func (w *Workers) giveBack(ctx context.Context, held *Worker, used int64) (bool, error) {
+	f, err := w.instance.Footing(ctx)
+	if err != nil {
+		return false, err
+	}
+	kv, lease, _, ok, err := w.read(ctx, f, held)
+	if err != nil || !ok {
+		return false, err
+	}
+	until := max(used, lease.From)
+	if until >= lease.Until {
+		return true, nil // an earlier try did it, or all of the window was used
+	}
+	lease.Until = until
+	_, done, err := w.instance.PutWorker(ctx, f, kv, held.id, lease, true)
+	return done, err
+}

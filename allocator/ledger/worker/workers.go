@@ -1,0 +1,283 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Instance is what this package needs of *ledger.Instance: the process that leases, and
+// the transactions of a window. An error of these methods leaves it unknown whether
+// something was written. False without an error means that what the call stood on was
+// out of date, so that another Footing is due.
+type Instance interface {
+	Room() allocator.Room
+	Name() allocator.Instance
+	Incarnation() string
+	Now() time.Time
+	Layout() (record.Layout, <-chan struct{})
+	Footing(ctx context.Context) (ledger.Footing, error)
+	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
+	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error)
+	Key(id record.WorkerID) string
+	ReadKey(kv store.KV) (record.WorkerID, record.Worker, error)
+	HoldsWorker(id record.WorkerID) bool
+	ReleaseWorker(id record.WorkerID)
+}
+
+// Workers leases workers to one instance. Its methods are safe for concurrent use.
+type Workers struct {
+	instance Instance
+	cfg      Config
+	clocks   clocks
+
+	mu struct {
+		sync.Mutex
+		held   map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
+		sought map[record.WorkerID]int64   // where windows begin of which a Take's outcome is unknown: no generator had them
+	}
+}
+
+// New returns what leases workers to an instance. Its error is Invalid.
+func New(i Instance, cfg Config) (*Workers, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	w := &Workers{instance: i, cfg: cfg.withDefaults(i)}
+	w.clocks.agreed.Store(cfg.AgreeClock)
+	w.mu.held = make(map[record.WorkerID]*Worker)
+	w.mu.sought = make(map[record.WorkerID]int64)
+	return w, nil
+}
+
+// Worker is a worker that this process has for a window. Generators of its width may
+// issue ticks that lie in the window as a whole.
+type Worker struct {
+	request Request
+	id      record.WorkerID
+
+	renewing sync.Mutex // held by Renew and GiveBack while they ask etcd
+
+	mu struct {
+		sync.Mutex
+		window timeid.Window // that is this process's for certain
+		renew  int64         // when it is to be renewed, Unix ms
+		lost   error         // why it is not renewed any longer; nil while it is
+	}
+}
+
+// ID returns the width and the number.
+func (w *Worker) ID() record.WorkerID { return w.id }
+
+// Request returns what the worker was taken for.
+func (w *Worker) Request() Request { return w.request }
+
+// Window returns the time for which the worker is this process's.
+func (w *Worker) Window() timeid.Window {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.window
+}
+
+// RenewAt returns when the window is to be renewed, by Config.Now: when half of it is
+// over.
+func (w *Worker) RenewAt() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.UnixMilli(w.mu.renew)
+}
+
+// Lost returns why the window is not renewed any longer, nil while it is: a
+// *MovedError, a *LostError, or that it was given back.
+func (w *Worker) Lost() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.lost
+}
+
+// leased notes a window that an accepted transaction wrote.
+func (w *Worker) leased(now int64, window timeid.Window) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.window = window
+	w.mu.renew = now + max(window.Until-max(now, window.From), 0)/2
+}
+
+// loses notes why the window is not renewed any longer, and returns it.
+func (w *Worker) loses(err error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.lost == nil {
+		w.mu.lost = err
+	}
+	return w.mu.lost
+}
+
+// attempts bounds how often a call starts over because something that it knew was
+// out of date.
+const attempts = 20
+
+const (
+	// listed is how many workers of a slice are read at once. A room that has more
+	// chooses among these.
+	listed = 10_000
+	// beatsRead is how many heartbeats a clock is compared with.
+	beatsRead = 200
+)
+
+// Take leases a worker. Its errors are Invalid, NoRange (the room's slice has no such
+// worker), a *BusyError (none is free yet), a *ClockError (the clock is ahead of the
+// others'), and those of a lease: Unavailable, WentBack, Refused. After Unavailable,
+// etcd may have the window all the same; another Take finds that.
+func (w *Workers) Take(ctx context.Context, r Request) (*Worker, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	for range attempts {
+		taken, err := w.take(ctx, r)
+		if err != nil {
+			return nil, fmt.Errorf("taking a worker of %d bits in room %s: %w", r.Bits, w.instance.Room(), err)
+		}
+		if taken != nil {
+			return taken, nil
+		}
+	}
+	return nil, allocator.Errorf(allocator.Unavailable, "taking a worker of %d bits in room %s: lost the race for it %d times", r.Bits, w.instance.Room(), attempts)
+}
+
+// take makes one try. It returns nil without an error when what it knew turned out to
+// be out of date.
+func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
+	i := w.instance
+	f, err := i.Footing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slice, err := w.slice(f, r)
+	if err != nil {
+		return nil, err
+	}
+	found, beats, ok, err := i.ReadWorkers(ctx, f, r.Bits, slice, listed, beatsRead)
+	if err != nil || !ok {
+		return nil, err
+	}
+	if err := w.clocks.check(w.cfg, i, beats); err != nil {
+		return nil, err
+	}
+	c, err := w.claim(f, r, slice, found)
+	if err != nil {
+		return nil, err
+	}
+	kept := false
+	defer func() {
+		if !kept {
+			w.unclaim(c.id)
+		}
+	}()
+	now := w.now()
+	from := c.free // an own window is what its key says
+	if !c.mine {
+		from = begin(now, c.free, r.Tick)
+	}
+	length := w.cfg.length(w.cfg.Elapsed(), r.Tick, r.Pin.set)
+	lease := record.Worker{
+		Room: i.Room(), Instance: i.Name(), Incarnation: i.Incarnation(),
+		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
+	}
+	w.seek(c.id, from)
+	_, done, err := i.PutWorker(ctx, f, c.kv, c.id, lease, false)
+	// If the answer is lost here, the key may have this incarnation, and no generator
+	// has the window: the next Take goes on with it.
+	if err != nil || !done {
+		return nil, err
+	}
+	taken := &Worker{request: r, id: c.id}
+	taken.leased(now, lease.Window())
+	kept = true
+	w.keep(taken)
+	w.cfg.Logger.Info("worker taken", "worker", c.id.String(), "from", lease.From, "until", lease.Until, "caller", r.Caller)
+	return taken, nil
+}
+
+// slice returns the workers that a request may choose among. Its error is NoRange, or
+// Invalid for a pinned number.
+func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
+	room, version := w.instance.Room(), f.Layout.Layout.Version
+	slice, serves := timeid.SliceOf(f.Layout.Layout, room, r.Bits)
+	if !serves {
+		return slice, allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", room, version)
+	}
+	callers := w.callers(slice)
+	switch number, pinned := r.Pin.Number(); {
+	case pinned && number >= slice.Width():
+		return slice, allocator.Errorf(allocator.Invalid, "worker: %d; allowed: 0 to %d, as the slice of room %s has %d workers in layout version %d",
+			number, slice.Width()-1, room, slice.Width(), version)
+	case pinned:
+		return allocator.Range{Lower: slice.Lower + number, Upper: slice.Lower + number + 1}, nil
+	case r.Caller:
+		slice.Lower = slice.Upper - callers
+		if callers == 0 {
+			return slice, allocator.Errorf(allocator.NoRange, "the slice of room %s has no worker for callers in layout version %d", room, version)
+		}
+	case slice.Width() == 0:
+		return slice, allocator.Errorf(allocator.NoRange, "the range of room %s is too narrow for a worker of %d bits in layout version %d", room, r.Bits, version)
+	}
+	return slice, nil
+}
+
+// callers returns how many workers of a slice are for callers: the last ones.
+func (w *Workers) callers(slice allocator.Range) int64 {
+	switch half, n := slice.Width()/2, w.cfg.CallerWorkers; {
+	case n < 0:
+		return 0
+	case n == 0:
+		return half
+	default:
+		return min(n, half)
+	}
+}
+
+// now returns the clock in Unix ms.
+func (w *Workers) now() int64 { return w.cfg.Now().UnixMilli() }
+
+// seek notes that a window of a worker is about to be taken.
+func (w *Workers) seek(id record.WorkerID, from int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.sought[id] = from
+}
+
+// keep notes that a worker is this process's.
+func (w *Workers) keep(taken *Worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.held[taken.id] = taken
+	delete(w.mu.sought, taken.id)
+}
+
+// unclaim notes that no Take is under way for a worker.
+func (w *Workers) unclaim(id record.WorkerID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.mu.held, id)
+}
+
+// Held returns the workers that this process has, in no order.
+func (w *Workers) Held() []*Worker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]*Worker, 0, len(w.mu.held))
+	for _, held := range w.mu.held {
+		if held != nil {
+			all = append(all, held)
+		}
+	}
+	return all
+}
