@@ -30,6 +30,8 @@ type cluster struct {
 	admin *ledger.Ledger
 	now   atomic.Int64 // Unix ms
 	names int
+
+	journals []record.Memory // that recover takes
 }
 
 // newCluster makes a cluster in memory with a layout of boundary 100.
