@@ -32,6 +32,8 @@ type cluster struct {
 	manage *admin.Admin // over the same ledger
 	now    atomic.Int64 // Unix ms
 	names  int
+
+	journals []record.Memory // that recover takes
 }
 
 // newCluster makes a cluster in memory with a layout of boundary 100.

@@ -199,3 +199,17 @@ func TestALostWindowIsEvidence(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A window in which nothing was issued is given back to its begin.
+func TestGiveBackOfAnUnusedWindow(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w := p.take(ms(0))
+	if err := p.GiveBack(bg, w, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.stored(w.ID()); got.Until != got.From || got.From != start {
+		t.Errorf("%+v", got)
+	}
+	c.start("a").take(ms(0))
+}

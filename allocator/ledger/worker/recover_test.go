@@ -20,7 +20,7 @@ const longest = 20*time.Minute + 20*time.Second
 // recover recovers c with the processes that answer, and without the others.
 func (c *cluster) recover(answer []*process, without ...record.InstanceID) *recovery.Report {
 	c.tb.Helper()
-	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Without: without}
+	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Without: without, Memories: c.journals}
 	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		for _, p := range answer {
 			if s.Address == p.address {
@@ -109,7 +109,9 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 		}
 	}
 	busyUntil(t, q, ms(8), until)
-	busyUntil(t, q, ms(9), until) // of a pool that was never used
+	third := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })                                         // the others send no heartbeats
+	busyUntil(t, third, worker.Request{Bits: 8, Tick: time.Millisecond, Pin: worker.PinTo(short.ID().Number)}, until) // which was raised
+	busyUntil(t, q, ms(9), until)                                                                                     // of a pool that was never used
 	p.hear()
 	err := p.Renew(bg, pw)
 	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" || dropped == "" {
@@ -126,6 +128,33 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	c.pass(longest)
 	if w := p.take(ms(9)); w.Window().From != start+until {
 		t.Errorf("the window begins at %d", w.Window().From-start)
+	}
+}
+
+// A journal is no answer to the barrier: its owner may have stopped, and another may have
+// taken the worker since.
+func TestAJournalExemptsNoWindow(t *testing.T) {
+	c, dir := newCluster(t, halves), t.TempDir()
+	p := c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "i1.test:7010", Build: "test", Journal: dir})
+	defer func() { _ = p.Close() }()
+	c.start("b")
+	w := p.take(ms(10))
+	c.pass(time.Minute)
+	p.renew(w)
+	paths, err := filepath.Glob(dir + "/*/a/i1.journal")
+	if err != nil || len(paths) != 1 {
+		t.Fatal(paths, err)
+	}
+	m, err := ledger.ReadJournal(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.journals = []record.Memory{m}
+	c.recover(nil, "a/i1", "b/i1")
+	p.hear()
+	err = p.Renew(bg, w)
+	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 )
 
 // Renew moves the end of a worker's window. Its errors are a *MovedError and a
-// *LostError, after which the worker is not renewed any longer, a *ClockError, and
+// *LostError, after which the worker is not renewed any longer and GiveBack is due, once
+// another is taken; a *ClockError, and
 // those of a lease: Unavailable, WentBack, Refused. After these the window is what it
 // was, and Renew may be called again; it reads the key back.
 func (w *Workers) Renew(ctx context.Context, held *Worker) error {
