@@ -23,19 +23,20 @@ const newField = `"new":"<of the next version>"`
 // nextVersion is how the next version differs from this one: a text of a source file
 // and what takes its place. A text that is not there exactly once fails the test.
 var nextVersion = []struct{ file, from, to string }{
-	{"codec.go", "	Format int `json:\"format\"`\n",
-		"	Format int `json:\"format\"`\n	New string `json:\"new,omitempty\"`\n"},
-	{"strict.go", "func Encode(v Value) []byte {\n", `func Encode(v Value) []byte {
-	if _, is := v.(interface{ exact() }); !is {
-		v.head().New = "<of the next version>"
+	{"codec.go", "type kept struct {\n", "type kept struct {\n	New string `json:\"new,omitempty\"`\n"},
+	{"codec.go", "func Encode(v Value) []byte {\n", `func (k *kept) next() { k.New = "<of the next version>" }
+
+func Encode(v Value) []byte {
+	if k, is := v.(interface{ next() }); is {
+		k.next()
 	}
 	return asRead(v)
 }
 
 func asRead(v Value) []byte {
 `},
-	{"strict.go", "bytes.Equal(Encode(v), kv.Value)", "bytes.Equal(asRead(v), kv.Value)"},
-	{"strict.go", "return same(b, Encode(v))", "return same(b, asRead(v))"},
+	{"codec.go", "bytes.Equal(Encode(v), b)", "bytes.Equal(asRead(v), b)"},
+	{"codec.go", "return same(b, Encode(v))", "return same(b, asRead(v))"},
 }
 
 // buildNext builds the next version and returns the program.
