@@ -60,7 +60,7 @@ func AgainMark(b []byte) (Mark, []byte, error) {
 
 func AgainLayout(b []byte) (Layout, []byte, error) {
 	r, err := DecodeLayout(store.KV{Key: "test", Value: b})
-	return r, Encode(&r), err
+	return r, r.Encode(r.Nonce), err
 }
 
 func AgainTag(b []byte) (Tag, []byte, error) {
