@@ -1,8 +1,10 @@
-// Command model checks march.pml, a model of how March leases IDs, with spin. It
-// searches all states of some configurations, in which no ID may be issued twice. It
-// also runs mutants and limits, which are broken on purpose: in each of them an ID must
-// be issued twice. It prints a table, and exits with 1 if any run did not end as it
-// must, or met fewer states than are recorded for it. See README.md.
+// Command model checks two models with spin: march.pml, of how March leases IDs, and
+// workers.pml, of the windows of worker numbers. It searches all states of some
+// configurations, in which no ID, and no tick of a number, may be issued twice. It
+// also runs mutants and limits, which are broken on purpose: in each of them one must
+// be issued twice, or a number be used out of its slice. It prints a table, and exits
+// with 1 if any run did not end as it must, or met fewer states than are recorded for
+// it. See README.md.
 package main
 
 import (

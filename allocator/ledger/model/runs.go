@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -10,7 +11,7 @@ type run struct {
 	kind    string // holds, mutant or limit
 	name    string
 	what    string // what is asked, or what is broken
-	options string // of march.pml, without the mutant's own
+	options string // of the model, without the mutant's own
 	states  int64  // the fewest that must be met: as many as spin 6.5.2 met when they were recorded, less 1%
 	large   bool   // left out by -quick
 	deep    bool   // of a mutant or limit: search depth first, where breadth first (the shortest way) takes too long
@@ -22,8 +23,11 @@ const (
 	limit  = "limit"  // an assumption taken away: an ID is issued twice, as README says
 )
 
-// runs is everything that is asked of the model.
-var runs = []run{
+// runs is everything that is asked of the two models.
+var runs = slices.Concat(segmentRuns, windowRuns)
+
+// segmentRuns are those of march.pml.
+var segmentRuns = []run{
 	{holds, "any-layout", "two rooms under any layout after any other",
 		"", 485111, false, false},
 	{holds, "boundary-3", "the same, with boundaries up to 3",
@@ -159,6 +163,14 @@ var runs = []run{
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=1 RESTORES=1", 52099, false, false},
 	{limit, "SMALL_MARGIN", "the margin is smaller than what the instance that was left out leased",
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=3 RESTORES=1 MARGIN=1", 885207, false, false},
+}
+
+// file is the name of r's model.
+func (r run) file() string {
+	if slices.Contains(windowRuns, r) {
+		return "workers.pml"
+	}
+	return "march.pml"
 }
 
 // defines returns spin's options for r.

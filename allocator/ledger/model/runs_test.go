@@ -9,9 +9,15 @@ import (
 
 // Every mutant and limit of the model is run, and none that is not in it.
 func TestRunsCoverTheModel(t *testing.T) {
-	inModel := map[string]bool{}
-	for _, found := range regexp.MustCompile(`\b(MUTANT|LIMIT)_([A-Z_]*[A-Z])\b`).FindAllStringSubmatch(string(model), -1) {
-		inModel[strings.ToLower(found[1])+" "+found[2]] = true
+	inModel := map[string]bool{} // by file, kind and name
+	for _, file := range []string{"march.pml", "workers.pml"} {
+		model, err := models.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`\b(MUTANT|LIMIT)_([A-Z_]*[A-Z])\b`).FindAllStringSubmatch(string(model), -1) {
+			inModel[file+" "+strings.ToLower(found[1])+" "+found[2]] = true
+		}
 	}
 	names := map[string]bool{}
 	for _, r := range runs {
@@ -28,13 +34,14 @@ func TestRunsCoverTheModel(t *testing.T) {
 		if r.large {
 			t.Errorf("%s is left out by -quick", r.name)
 		}
-		if !inModel[r.kind+" "+r.name] {
-			t.Errorf("%s %s is not in march.pml", r.kind, r.name)
+		in := r.file() + " " + r.kind + " " + r.name
+		if !inModel[in] {
+			t.Errorf("%s %s is not in %s", r.kind, r.name, r.file())
 		}
-		delete(inModel, r.kind+" "+r.name)
+		delete(inModel, in)
 	}
 	for name := range inModel {
-		t.Errorf("%s of march.pml is not run", name)
+		t.Errorf("%s is not run", name)
 	}
 }
 
