@@ -130,7 +130,7 @@ func (l *link) appendRuns(dst []Run, first uint64, n int64) []Run {
 		if last := len(dst) - 1; last >= 0 && dst[last].First+dst[last].Count == id {
 			dst[last].Count += run
 		} else {
-			dst = append(dst, Run{id, run})
+			dst = append(dst, Run{First: id, Count: run})
 		}
 		if n -= run; n == 0 {
 			return dst

@@ -22,8 +22,12 @@ type Segment struct {
 	Until    time.Time // with a monotonic reading, see Elapsed; the zero time is no end
 }
 
-// Run is Count consecutive IDs from First on.
-type Run struct{ First, Count int64 }
+// Run is Count IDs: First, First + Stride, and so on. A Stride of 0 means 1: only
+// time-ordered IDs whose worker is last are further apart.
+type Run struct{ First, Count, Stride int64 }
+
+// ID returns the run's k-th ID, counted from 0.
+func (r Run) ID(k int64) int64 { return r.First + k*max(r.Stride, 1) }
 
 // Segment returns the first n IDs of room that are at least base and below
 // limit, or as many as there are. n must be at least 1, base at least 0. Its
@@ -137,7 +141,7 @@ func (s Segment) Runs() iter.Seq[Run] {
 		}
 		for first, left := s.First, s.Count; ; {
 			n = min(n, left)
-			if !yield(Run{first, n}) || n == left {
+			if !yield(Run{First: first, Count: n}) || n == left {
 				return
 			}
 			left -= n

@@ -88,6 +88,9 @@ func RunsToProto(runs []allocator.Run) []*marchv1.Run {
 	values := make([]marchv1.Run, len(runs)) // two allocations, however many runs a batch crosses
 	for i, run := range runs {
 		values[i].First, values[i].Count = run.First, run.Count
+		if run.Stride > 1 {
+			values[i].Stride = run.Stride
+		}
 		messages[i] = &values[i]
 	}
 	return messages

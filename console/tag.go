@@ -21,8 +21,8 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	settings := record.DefaultTag()
-	if err := operator.Apply(r.GetTag(), &settings); err != nil {
+	settings, err := operator.NewSettings(r.GetTag())
+	if err != nil {
 		return nil, err
 	}
 	create := s.admin.CreateTag

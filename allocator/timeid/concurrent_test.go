@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -208,7 +209,7 @@ func TestNoAllocations(t *testing.T) {
 		}); n != 0 {
 			t.Errorf("%s clock: %v allocations per Next", name, n)
 		}
-		runs := make([]timeid.Run, 0, 8)
+		runs := make([]allocator.Run, 0, 8)
 		if n := testing.AllocsPerRun(100, func() {
 			var err error
 			if runs, err = g.NextN(ctx, 1000, runs[:0]); err != nil {

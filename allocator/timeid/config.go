@@ -58,8 +58,8 @@ const (
 	FurthestAhead      = time.Hour
 )
 
-// withDefaults returns the configuration with each default in its place.
-func (c Config) withDefaults() Config {
+// WithDefaults returns the configuration with each default in its place. The layout is valid.
+func (c Config) WithDefaults() Config {
 	if c.CarryTo == 0 {
 		c.CarryTo = max(c.Layout.PerTick()/2-1, 1)
 	}
@@ -82,7 +82,7 @@ func (c Config) Validate() error {
 	if err := c.Layout.Validate(); err != nil {
 		return err
 	}
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	largest := c.Layout.PerTick() - 1
 	switch {
 	case c.Worker < 0 || c.Worker >= c.Layout.Workers():

@@ -68,7 +68,7 @@ func New(cfg Config) (*Generator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	l := cfg.Layout
 	g := &Generator{
 		clock: cfg.Clock, base: time.Now(), unit: l.unit(),

@@ -253,7 +253,7 @@ func TestRuns(t *testing.T) {
 	g := newGenerator(t, cfg)
 	first := func(tick int64) int64 { return (at-timeid.EpochCosId+tick)<<12 | 5<<2 }
 	runs, err := g.NextN(t.Context(), 9, nil)
-	if want := []timeid.Run{{first(0), 4, 1}, {first(1), 4, 1}, {first(2), 1, 1}}; err != nil || !slices.Equal(runs, want) {
+	if want := []allocator.Run{{First: first(0), Count: 4, Stride: 1}, {First: first(1), Count: 4, Stride: 1}, {First: first(2), Count: 1, Stride: 1}}; err != nil || !slices.Equal(runs, want) {
 		t.Errorf("%v, %v; want %v", runs, err, want)
 	}
 	// Worker last: one run over all ticks, with a stride.
@@ -261,7 +261,7 @@ func TestRuns(t *testing.T) {
 	cfg.Layout.Order = timeid.WorkerLast
 	g = newGenerator(t, cfg)
 	runs, err = g.NextN(t.Context(), 9, nil)
-	if want := []timeid.Run{{(at-timeid.EpochCosId)<<12 | 5, 9, 1024}}; err != nil || !slices.Equal(runs, want) {
+	if want := []allocator.Run{{First: (at-timeid.EpochCosId)<<12 | 5, Count: 9, Stride: 1024}}; err != nil || !slices.Equal(runs, want) {
 		t.Errorf("%v, %v; want %v", runs, err, want)
 	}
 	for _, n := range []int64{-1, 0, 4001} {

@@ -6,15 +6,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Run is Count IDs: First, First + Stride, and so on. Stride is Layout.Stride's: 1,
-// or 2^WorkerBits where the worker is last.
-type Run struct{ First, Count, Stride int64 }
-
 // NextN appends n IDs, n from 1 to Layout.PerSecond, to dst as runs in growing order
 // and returns the longer slice. It waits as Next does, for every tick that it
 // fills. Its errors are Next's and Invalid; the runs it appended before one are
-// lost, a gap.
-func (g *Generator) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
+// lost, a gap. A run's Stride is Layout.Stride's.
+func (g *Generator) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
 	if n < 1 || n > g.cfg.Layout.PerSecond() {
 		return dst, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", n, g.cfg.Layout.PerSecond())
 	}
@@ -27,7 +23,7 @@ func (g *Generator) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error
 		if last := len(dst) - 1; last >= 0 && dst[last].First+dst[last].Count*stride == first && dst[last].Stride == stride {
 			dst[last].Count += int64(count)
 		} else {
-			dst = append(dst, Run{First: first, Count: int64(count), Stride: stride})
+			dst = append(dst, allocator.Run{First: first, Count: int64(count), Stride: stride})
 		}
 		n -= int64(count)
 	}

@@ -79,7 +79,7 @@ func TestEnd(t *testing.T) {
 	last := timeid.Layout{TimeBits: 62, SequenceBits: 1, Unit: time.Millisecond}
 	clock.set(last.End() - 1)
 	g = newGenerator(t, timeid.Config{Layout: last, Window: timeid.Window{From: last.End() - 2, Until: last.End()}, Clock: clock.now, Pause: clock.pause})
-	if runs, err := g.NextN(t.Context(), 2, nil); err != nil || len(runs) != 1 || runs[0] != (timeid.Run{First: allocator.MaxID - 1, Count: 2, Stride: 1}) {
+	if runs, err := g.NextN(t.Context(), 2, nil); err != nil || len(runs) != 1 || runs[0] != (allocator.Run{First: allocator.MaxID - 1, Count: 2, Stride: 1}) {
 		t.Errorf("%v, %v", runs, err)
 	}
 	if _, err := g.Next(t.Context()); !errors.As(err, &ended) {

@@ -47,7 +47,7 @@ func newIDNext(c *common, t *target) *cobra.Command {
 				for _, run := range answer.GetRuns() {
 					for k := range run.GetCount() {
 						_, _ = w.WriteString(before)
-						_, _ = w.Write(strconv.AppendInt(w.AvailableBuffer(), run.GetFirst()+k, 10))
+						_, _ = w.Write(strconv.AppendInt(w.AvailableBuffer(), run.GetFirst()+k*max(run.GetStride(), 1), 10))
 						_, _ = w.WriteString(after)
 					}
 				}
@@ -65,7 +65,7 @@ func newIDBatch(c *common, t *target) *cobra.Command {
 		Use:   "batch TAG",
 		Short: "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
 		Long: `Issue many IDs, printed as runs: the first ID and how many follow each other from
-it. It takes 100,000 IDs from the room at a time, and with -o json prints a line
+it. A third number is how far apart they lie, where that is not 1. It takes 100,000 IDs from the room at a time, and with -o json prints a line
 for each time.`,
 		Example: `  march id batch order --count 100000`,
 		Args:    exactly("a tag"),
@@ -75,7 +75,11 @@ for each time.`,
 					return c.print(answer, nil)
 				}
 				for _, run := range answer.GetRuns() {
-					_, _ = fmt.Fprintf(w, "%d\t%d\n", run.GetFirst(), run.GetCount())
+					_, _ = fmt.Fprintf(w, "%d\t%d", run.GetFirst(), run.GetCount())
+					if run.GetStride() > 1 {
+						_, _ = fmt.Fprintf(w, "\t%d", run.GetStride())
+					}
+					_, _ = fmt.Fprintln(w)
 				}
 				return nil
 			})

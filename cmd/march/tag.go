@@ -29,13 +29,17 @@ type tagFlags struct {
 	start, limit, minStep, maxStep, maxJump, maxSkew int64
 	reserve                                          time.Duration
 	strictRetract                                    bool
+	time                                             timeTagFlags
 }
 
 func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	flags := cmd.Flags()
 	if withStart {
 		flags.Int64Var(&f.start, "start", 1, "the least ID ever issued")
+		f.time.layout.flags(cmd)
+		flags.StringVar(&f.time.kind, "kind", "counter", "counter, or time for time-ordered IDs; --preset or --bits imply time")
 	}
+	f.time.add(cmd)
 	flags.Int64Var(&f.limit, "limit", allocator.MaxID, "the end of the tag's IDs, exclusive")
 	flags.Int64Var(&f.minStep, "min-step", 1000, "the least number of IDs leased at once, and the first")
 	flags.Int64Var(&f.maxStep, "max-step", 100_000_000, "the largest number of IDs leased at once")
@@ -45,9 +49,13 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	flags.BoolVar(&f.strictRetract, "strict-retract", false, "rather issue nothing than a residue that the room may have given up: only under a layout that etcd confirmed lately")
 }
 
-// tag returns a message with the settings that were given.
-func (f *tagFlags) tag(cmd *cobra.Command, name string) *marchv1.Tag {
+// tag returns a message with the settings that were given. Its error is Invalid.
+func (f *tagFlags) tag(cmd *cobra.Command, name string) (*marchv1.Tag, error) {
 	t := &marchv1.Tag{Name: name}
+	var err error
+	if t.Time, err = f.time.message(cmd); err != nil {
+		return nil, usageError{err}
+	}
 	for _, field := range []struct {
 		flag string
 		from *int64
@@ -66,7 +74,7 @@ func (f *tagFlags) tag(cmd *cobra.Command, name string) *marchv1.Tag {
 	if cmd.Flags().Changed("reserve") {
 		t.Reserve = durationpb.New(f.reserve)
 	}
-	return t
+	return t, nil
 }
 
 func newTagCreate(c *common, t *target) *cobra.Command {
@@ -76,11 +84,17 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		Use:   "create TAG",
 		Short: "Create a tag",
 		Example: `  march tag create order
-  march tag create order --start 1000000 --reserve 30m`,
+  march tag create order --start 1000000 --reserve 30m
+  march tag create event --kind time --preset cosid
+  march tag create trace --kind time --bits 41/10/12 --time-epoch 2026-01-01T00:00:00Z`,
 		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			tag, err := f.tag(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: f.tag(cmd, args[0]), Fresh: fresh})
+				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh})
 				if err != nil {
 					return err
 				}
@@ -103,8 +117,12 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 		Example: `  march tag update order --reserve 30m --max-step 500000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			tag, err := f.tag(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				request := &marchv1.UpdateTagRequest{Tag: f.tag(cmd, args[0]), Confirm: yes}
+				request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes}
 				answer, err := s.UpdateTag(ctx, request)
 				if allocator.KindOf(err) == allocator.Refused && request.GetTag().Limit != nil && !yes {
 					_, _ = fmt.Fprintln(c.stderr, err)
@@ -159,6 +177,10 @@ func newTagList(c *common, t *target) *cobra.Command {
 				return c.print(all, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "TAG\tSTART\tLIMIT\tMIN STEP\tMAX STEP\tRESERVE\tCREATED")
 					for _, t := range all.GetTags() {
+						if t.GetTime() != nil {
+							_, _ = fmt.Fprintf(w, "%s\ttime\t-\t-\t-\t-\t%s\n", t.GetName(), t.GetCreated().AsTime().Format(time.RFC3339))
+							continue
+						}
 						_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", t.GetName(), t.GetStart(), t.GetLimit(),
 							t.GetMinStep(), t.GetMaxStep(), t.GetReserve().AsDuration(), t.GetCreated().AsTime().Format(time.RFC3339))
 					}
@@ -269,6 +291,10 @@ func callConsole(cmd *cobra.Command, c *common, t *target, use func(context.Cont
 
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
+	if t.GetTime() != nil {
+		timeTagText(w, t)
+		return
+	}
 	_, _ = fmt.Fprintf(w, "start\t%d\n", t.GetStart())
 	_, _ = fmt.Fprintf(w, "limit\t%d\n", t.GetLimit())
 	_, _ = fmt.Fprintf(w, "min step\t%d\n", t.GetMinStep())

@@ -62,7 +62,7 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		if !time.Now().Before(settings.PrescaleUntil) { // it is over: no bound of max_step any longer
 			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
 		}
-		if err := Apply(r.GetTag(), settings); err != nil || settings.Limit >= before {
+		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before {
 			return err
 		}
 		if err := settings.Validate(); err != nil {
@@ -148,6 +148,9 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 // TagToProto returns a tag as a message.
 func TagToProto(t record.Tag) *marchv1.Tag {
 	s := t.TagSettings
+	if s.Time != nil {
+		return &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time)}
+	}
 	p := &marchv1.Tag{
 		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
 		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
@@ -162,9 +165,31 @@ func TagToProto(t record.Tag) *marchv1.Tag {
 	return p
 }
 
-// Apply sets in s what p carries. Its error is Invalid; the numbers' bounds are
-// TagSettings' own to check.
-func Apply(p *marchv1.Tag, s *record.TagSettings) error {
+// NewSettings returns the settings of a tag that is to be created: what p carries, and the
+// defaults. Its error is Invalid; the numbers' bounds are TagSettings' own to check.
+func NewSettings(p *marchv1.Tag) (s record.TagSettings, err error) {
+	s = record.DefaultTag()
+	if p.GetTime() != nil {
+		if s.Time, err = newTime(p.GetTime()); err != nil {
+			return s, err
+		}
+	}
+	return s, applyCounter(p, &s)
+}
+
+// apply sets in s, the settings of an existing tag, what p carries. Its errors are
+// NewSettings's.
+func apply(p *marchv1.Tag, s *record.TagSettings) error {
+	if p.GetTime() != nil {
+		if err := applyTime(p.GetTime(), s); err != nil {
+			return err
+		}
+	}
+	return applyCounter(p, s)
+}
+
+// applyCounter sets what p carries of a counter's settings.
+func applyCounter(p *marchv1.Tag, s *record.TagSettings) error {
 	for _, f := range []struct{ from, to *int64 }{
 		{p.Start, &s.Start}, {p.Limit, &s.Limit}, {p.MinStep, &s.MinStep}, {p.MaxStep, &s.MaxStep},
 		{p.MaxJump, &s.MaxJump}, {p.MaxSkew, &s.MaxSkew},

@@ -82,7 +82,7 @@ func parseCount(query string) (*int64, error) {
 }
 
 func appendRuns(runs []*marchv1.Run) []byte {
-	const most = len(`{"first":"9223372036854775807","count":"100000"},`)
+	const most = len(`{"first":"9223372036854775807","count":"100000","stride":"4611686018427387904"},`)
 	body := append(make([]byte, 0, most*len(runs)+20), `{"runs":[`...)
 	for i, run := range runs {
 		if i > 0 {
@@ -90,6 +90,9 @@ func appendRuns(runs []*marchv1.Run) []byte {
 		}
 		body = appendNumber(append(body, `{"first":`...), run.GetFirst())
 		body = appendNumber(append(body, `,"count":`...), run.GetCount())
+		if run.GetStride() > 1 {
+			body = appendNumber(append(body, `,"stride":`...), run.GetStride())
+		}
 		body = append(body, '}')
 	}
 	return append(body, "]}\n"...)

@@ -30,7 +30,7 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/runs/next?count=1", `{"runs":[{"first":"8","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
 		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0"}`},
-		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[]}`},
+		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null}`},
 	} {
 		w := s.do(tt.request)
 		if w.Code != 200 || w.Body.String() != tt.want+"\n" {

@@ -116,7 +116,8 @@ type NextBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
 	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// How many IDs: 1 to 100,000.
+	// How many IDs: 1 to 100,000; of a tag of kind time at most what one worker has in a
+	// second.
 	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -414,7 +415,9 @@ type DecodeResponse struct {
 	MaybeLost bool `protobuf:"varint,7,opt,name=maybe_lost,json=maybeLost,proto3" json:"maybe_lost,omitempty"`
 	// Where origin is absent: the layouts of the history that would tell, but that
 	// are missing or cannot be read. rooms are those that may have leased the ID.
-	Unreadable    []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	Unreadable []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// Of a tag of kind time: what the ID is made of. Then all else is absent.
+	Time          *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +508,85 @@ func (x *DecodeResponse) GetUnreadable() []*Unreadable {
 	return nil
 }
 
+func (x *DecodeResponse) GetTime() *TimeParts {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// TimeParts is what a time-ordered ID is made of.
+type TimeParts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The start of the tick.
+	Time     *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Worker   int64                  `protobuf:"varint,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	Sequence int64                  `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The room whose slice had the worker, by the layout in force at that time; empty
+	// where that is not known, or no room had it.
+	Room          string `protobuf:"bytes,4,opt,name=room,proto3" json:"room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeParts) Reset() {
+	*x = TimeParts{}
+	mi := &file_march_v1_id_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeParts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeParts) ProtoMessage() {}
+
+func (x *TimeParts) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeParts.ProtoReflect.Descriptor instead.
+func (*TimeParts) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TimeParts) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *TimeParts) GetWorker() int64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *TimeParts) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *TimeParts) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
 // Origin is the room that leased an ID, and the layout that it did so under.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -523,7 +605,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -535,7 +617,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -548,7 +630,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Origin) GetRoom() string {
@@ -617,7 +699,7 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x05limit\x18\x04 \x01(\x03R\x05limit\"1\n" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\x03R\x02id\"\x83\x02\n" +
+	"\x02id\x18\x02 \x01(\x03R\x02id\"\xac\x02\n" +
 	"\x0eDecodeResponse\x12(\n" +
 	"\x06origin\x18\x01 \x01(\v2\x10.march.v1.OriginR\x06origin\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -629,7 +711,13 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"maybe_lost\x18\a \x01(\bR\tmaybeLost\x124\n" +
 	"\n" +
 	"unreadable\x18\b \x03(\v2\x14.march.v1.UnreadableR\n" +
-	"unreadable\"\xda\x01\n" +
+	"unreadable\x12'\n" +
+	"\x04time\x18\t \x01(\v2\x13.march.v1.TimePartsR\x04time\"\x83\x01\n" +
+	"\tTimeParts\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\x03R\x06worker\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x03R\bsequence\x12\x12\n" +
+	"\x04room\x18\x04 \x01(\tR\x04room\"\xda\x01\n" +
 	"\x06Origin\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12(\n" +
 	"\x06layout\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x14\n" +
@@ -656,7 +744,7 @@ func file_march_v1_id_proto_rawDescGZIP() []byte {
 	return file_march_v1_id_proto_rawDescData
 }
 
-var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_march_v1_id_proto_goTypes = []any{
 	(*NextRequest)(nil),           // 0: march.v1.NextRequest
 	(*NextResponse)(nil),          // 1: march.v1.NextResponse
@@ -666,40 +754,43 @@ var file_march_v1_id_proto_goTypes = []any{
 	(*LeaseResponse)(nil),         // 5: march.v1.LeaseResponse
 	(*DecodeRequest)(nil),         // 6: march.v1.DecodeRequest
 	(*DecodeResponse)(nil),        // 7: march.v1.DecodeResponse
-	(*Origin)(nil),                // 8: march.v1.Origin
-	(*Run)(nil),                   // 9: march.v1.Run
-	(*Segment)(nil),               // 10: march.v1.Segment
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*Part)(nil),                  // 12: march.v1.Part
-	(*Unreadable)(nil),            // 13: march.v1.Unreadable
-	(*Layout)(nil),                // 14: march.v1.Layout
+	(*TimeParts)(nil),             // 8: march.v1.TimeParts
+	(*Origin)(nil),                // 9: march.v1.Origin
+	(*Run)(nil),                   // 10: march.v1.Run
+	(*Segment)(nil),               // 11: march.v1.Segment
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*Part)(nil),                  // 13: march.v1.Part
+	(*Unreadable)(nil),            // 14: march.v1.Unreadable
 	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*Layout)(nil),                // 16: march.v1.Layout
 }
 var file_march_v1_id_proto_depIdxs = []int32{
-	9,  // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
-	10, // 1: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
-	11, // 2: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
-	12, // 3: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
-	8,  // 4: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
-	13, // 5: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
-	14, // 6: march.v1.Origin.layout:type_name -> march.v1.Layout
-	15, // 7: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
-	15, // 8: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
-	0,  // 9: march.v1.IDService.Next:input_type -> march.v1.NextRequest
-	2,  // 10: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
-	0,  // 11: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	4,  // 12: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	6,  // 13: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 14: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 15: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 16: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	5,  // 17: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	7,  // 18: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	10, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
+	11, // 1: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
+	12, // 2: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
+	13, // 3: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
+	9,  // 4: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
+	14, // 5: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
+	8,  // 6: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
+	15, // 7: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
+	16, // 8: march.v1.Origin.layout:type_name -> march.v1.Layout
+	15, // 9: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
+	15, // 10: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
+	0,  // 11: march.v1.IDService.Next:input_type -> march.v1.NextRequest
+	2,  // 12: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
+	0,  // 13: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
+	4,  // 14: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	6,  // 15: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 16: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 17: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	1,  // 18: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	5,  // 19: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	7,  // 20: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_id_proto_init() }
@@ -714,7 +805,7 @@ func file_march_v1_id_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_id_proto_rawDesc), len(file_march_v1_id_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

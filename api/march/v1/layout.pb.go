@@ -349,11 +349,14 @@ func (x *Part) GetRange() *Range {
 	return nil
 }
 
-// Run is `count` consecutive IDs from `first` on.
+// Run is `count` IDs from `first` on: first, first + stride, first + 2 * stride, ...
 type Run struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         int64                  `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	First int64                  `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// The distance from one ID to the next: 2^worker_bits for a tag of kind time whose
+	// worker is last, or else 1. 0 means 1.
+	Stride        int64 `protobuf:"varint,3,opt,name=stride,proto3" json:"stride,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -398,6 +401,13 @@ func (x *Run) GetFirst() int64 {
 func (x *Run) GetCount() int64 {
 	if x != nil {
 		return x.Count
+	}
+	return 0
+}
+
+func (x *Run) GetStride() int64 {
+	if x != nil {
+		return x.Stride
 	}
 	return 0
 }
@@ -485,10 +495,11 @@ const file_march_v1_layout_proto_rawDesc = "" +
 	"\x04Part\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
 	"\bboundary\x18\x02 \x01(\x03R\bboundary\x12%\n" +
-	"\x05range\x18\x03 \x01(\v2\x0f.march.v1.RangeR\x05range\"1\n" +
+	"\x05range\x18\x03 \x01(\v2\x0f.march.v1.RangeR\x05range\"I\n" +
 	"\x03Run\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"0\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x16\n" +
+	"\x06stride\x18\x03 \x01(\x03R\x06stride\"0\n" +
 	"\n" +
 	"Unreadable\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +

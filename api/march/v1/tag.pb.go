@@ -23,6 +23,170 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// WorkerOrder says where the worker stands in an ID. The time is always first.
+type WorkerOrder int32
+
+const (
+	WorkerOrder_WORKER_ORDER_UNSPECIFIED WorkerOrder = 0
+	// time | worker | sequence
+	WorkerOrder_WORKER_ORDER_MIDDLE WorkerOrder = 1
+	// time | sequence | worker: the worker is id mod 2^worker_bits.
+	WorkerOrder_WORKER_ORDER_LAST WorkerOrder = 2
+)
+
+// Enum value maps for WorkerOrder.
+var (
+	WorkerOrder_name = map[int32]string{
+		0: "WORKER_ORDER_UNSPECIFIED",
+		1: "WORKER_ORDER_MIDDLE",
+		2: "WORKER_ORDER_LAST",
+	}
+	WorkerOrder_value = map[string]int32{
+		"WORKER_ORDER_UNSPECIFIED": 0,
+		"WORKER_ORDER_MIDDLE":      1,
+		"WORKER_ORDER_LAST":        2,
+	}
+)
+
+func (x WorkerOrder) Enum() *WorkerOrder {
+	p := new(WorkerOrder)
+	*p = x
+	return p
+}
+
+func (x WorkerOrder) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorkerOrder) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_tag_proto_enumTypes[0].Descriptor()
+}
+
+func (WorkerOrder) Type() protoreflect.EnumType {
+	return &file_march_v1_tag_proto_enumTypes[0]
+}
+
+func (x WorkerOrder) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorkerOrder.Descriptor instead.
+func (WorkerOrder) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{0}
+}
+
+// SequencePolicy says at which number the sequence of a tick begins.
+type SequencePolicy int32
+
+const (
+	SequencePolicy_SEQUENCE_POLICY_UNSPECIFIED SequencePolicy = 0
+	// At 0.
+	SequencePolicy_SEQUENCE_POLICY_RESET SequencePolicy = 1
+	// Above that of the tick before, so that id mod n is even at low rates.
+	SequencePolicy_SEQUENCE_POLICY_CARRY SequencePolicy = 2
+	// At a random number.
+	SequencePolicy_SEQUENCE_POLICY_RANDOM SequencePolicy = 3
+)
+
+// Enum value maps for SequencePolicy.
+var (
+	SequencePolicy_name = map[int32]string{
+		0: "SEQUENCE_POLICY_UNSPECIFIED",
+		1: "SEQUENCE_POLICY_RESET",
+		2: "SEQUENCE_POLICY_CARRY",
+		3: "SEQUENCE_POLICY_RANDOM",
+	}
+	SequencePolicy_value = map[string]int32{
+		"SEQUENCE_POLICY_UNSPECIFIED": 0,
+		"SEQUENCE_POLICY_RESET":       1,
+		"SEQUENCE_POLICY_CARRY":       2,
+		"SEQUENCE_POLICY_RANDOM":      3,
+	}
+)
+
+func (x SequencePolicy) Enum() *SequencePolicy {
+	p := new(SequencePolicy)
+	*p = x
+	return p
+}
+
+func (x SequencePolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SequencePolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_tag_proto_enumTypes[1].Descriptor()
+}
+
+func (SequencePolicy) Type() protoreflect.EnumType {
+	return &file_march_v1_tag_proto_enumTypes[1]
+}
+
+func (x SequencePolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SequencePolicy.Descriptor instead.
+func (SequencePolicy) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+}
+
+// RollbackPolicy says what a room does while its clock is behind the last ID.
+type RollbackPolicy int32
+
+const (
+	RollbackPolicy_ROLLBACK_POLICY_UNSPECIFIED RollbackPolicy = 0
+	// It waits for the clock, for max_wait at most.
+	RollbackPolicy_ROLLBACK_POLICY_WAIT RollbackPolicy = 1
+	// It goes on ahead of the clock, by 10 s at most.
+	RollbackPolicy_ROLLBACK_POLICY_OFFSET RollbackPolicy = 2
+	// It refuses at once.
+	RollbackPolicy_ROLLBACK_POLICY_FAIL RollbackPolicy = 3
+)
+
+// Enum value maps for RollbackPolicy.
+var (
+	RollbackPolicy_name = map[int32]string{
+		0: "ROLLBACK_POLICY_UNSPECIFIED",
+		1: "ROLLBACK_POLICY_WAIT",
+		2: "ROLLBACK_POLICY_OFFSET",
+		3: "ROLLBACK_POLICY_FAIL",
+	}
+	RollbackPolicy_value = map[string]int32{
+		"ROLLBACK_POLICY_UNSPECIFIED": 0,
+		"ROLLBACK_POLICY_WAIT":        1,
+		"ROLLBACK_POLICY_OFFSET":      2,
+		"ROLLBACK_POLICY_FAIL":        3,
+	}
+)
+
+func (x RollbackPolicy) Enum() *RollbackPolicy {
+	p := new(RollbackPolicy)
+	*p = x
+	return p
+}
+
+func (x RollbackPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RollbackPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_tag_proto_enumTypes[2].Descriptor()
+}
+
+func (RollbackPolicy) Type() protoreflect.EnumType {
+	return &file_march_v1_tag_proto_enumTypes[2]
+}
+
+func (x RollbackPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RollbackPolicy.Descriptor instead.
+func (RollbackPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
+}
+
 // Tag is a tag's settings. Where a field is absent in CreateTag its default
 // holds.
 type Tag struct {
@@ -58,6 +222,10 @@ type Tag struct {
 	// given up: they then issue IDs only under a layout that they confirmed with
 	// etcd less than their hold ago. Default false.
 	StrictRetract *bool `protobuf:"varint,13,opt,name=strict_retract,json=strictRetract,proto3,oneof" json:"strict_retract,omitempty"`
+	// Makes the tag one of time-ordered IDs, of kind time; absent in a counter. Start,
+	// limit, steps, reserve, max_jump and max_skew are a counter's alone. The layout of
+	// the IDs never changes; sequence and rollback may.
+	Time          *TimeTag `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -183,6 +351,164 @@ func (x *Tag) GetStrictRetract() bool {
 	return false
 }
 
+func (x *Tag) GetTime() *TimeTag {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// TimeTag is the settings of a tag of time-ordered IDs:
+//
+//	(tick - epoch) << (worker_bits + sequence_bits) | worker << sequence_bits | sequence
+//
+// The numbers of bits, unit, epoch and order are chosen when the tag is created.
+type TimeTag struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In CreateTag only: a layout that other systems use, in place of time_bits,
+	// worker_bits, sequence_bits, unit and order: cosid, leaf, ... See docs/formats.md.
+	Preset string `protobuf:"bytes,1,opt,name=preset,proto3" json:"preset,omitempty"`
+	// The number of bits of the time, from 1; of the worker; and of the sequence within
+	// a tick. Together at most 63.
+	TimeBits     int32 `protobuf:"varint,2,opt,name=time_bits,json=timeBits,proto3" json:"time_bits,omitempty"`
+	WorkerBits   int32 `protobuf:"varint,3,opt,name=worker_bits,json=workerBits,proto3" json:"worker_bits,omitempty"`
+	SequenceBits int32 `protobuf:"varint,4,opt,name=sequence_bits,json=sequenceBits,proto3" json:"sequence_bits,omitempty"`
+	// The length of a tick: 1 ms, 10 ms or 1 s. Default 1 ms.
+	Unit *durationpb.Duration `protobuf:"bytes,5,opt,name=unit,proto3" json:"unit,omitempty"`
+	// When tick 0 begins, in Unix ms. Default with a preset: the preset's.
+	EpochMs *int64 `protobuf:"varint,6,opt,name=epoch_ms,json=epochMs,proto3,oneof" json:"epoch_ms,omitempty"`
+	// Default WORKER_ORDER_MIDDLE.
+	Order WorkerOrder `protobuf:"varint,7,opt,name=order,proto3,enum=march.v1.WorkerOrder" json:"order,omitempty"`
+	// Default SEQUENCE_POLICY_RESET, or the preset's.
+	Sequence SequencePolicy `protobuf:"varint,8,opt,name=sequence,proto3,enum=march.v1.SequencePolicy" json:"sequence,omitempty"`
+	// With SEQUENCE_POLICY_CARRY: the sequence from which on the next tick begins at 1.
+	// Default half of the sequence.
+	CarryTo int64 `protobuf:"varint,9,opt,name=carry_to,json=carryTo,proto3" json:"carry_to,omitempty"`
+	// With SEQUENCE_POLICY_RANDOM: a tick begins at a random sequence below this one.
+	// Default 100.
+	RandomBelow int64 `protobuf:"varint,10,opt,name=random_below,json=randomBelow,proto3" json:"random_below,omitempty"`
+	// Default ROLLBACK_POLICY_WAIT.
+	Rollback RollbackPolicy `protobuf:"varint,11,opt,name=rollback,proto3,enum=march.v1.RollbackPolicy" json:"rollback,omitempty"`
+	// How long a call waits for a clock that went back, at most a minute. Default 500 ms.
+	MaxWait       *durationpb.Duration `protobuf:"bytes,12,opt,name=max_wait,json=maxWait,proto3" json:"max_wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeTag) Reset() {
+	*x = TimeTag{}
+	mi := &file_march_v1_tag_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeTag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeTag) ProtoMessage() {}
+
+func (x *TimeTag) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_tag_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeTag.ProtoReflect.Descriptor instead.
+func (*TimeTag) Descriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TimeTag) GetPreset() string {
+	if x != nil {
+		return x.Preset
+	}
+	return ""
+}
+
+func (x *TimeTag) GetTimeBits() int32 {
+	if x != nil {
+		return x.TimeBits
+	}
+	return 0
+}
+
+func (x *TimeTag) GetWorkerBits() int32 {
+	if x != nil {
+		return x.WorkerBits
+	}
+	return 0
+}
+
+func (x *TimeTag) GetSequenceBits() int32 {
+	if x != nil {
+		return x.SequenceBits
+	}
+	return 0
+}
+
+func (x *TimeTag) GetUnit() *durationpb.Duration {
+	if x != nil {
+		return x.Unit
+	}
+	return nil
+}
+
+func (x *TimeTag) GetEpochMs() int64 {
+	if x != nil && x.EpochMs != nil {
+		return *x.EpochMs
+	}
+	return 0
+}
+
+func (x *TimeTag) GetOrder() WorkerOrder {
+	if x != nil {
+		return x.Order
+	}
+	return WorkerOrder_WORKER_ORDER_UNSPECIFIED
+}
+
+func (x *TimeTag) GetSequence() SequencePolicy {
+	if x != nil {
+		return x.Sequence
+	}
+	return SequencePolicy_SEQUENCE_POLICY_UNSPECIFIED
+}
+
+func (x *TimeTag) GetCarryTo() int64 {
+	if x != nil {
+		return x.CarryTo
+	}
+	return 0
+}
+
+func (x *TimeTag) GetRandomBelow() int64 {
+	if x != nil {
+		return x.RandomBelow
+	}
+	return 0
+}
+
+func (x *TimeTag) GetRollback() RollbackPolicy {
+	if x != nil {
+		return x.Rollback
+	}
+	return RollbackPolicy_ROLLBACK_POLICY_UNSPECIFIED
+}
+
+func (x *TimeTag) GetMaxWait() *durationpb.Duration {
+	if x != nil {
+		return x.MaxWait
+	}
+	return nil
+}
+
 type UpdateTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The fields that are present are changed; start cannot be.
@@ -195,7 +521,7 @@ type UpdateTagRequest struct {
 
 func (x *UpdateTagRequest) Reset() {
 	*x = UpdateTagRequest{}
-	mi := &file_march_v1_tag_proto_msgTypes[1]
+	mi := &file_march_v1_tag_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -207,7 +533,7 @@ func (x *UpdateTagRequest) String() string {
 func (*UpdateTagRequest) ProtoMessage() {}
 
 func (x *UpdateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[1]
+	mi := &file_march_v1_tag_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -220,7 +546,7 @@ func (x *UpdateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTagRequest.ProtoReflect.Descriptor instead.
 func (*UpdateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *UpdateTagRequest) GetTag() *Tag {
@@ -249,7 +575,7 @@ type UpdateTagResponse struct {
 
 func (x *UpdateTagResponse) Reset() {
 	*x = UpdateTagResponse{}
-	mi := &file_march_v1_tag_proto_msgTypes[2]
+	mi := &file_march_v1_tag_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +587,7 @@ func (x *UpdateTagResponse) String() string {
 func (*UpdateTagResponse) ProtoMessage() {}
 
 func (x *UpdateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[2]
+	mi := &file_march_v1_tag_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +600,7 @@ func (x *UpdateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTagResponse.ProtoReflect.Descriptor instead.
 func (*UpdateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UpdateTagResponse) GetTag() *Tag {
@@ -307,7 +633,7 @@ type SkipTagRequest struct {
 
 func (x *SkipTagRequest) Reset() {
 	*x = SkipTagRequest{}
-	mi := &file_march_v1_tag_proto_msgTypes[3]
+	mi := &file_march_v1_tag_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +645,7 @@ func (x *SkipTagRequest) String() string {
 func (*SkipTagRequest) ProtoMessage() {}
 
 func (x *SkipTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[3]
+	mi := &file_march_v1_tag_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +658,7 @@ func (x *SkipTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipTagRequest.ProtoReflect.Descriptor instead.
 func (*SkipTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SkipTagRequest) GetName() string {
@@ -375,7 +701,7 @@ type SkipTagResponse struct {
 
 func (x *SkipTagResponse) Reset() {
 	*x = SkipTagResponse{}
-	mi := &file_march_v1_tag_proto_msgTypes[4]
+	mi := &file_march_v1_tag_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +713,7 @@ func (x *SkipTagResponse) String() string {
 func (*SkipTagResponse) ProtoMessage() {}
 
 func (x *SkipTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[4]
+	mi := &file_march_v1_tag_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +726,7 @@ func (x *SkipTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipTagResponse.ProtoReflect.Descriptor instead.
 func (*SkipTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SkipTagResponse) GetTag() *Tag {
@@ -431,7 +757,7 @@ type PrescaleTagRequest struct {
 
 func (x *PrescaleTagRequest) Reset() {
 	*x = PrescaleTagRequest{}
-	mi := &file_march_v1_tag_proto_msgTypes[5]
+	mi := &file_march_v1_tag_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +769,7 @@ func (x *PrescaleTagRequest) String() string {
 func (*PrescaleTagRequest) ProtoMessage() {}
 
 func (x *PrescaleTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[5]
+	mi := &file_march_v1_tag_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +782,7 @@ func (x *PrescaleTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrescaleTagRequest.ProtoReflect.Descriptor instead.
 func (*PrescaleTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *PrescaleTagRequest) GetName() string {
@@ -489,7 +815,7 @@ type PrescaleTagResponse struct {
 
 func (x *PrescaleTagResponse) Reset() {
 	*x = PrescaleTagResponse{}
-	mi := &file_march_v1_tag_proto_msgTypes[6]
+	mi := &file_march_v1_tag_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -501,7 +827,7 @@ func (x *PrescaleTagResponse) String() string {
 func (*PrescaleTagResponse) ProtoMessage() {}
 
 func (x *PrescaleTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[6]
+	mi := &file_march_v1_tag_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -514,7 +840,7 @@ func (x *PrescaleTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrescaleTagResponse.ProtoReflect.Descriptor instead.
 func (*PrescaleTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PrescaleTagResponse) GetTag() *Tag {
@@ -528,7 +854,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x05\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\x05\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -543,7 +869,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	" \x01(\x03R\bprescale\x12A\n" +
 	"\x0eprescale_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rprescaleUntil\x12.\n" +
 	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12*\n" +
-	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x1a8\n" +
+	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x12%\n" +
+	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -554,7 +881,23 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\t_max_stepB\v\n" +
 	"\t_max_jumpB\v\n" +
 	"\t_max_skewB\x11\n" +
-	"\x0f_strict_retract\"M\n" +
+	"\x0f_strict_retract\"\xed\x03\n" +
+	"\aTimeTag\x12\x16\n" +
+	"\x06preset\x18\x01 \x01(\tR\x06preset\x12\x1b\n" +
+	"\ttime_bits\x18\x02 \x01(\x05R\btimeBits\x12\x1f\n" +
+	"\vworker_bits\x18\x03 \x01(\x05R\n" +
+	"workerBits\x12#\n" +
+	"\rsequence_bits\x18\x04 \x01(\x05R\fsequenceBits\x12-\n" +
+	"\x04unit\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04unit\x12\x1e\n" +
+	"\bepoch_ms\x18\x06 \x01(\x03H\x00R\aepochMs\x88\x01\x01\x12+\n" +
+	"\x05order\x18\a \x01(\x0e2\x15.march.v1.WorkerOrderR\x05order\x124\n" +
+	"\bsequence\x18\b \x01(\x0e2\x18.march.v1.SequencePolicyR\bsequence\x12\x19\n" +
+	"\bcarry_to\x18\t \x01(\x03R\acarryTo\x12!\n" +
+	"\frandom_below\x18\n" +
+	" \x01(\x03R\vrandomBelow\x124\n" +
+	"\brollback\x18\v \x01(\x0e2\x18.march.v1.RollbackPolicyR\brollback\x124\n" +
+	"\bmax_wait\x18\f \x01(\v2\x19.google.protobuf.DurationR\amaxWaitB\v\n" +
+	"\t_epoch_ms\"M\n" +
 	"\x10UpdateTagRequest\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x18\n" +
 	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"L\n" +
@@ -574,7 +917,21 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"6\n" +
 	"\x13PrescaleTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tagB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*[\n" +
+	"\vWorkerOrder\x12\x1c\n" +
+	"\x18WORKER_ORDER_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13WORKER_ORDER_MIDDLE\x10\x01\x12\x15\n" +
+	"\x11WORKER_ORDER_LAST\x10\x02*\x83\x01\n" +
+	"\x0eSequencePolicy\x12\x1f\n" +
+	"\x1bSEQUENCE_POLICY_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15SEQUENCE_POLICY_RESET\x10\x01\x12\x19\n" +
+	"\x15SEQUENCE_POLICY_CARRY\x10\x02\x12\x1a\n" +
+	"\x16SEQUENCE_POLICY_RANDOM\x10\x03*\x81\x01\n" +
+	"\x0eRollbackPolicy\x12\x1f\n" +
+	"\x1bROLLBACK_POLICY_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14ROLLBACK_POLICY_WAIT\x10\x01\x12\x1a\n" +
+	"\x16ROLLBACK_POLICY_OFFSET\x10\x02\x12\x18\n" +
+	"\x14ROLLBACK_POLICY_FAIL\x10\x03B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_tag_proto_rawDescOnce sync.Once
@@ -588,34 +945,45 @@ func file_march_v1_tag_proto_rawDescGZIP() []byte {
 	return file_march_v1_tag_proto_rawDescData
 }
 
-var file_march_v1_tag_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_march_v1_tag_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_march_v1_tag_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_march_v1_tag_proto_goTypes = []any{
-	(*Tag)(nil),                   // 0: march.v1.Tag
-	(*UpdateTagRequest)(nil),      // 1: march.v1.UpdateTagRequest
-	(*UpdateTagResponse)(nil),     // 2: march.v1.UpdateTagResponse
-	(*SkipTagRequest)(nil),        // 3: march.v1.SkipTagRequest
-	(*SkipTagResponse)(nil),       // 4: march.v1.SkipTagResponse
-	(*PrescaleTagRequest)(nil),    // 5: march.v1.PrescaleTagRequest
-	(*PrescaleTagResponse)(nil),   // 6: march.v1.PrescaleTagResponse
-	nil,                           // 7: march.v1.Tag.SkipsEntry
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(WorkerOrder)(0),              // 0: march.v1.WorkerOrder
+	(SequencePolicy)(0),           // 1: march.v1.SequencePolicy
+	(RollbackPolicy)(0),           // 2: march.v1.RollbackPolicy
+	(*Tag)(nil),                   // 3: march.v1.Tag
+	(*TimeTag)(nil),               // 4: march.v1.TimeTag
+	(*UpdateTagRequest)(nil),      // 5: march.v1.UpdateTagRequest
+	(*UpdateTagResponse)(nil),     // 6: march.v1.UpdateTagResponse
+	(*SkipTagRequest)(nil),        // 7: march.v1.SkipTagRequest
+	(*SkipTagResponse)(nil),       // 8: march.v1.SkipTagResponse
+	(*PrescaleTagRequest)(nil),    // 9: march.v1.PrescaleTagRequest
+	(*PrescaleTagResponse)(nil),   // 10: march.v1.PrescaleTagResponse
+	nil,                           // 11: march.v1.Tag.SkipsEntry
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_march_v1_tag_proto_depIdxs = []int32{
-	8, // 0: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
-	9, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
-	9, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
-	7, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
-	0, // 4: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
-	0, // 5: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
-	0, // 6: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
-	8, // 7: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
-	0, // 8: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	12, // 0: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
+	13, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
+	13, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
+	11, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
+	4,  // 4: march.v1.Tag.time:type_name -> march.v1.TimeTag
+	12, // 5: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
+	0,  // 6: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
+	1,  // 7: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
+	2,  // 8: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
+	12, // 9: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
+	3,  // 10: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
+	3,  // 11: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
+	3,  // 12: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
+	12, // 13: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
+	3,  // 14: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_tag_proto_init() }
@@ -624,18 +992,20 @@ func file_march_v1_tag_proto_init() {
 		return
 	}
 	file_march_v1_tag_proto_msgTypes[0].OneofWrappers = []any{}
+	file_march_v1_tag_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_tag_proto_rawDesc), len(file_march_v1_tag_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   8,
+			NumEnums:      3,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_march_v1_tag_proto_goTypes,
 		DependencyIndexes: file_march_v1_tag_proto_depIdxs,
+		EnumInfos:         file_march_v1_tag_proto_enumTypes,
 		MessageInfos:      file_march_v1_tag_proto_msgTypes,
 	}.Build()
 	File_march_v1_tag_proto = out.File

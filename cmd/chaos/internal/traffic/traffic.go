@@ -297,7 +297,7 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 		}
 		issued := runlog.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Batch}
 		for _, run := range answer.GetRuns() {
-			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
+			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(), Stride: run.GetStride()})
 		}
 		if err := short(who, n, issued.Runs); err != nil {
 			return err
