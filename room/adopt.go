@@ -55,7 +55,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	}
 	start := time.Now()
 	renewed, ok := s.renewAll(ctx, part)
-	if !ok || !s.report(ctx, layout.Version) {
+	if !ok || !s.times.Adopt(ctx) || !s.report(ctx, layout.Version) {
 		return false
 	}
 	s.served.Store(&part)

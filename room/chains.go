@@ -3,6 +3,7 @@ package room
 import (
 	"cmp"
 	"context"
+	"errors"
 	"hash/crc32"
 	"slices"
 	"sync"
@@ -183,7 +184,8 @@ func (c *chains) closeAll() int64 {
 	return c.tour.totals().dropped
 }
 
-// chain returns a tag's chain, made if need be. Its errors are Invalid (the
+// chain returns a tag's chain, made if need be; nil for a tag of time-ordered IDs, which
+// is in memory then. Its errors are Invalid (the
 // name), NotFound, and those of a ledger's Source.
 func (s *Server) chain(ctx context.Context, name string) (*tagChain, error) {
 	if chain := s.chains.get(name); chain != nil {
@@ -250,19 +252,32 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain,
 		return nil, err
 	}
 	defer leave()
-	chain, err := s.readChain(ctx, tag)
+	chain, err := s.readTag(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
 		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
 		if err != nil && allocator.KindOf(err) != allocator.Exists {
 			return nil, err
 		}
-		chain, err = s.readChain(ctx, tag)
+		chain, err = s.readTag(ctx, tag)
 	}
-	if err != nil {
+	if err != nil || chain == nil {
 		return nil, err
 	}
 	s.chains.put(tag, chain)
 	return chain, nil
+}
+
+// readTag is readChain for a tag of any kind: one of time-ordered IDs is put in memory, and
+// has no chain.
+func (s *Server) readTag(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
+	chain, err := s.readChain(ctx, tag)
+	var timed *ledger.TimeTagError
+	if !errors.As(err, &timed) {
+		return chain, err
+	}
+	s.chains.unknown.found(tag)
+	_, err = s.times.Load(ctx, tag, timed.Settings)
+	return nil, err
 }
 
 // readChain reads a tag and makes a chain of it, which then knows all that its
@@ -288,6 +303,9 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 // caller.
 func (s *Server) tagChanged(change ledger.TagChange) {
 	s.chains.unknown.changed(change.Name)
+	if change.Settings == nil || change.Settings.Time != nil {
+		s.timeTagChanged(change)
+	}
 	chain := s.chains.get(string(change.Name))
 	switch {
 	case change.Settings == nil && chain != nil:

@@ -8,20 +8,33 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/room/timetags"
 )
 
-// withChain calls use with a tag's chain, and again with a new one where the
-// chain was closed in between (unused for long, its tag deleted and made
-// again).
-func (s *Server) withChain(ctx context.Context, tag string, use func(*allocator.Chain) error) error {
+// withTag calls use with a tag's chain, or timed with a tag of time-ordered IDs, and again
+// with a new one where it was closed in between (unused for long, its tag deleted and
+// made again).
+func (s *Server) withTag(ctx context.Context, tag string, use func(*allocator.Chain) error, timed func(*timetags.Tag) error) error {
 	for {
+		if t := s.times.Get(tag); t != nil {
+			if err := timed(t); !errors.Is(err, error(timeid.ErrClosed)) {
+				return err
+			}
+			if err := s.status.stopping(); err != nil {
+				return err
+			}
+		}
 		chain, err := s.chain(ctx, tag)
 		if err != nil {
 			return err
+		}
+		if chain == nil {
+			continue // it is of time-ordered IDs
 		}
 		chain.asked.Add(1)
 		if err = use(chain.Chain); !errors.Is(err, error(allocator.ErrClosed)) {
@@ -42,8 +55,16 @@ func (s *Server) next(ctx context.Context, tag string) (id int64, err error) {
 			return id, err
 		}
 	}
-	err = s.withChain(ctx, tag, func(c *allocator.Chain) (err error) {
+	if t := s.times.Get(tag); t != nil {
+		if id, err = t.Next(ctx); !errors.Is(err, error(timeid.ErrClosed)) {
+			return id, err
+		}
+	}
+	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
 		id, err = c.Next(ctx)
+		return err
+	}, func(t *timetags.Tag) (err error) {
+		id, err = t.Next(ctx)
 		return err
 	})
 	return id, err
@@ -66,9 +87,12 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxBatch)
 	}
 	var runs []allocator.Run
-	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+	err := s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
 		// Runs taken before an error are lost: a gap.
 		runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
+		return err
+	}, func(t *timetags.Tag) (err error) {
+		runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
 		return err
 	})
 	if err != nil {
@@ -87,11 +111,13 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	var seg allocator.Segment
 	var ttl time.Duration
 	var limit int64
-	err := s.withChain(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+	err := s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
 		seg, err = c.Lease(ctx, r.GetCount())
 		limit = c.Limited()
 		ttl = s.ttl(c, seg)
 		return err
+	}, func(t *timetags.Tag) error {
+		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream", t.Name())
 	})
 	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
 		err = &allocator.LimitError{Limit: limit, Err: err}

@@ -101,5 +101,6 @@ func (s *Server) orphaned(o ledger.Orphan) {
 // drop drops all that this instance holds. Callers are served from new chains.
 func (s *Server) drop(why string) {
 	s.chains.closeAll()
+	s.times.Drop()
 	s.log.Warn("all IDs that were held are dropped", "why", why)
 }

@@ -20,12 +20,14 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/worker"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
+	"github.com/march-id/march/room/timetags"
 )
 
 // Config says which room an instance serves, and how.
@@ -68,6 +70,12 @@ type Config struct {
 	// issues a residue that the room may have given up. Default false: it goes on
 	// with what it holds, and the IDs are unique all the same.
 	StrictRetract bool
+	// Worker chooses the number of the workers of time-ordered IDs that this instance
+	// takes, counted from the lower end of its room's slice; the zero value leaves the
+	// choice to the instance. WorkerWindow bounds the windows of a worker so chosen: the
+	// next process waits for so long after a crash. Default 30 s.
+	Worker       worker.Pin
+	WorkerWindow time.Duration
 	// Limits bound what callers may take of the server.
 	Limits serve.Limits
 	// MaxBusyStreams is how many streams answer at the same moment. The others wait
@@ -107,7 +115,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
-		Drain: 10 * time.Second, MetricsTags: 1000, Rand: rand.Float64, Limits: serve.DefaultLimits(),
+		WorkerWindow: worker.DefaultPinnedWindow,
+		Drain:        10 * time.Second, MetricsTags: 1000, Rand: rand.Float64, Limits: serve.DefaultLimits(),
 		MaxBusyStreams: max(runtime.GOMAXPROCS(0)/2, 1), MaxUnknownTags: 100,
 	}
 }
@@ -142,6 +151,7 @@ type Server struct {
 
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
+	times      *timetags.Tags
 	started    time.Time
 	background context.Context // ends after the last call
 }
@@ -237,6 +247,10 @@ func (s *Server) Run(ctx context.Context) error {
 			s.log.Warn("journal not closed", "error", err)
 		}
 	}()
+	if err := s.startTimes(); err != nil {
+		s.closeListeners()
+		return errors.Join(err, s.instance.Close())
+	}
 	s.instance.OnTag(s.tagChanged)
 	s.instance.OnOrphan(s.orphaned)
 	s.instance.OnDrop(s.drop)
@@ -252,12 +266,14 @@ func (s *Server) Run(ctx context.Context) error {
 	s.background = background
 	work.Go(func() error { return s.refiller.Run(background) })
 	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
+	work.Go(func() error { s.times.Run(background); return nil })
 	work.Go(func() error {
 		err := s.instance.Run(background)
 		if err != nil { // another process has this one's name: issue nothing more
 			s.log.Error("registration lost", "error", err)
 			s.status.stopped()
 			s.chains.closeAll()
+			s.times.Drop()
 		}
 		return err
 	})
@@ -303,6 +319,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
+	if err := s.times.Close(leaving); err != nil {
+		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
+	}
 	left := s.instance.Leave(leaving)
 	held := s.chains.closeAll()
 	s.log.Info("stopped", "ids_held_and_dropped", held)
@@ -349,7 +368,7 @@ func (s *Server) warm(ctx context.Context) {
 
 func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
 	chain, err := s.chain(ctx, string(tag))
-	if err != nil {
+	if err != nil || chain == nil { // a tag of time-ordered IDs has its worker now
 		return err
 	}
 	return chain.Warm(ctx)

@@ -88,6 +88,9 @@ func (s *Server) judge() (checks []serve.Check, lacks string) {
 	}
 	ids, lacks := s.checkIDs()
 	checks = []serve.Check{serving, layout, ids}
+	if err := s.times.Trouble(); err != nil {
+		checks = append(checks, serve.Check{Name: "time-ordered ids", Err: err})
+	}
 	if b, is := s.instance.Barred(); is {
 		checks = append(checks, serve.Check{Name: "recover", Note: fmt.Sprintf(
 			"%s runs one that has barred this instance from leasing since %s", b.By, b.Since.UTC().Format(time.RFC3339))})
@@ -111,6 +114,8 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 		lasts = fmt.Sprintf(", for %v (tag %s for %v)", short(r.longest), r.scarce, short(r.reserve))
 	}
 	switch kind := allocator.KindOf(why); {
+	case r.held == 0 && s.times.Issue():
+		ids.Note = "only time-ordered ones, until the windows of their workers end: " + why.Error()
 	case r.held == 0:
 		lacks = "it holds no IDs"
 		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)

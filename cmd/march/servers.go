@@ -23,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/serve"
@@ -146,7 +147,7 @@ func newRoom(c *common) *cobra.Command {
 		cluster           clusterFlags
 		watch             watchFlags
 		grpc, http, name  string
-		journal           string
+		journal, pin      string
 		warm              []string
 		cfg               = room.DefaultConfig()
 		hostname, hostErr = os.Hostname()
@@ -173,6 +174,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			}
 			if cfg.Name, err = allocator.ParseInstance(strings.ToLower(name)); err != nil {
 				return usageError{allocator.Errorf(allocator.Invalid, "name: %w", err)}
+			}
+			if cfg.Worker, err = worker.ParsePin(pin, hostname); err != nil {
+				return usageError{err}
 			}
 			for _, tag := range warm {
 				parsed, err := allocator.ParseTag(tag)
@@ -230,6 +234,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxBusyStreams, "max-busy-streams", cfg.MaxBusyStreams, "how many streams answer at the same moment; others wait for their turn")
 	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
+	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
+	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }

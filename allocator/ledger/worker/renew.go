@@ -63,6 +63,22 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	return true, nil
 }
 
+// Check returns a *MovedError where the room's slice no longer has a worker under the
+// layout in force. Its other errors are those of a lease, after which it is not known.
+func (w *Workers) Check(ctx context.Context, held *Worker) error {
+	f, err := w.instance.Footing(ctx)
+	if err != nil {
+		return err
+	}
+	return w.Fits(f, held)
+}
+
+// Holds reports whether a worker is this process's to use: it is not lost, and no
+// recover went on without this instance since it was taken.
+func (w *Workers) Holds(held *Worker) bool {
+	return held.Lost() == nil && w.instance.HoldsWorker(held.id)
+}
+
 // Fits returns a *MovedError where the room's slice no longer has a worker.
 func (w *Workers) Fits(f ledger.Footing, held *Worker) error {
 	l, room := f.Layout.Layout, w.instance.Room()

@@ -1,0 +1,300 @@
+package timetags
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// pool is the worker of a width, and the generators that it has.
+type pool struct {
+	tags *Tags
+	bits int
+
+	mu     sync.Mutex // held while a worker is taken, renewed or given back
+	worker *worker.Worker
+	opened map[*Tag]struct{} // tags with a generator
+	used   int64             // the end of the last tick that a closed generator may have used, Unix ms
+	failed error             // why the last try to take or renew failed, nil where it did not
+	after  time.Time         // the next try
+	ended  bool              // close was called
+}
+
+// patience is for how long a try to take a worker that failed is not repeated.
+const patience = 200 * time.Millisecond
+
+// open makes a generator for a tag in the place of one that is closed, nil for none. It
+// takes a worker where there is none.
+func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if tag.deleted {
+		return timeid.ErrClosed
+	}
+	if tag.generator.Load() != closed {
+		return nil // another caller made it
+	}
+	p.shut(tag)
+	if p.worker != nil && !p.tags.cfg.Workers.Holds(p.worker) {
+		p.shutAll()
+		p.worker = nil
+	}
+	if p.worker == nil {
+		if err := p.take(ctx, tag.settings); err != nil {
+			return err
+		}
+	}
+	return p.generate(tag)
+}
+
+// take takes a worker. The lock is held.
+func (p *pool) take(ctx context.Context, settings record.TimeTag) error {
+	if p.ended {
+		return timeid.ErrClosed
+	}
+	if p.failed != nil && time.Now().Before(p.after) {
+		return p.failed
+	}
+	taken, err := p.tags.cfg.Workers.Take(ctx, worker.Request{Bits: p.bits, Tick: p.tick(settings), Pin: p.tags.cfg.Pin})
+	if p.failed = err; err != nil {
+		p.after = time.Now().Add(patience)
+		return err
+	}
+	p.worker = taken
+	return nil
+}
+
+// tick returns the longest unit of the pool's tags and of one more.
+func (p *pool) tick(settings record.TimeTag) time.Duration {
+	longest := settings.Layout().Unit
+	for tag := range p.opened {
+		longest = max(longest, tag.settings.Layout().Unit)
+	}
+	return longest
+}
+
+// generate makes a tag's generator in the worker's window, above all that its last
+// generator issued. The lock is held.
+func (p *pool) generate(tag *Tag) error {
+	window := p.worker.Window()
+	window.From = max(window.From, p.used)
+	cfg := tag.settings.Config(p.worker.ID().Number, window)
+	cfg.Clock = p.tags.cfg.Clock
+	g, err := timeid.New(cfg)
+	if err != nil {
+		return err
+	}
+	if p.opened == nil {
+		p.opened = make(map[*Tag]struct{})
+	}
+	p.opened[tag] = struct{}{}
+	tag.generator.Store(g)
+	if !p.tags.cfg.Workers.Holds(p.worker) {
+		p.shut(tag) // Drop may have looked before the generator was there
+	}
+	return nil
+}
+
+// shut closes a tag's generator, if it has one. The lock is held.
+func (p *pool) shut(tag *Tag) {
+	g := tag.generator.Swap(nil)
+	if g == nil {
+		return
+	}
+	p.used = max(p.used, g.Close())
+	tag.past = plus(tag.past, g.Stats())
+	delete(p.opened, tag)
+}
+
+// shutAll closes all generators, and returns whose they were. The lock is held.
+func (p *pool) shutAll() []*Tag {
+	shut := make([]*Tag, 0, len(p.opened))
+	for tag := range p.opened {
+		shut = append(shut, tag)
+	}
+	for _, tag := range shut {
+		p.shut(tag)
+	}
+	return shut
+}
+
+// remove closes a tag's generator for good.
+func (p *pool) remove(tag *Tag) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tag.deleted = true
+	p.shut(tag)
+}
+
+// update changes a tag's settings: its next generator has them.
+func (p *pool) update(tag *Tag, settings record.TimeTag) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if tag.settings == settings {
+		return
+	}
+	p.shut(tag)
+	tag.settings = settings
+}
+
+// plus adds the counts of a generator to those of the ones before it.
+func plus(past, last timeid.Stats) timeid.Stats {
+	last.Overflows += past.Overflows
+	last.OverflowWait += past.OverflowWait
+	last.Rollbacks += past.Rollbacks
+	return last
+}
+
+// stats returns a tag's counts.
+func (p *pool) stats(tag *Tag) timeid.Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g := tag.generator.Load(); g != nil {
+		return plus(tag.past, g.Stats())
+	}
+	last := tag.past
+	last.Ahead = 0
+	return last
+}
+
+// look renews the worker's window when half of it is over, and exchanges a worker that
+// is lost.
+func (p *pool) look(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.worker == nil || p.ended || time.Now().Before(p.after) {
+		return
+	}
+	if p.tags.now() < p.worker.RenewAt().UnixMilli() && p.tags.cfg.Workers.Holds(p.worker) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	err := p.tags.cfg.Workers.Renew(ctx, p.worker)
+	if p.failed = err; err == nil {
+		p.extend()
+		return
+	}
+	p.after = time.Now().Add(patience)
+	p.tags.cfg.Logger.Warn("a worker's window was not renewed", "error", err)
+	if p.worker.Lost() != nil {
+		p.exchange(ctx)
+	}
+}
+
+// extend gives the generators the worker's window. The lock is held.
+func (p *pool) extend() {
+	window := p.worker.Window()
+	for tag := range p.opened {
+		if err := tag.generator.Load().Extend(window); err != nil {
+			p.tags.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
+		}
+	}
+}
+
+// exchange takes another worker in the place of one that is lost. Where none is to be
+// had, the tags have none. The lock is held.
+func (p *pool) exchange(ctx context.Context) {
+	old := p.worker
+	p.after = time.Time{}
+	var settings record.TimeTag
+	for tag := range p.opened {
+		settings = tag.settings
+	}
+	if settings.UnitMS == 0 { // no tag needs one
+		p.release(ctx, old)
+		return
+	}
+	err := p.take(ctx, settings)
+	tags := p.shutAll() // the IDs of one tag grow, so the old worker's end before the new one's begin
+	if err != nil {
+		p.tags.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
+		p.release(ctx, old)
+		return
+	}
+	for _, tag := range tags {
+		if err := p.generate(tag); err != nil {
+			p.tags.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
+		}
+	}
+	p.giveBack(ctx, old)
+}
+
+// release gives back the pool's worker, which the pool then has none in place of. Its
+// generators are closed. The lock is held.
+func (p *pool) release(ctx context.Context, old *worker.Worker) {
+	p.shutAll()
+	p.worker = nil
+	p.giveBack(ctx, old)
+}
+
+func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
+	if err := p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From)); err != nil {
+		p.tags.cfg.Logger.Info("a worker was not given back: its window ends by itself", "worker", old.ID().String(), "error", err)
+	}
+}
+
+// fits reports whether the room's slice has the worker. It exchanges one that is not
+// there any longer.
+func (p *pool) fits(ctx context.Context) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.worker == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	err := p.tags.cfg.Workers.Check(ctx, p.worker)
+	var moved *worker.MovedError
+	if errors.As(err, &moved) {
+		p.exchange(ctx)
+		return true
+	}
+	return err == nil
+}
+
+// close ends the pool.
+func (p *pool) close(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	p.shutAll()
+	if p.worker == nil {
+		return nil
+	}
+	old := p.worker
+	p.worker = nil
+	return p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From))
+}
+
+// trouble returns why the pool's tags cannot issue IDs at a time, nil where they can or
+// there are none.
+func (p *pool) trouble(now int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.worker == nil {
+		return p.failed // nil where none was asked for
+	}
+	until := p.worker.Window().Until
+	if now < until {
+		return nil
+	}
+	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", p.worker.ID(), time.UnixMilli(until).UTC().Format(timeid.Format))
+	if p.failed != nil {
+		err = allocator.Errorf(allocator.KindOf(p.failed), "%w, and was not renewed: %w", err, p.failed)
+	}
+	return err
+}
+
+// issues reports whether the pool's tags can issue IDs at a time.
+func (p *pool) issues(now int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.worker != nil && len(p.opened) > 0 && now < p.worker.Window().Until
+}

@@ -1,0 +1,300 @@
+package timetags
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Config says how an instance issues time-ordered IDs.
+type Config struct {
+	// Workers leases the workers.
+	Workers *worker.Workers
+	// Pin chooses the number of the instance's workers; the zero value chooses none.
+	Pin worker.Pin
+	// Clock returns the present in Unix ms; nil is the computer's clock.
+	Clock func() int64
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// Tags are the tags of time-ordered IDs that are in memory. Its methods are safe for
+// concurrent use.
+type Tags struct {
+	cfg  Config
+	wake chan struct{} // has Run look at once
+
+	mu struct {
+		sync.RWMutex
+		tags  map[allocator.Tag]*Tag
+		pools map[int]*pool // by width
+	}
+}
+
+// New returns an instance's tags, none so far.
+func New(cfg Config) *Tags {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	t := &Tags{cfg: cfg, wake: make(chan struct{}, 1)}
+	t.mu.tags, t.mu.pools = make(map[allocator.Tag]*Tag), make(map[int]*pool)
+	return t
+}
+
+// Tag is a tag in memory.
+type Tag struct {
+	name  allocator.Tag
+	bits  timeid.Layout // never changes
+	pool  *pool
+	asked atomic.Int64 // requests, whatever became of them
+	given atomic.Int64 // IDs
+
+	generator atomic.Pointer[timeid.Generator] // nil while there is no worker
+
+	// Guarded by the pool's lock.
+	settings record.TimeTag
+	deleted  bool
+	past     timeid.Stats // of the generators before
+}
+
+// Get returns a tag, nil where it is not in memory.
+func (t *Tags) Get(name string) *Tag {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.mu.tags[allocator.Tag(name)]
+}
+
+// All returns the tags in memory, in no order.
+func (t *Tags) All() []*Tag {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	all := make([]*Tag, 0, len(t.mu.tags))
+	for _, tag := range t.mu.tags {
+		all = append(all, tag)
+	}
+	return all
+}
+
+// Load puts a tag in memory, and takes a worker for it where there is none. Its errors
+// are those of worker.Workers.Take, and Generator's; then the tag is in memory all the
+// same, and its next caller tries again.
+func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.TimeTag) (*Tag, error) {
+	tag := t.put(name, settings)
+	return tag, tag.pool.open(ctx, tag, nil)
+}
+
+func (t *Tags) put(name allocator.Tag, settings record.TimeTag) *Tag {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if tag := t.mu.tags[name]; tag != nil {
+		return tag
+	}
+	p := t.mu.pools[settings.WorkerBits]
+	if p == nil {
+		p = &pool{tags: t, bits: settings.WorkerBits}
+		t.mu.pools[settings.WorkerBits] = p
+	}
+	tag := &Tag{name: name, bits: settings.Layout(), pool: p, settings: settings}
+	t.mu.tags[name] = tag
+	return tag
+}
+
+// Update takes up a tag's settings. Nil settings say that the tag was deleted: its IDs
+// end, and the next one of the same name begins above them.
+func (t *Tags) Update(name allocator.Tag, settings *record.TimeTag) {
+	tag := t.Get(string(name))
+	if tag == nil {
+		return
+	}
+	if settings == nil {
+		t.mu.Lock()
+		delete(t.mu.tags, name)
+		t.mu.Unlock()
+		tag.pool.remove(tag)
+		return
+	}
+	tag.pool.update(tag, *settings)
+}
+
+// Name returns the tag's name.
+func (t *Tag) Name() allocator.Tag { return t.name }
+
+// Asked returns how many requests there were, and IDs.
+func (t *Tag) Asked() (requests, ids int64) { return t.asked.Load(), t.given.Load() }
+
+// Next returns the next ID. Its errors are those of timeid.Generator.Next, and of
+// worker.Workers.Take where there is no worker.
+func (t *Tag) Next(ctx context.Context) (id int64, err error) {
+	t.asked.Add(1)
+	g := t.generator.Load()
+	if g != nil {
+		if id, ok := g.TryNext(); ok {
+			t.given.Add(1)
+			return id, nil
+		}
+	}
+	err = t.with(ctx, g, func(g *timeid.Generator) error {
+		id, err = g.Next(ctx)
+		return err
+	})
+	if err == nil {
+		t.given.Add(1)
+	}
+	return id, err
+}
+
+// NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
+// before an error are lost, a gap.
+func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []allocator.Run, err error) {
+	t.asked.Add(1)
+	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
+		runs, err = g.NextN(ctx, n, dst)
+		return err
+	})
+	if err == nil {
+		t.given.Add(n)
+	}
+	return runs, err
+}
+
+// with calls use with the tag's generator, and again with the next one where it was
+// closed in between.
+func (t *Tag) with(ctx context.Context, g *timeid.Generator, use func(*timeid.Generator) error) error {
+	for {
+		if g != nil {
+			err := use(g)
+			var over *timeid.WindowError
+			if errors.As(err, &over) {
+				t.pool.tags.look()
+			}
+			if !errors.Is(err, error(timeid.ErrClosed)) {
+				return err
+			}
+		}
+		if err := t.pool.open(ctx, t, g); err != nil {
+			return err
+		}
+		g = t.generator.Load()
+	}
+}
+
+// Stats returns the counts of the tag's generators so far.
+func (t *Tag) Stats() timeid.Stats { return t.pool.stats(t) }
+
+// PerSecond returns how many IDs the tag has in a second at most.
+func (t *Tag) PerSecond() int64 { return t.bits.PerSecond() }
+
+// look has Run look after the workers now.
+func (t *Tags) look() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lookEvery is how often Run looks whether a window has to be renewed. The shortest
+// window is three seconds.
+const lookEvery = 250 * time.Millisecond
+
+// Run renews windows until ctx ends.
+func (t *Tags) Run(ctx context.Context) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-t.wake:
+		}
+		var looks sync.WaitGroup
+		for _, p := range t.pools() {
+			looks.Go(func() { p.look(ctx) })
+		}
+		looks.Wait()
+	}
+}
+
+func (t *Tags) pools() []*pool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	all := make([]*pool, 0, len(t.mu.pools))
+	for _, p := range t.mu.pools {
+		all = append(all, p)
+	}
+	return all
+}
+
+// Adopt exchanges the workers that the room's slice does not have any longer, and
+// returns when none of them is used. It returns false when ctx ended first.
+func (t *Tags) Adopt(ctx context.Context) bool {
+	for _, p := range t.pools() {
+		for pause := 5 * time.Millisecond; !p.fits(ctx); pause = min(2*pause, time.Second) {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-time.After(pause):
+			}
+		}
+	}
+	return true
+}
+
+// Drop ends all generators at once, as a recover went on without this instance. Workers
+// are taken anew. It takes no pool's lock: the ledger may call it within a Take, which
+// has that lock. It says so to the ledger first, so a generator that comes up meanwhile
+// is closed where it is made.
+func (t *Tags) Drop() {
+	for _, tag := range t.All() {
+		if g := tag.generator.Load(); g != nil {
+			g.Close()
+		}
+	}
+	t.look()
+}
+
+// Close ends all generators, and gives the workers back. An error leaves a worker's
+// window to end by itself.
+func (t *Tags) Close(ctx context.Context) error {
+	var errs []error
+	for _, p := range t.pools() {
+		errs = append(errs, p.close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Issue reports whether some tag can issue IDs now.
+func (t *Tags) Issue() bool {
+	for _, p := range t.pools() {
+		if p.issues(t.now()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Trouble returns why tags that were asked for cannot issue IDs now, nil where all can.
+func (t *Tags) Trouble() error {
+	for _, p := range t.pools() {
+		if err := p.trouble(t.now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Tags) now() int64 {
+	if t.cfg.Clock != nil {
+		return t.cfg.Clock()
+	}
+	return time.Now().UnixMilli()
+}
