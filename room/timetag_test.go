@@ -1,0 +1,204 @@
+package room_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room"
+)
+
+// timed makes a tag one of time-ordered IDs.
+func timed(l timeid.Layout) func(*record.TagSettings) {
+	t := record.NewTimeTag(l)
+	return func(s *record.TagSettings) { s.Time = &t }
+}
+
+var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+
+// partsOf decomposes an ID or ends the test.
+func partsOf(t *testing.T, l timeid.Layout, id int64) timeid.Parts {
+	t.Helper()
+	p, err := l.DecomposeBefore(id, time.Now().Add(time.Minute).UnixMilli())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Rooms issue time-ordered IDs of workers of their slices: a of [0, 512), b of
+// [512, 1024).
+func TestTimeTags(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event", "other")
+	last := cosid
+	last.Order = timeid.WorkerLast
+	c.tag(timed(last), "last")
+	a1, a2, b := c.start("a", "a1", nil), c.start("a", "a2", nil), c.start("b", "b1", nil)
+
+	seen := make(map[int64]bool)
+	workers := make(map[int64]*instance)
+	for _, i := range []*instance{a1, a2, b} {
+		first := int64(-1)
+		for range 1000 {
+			id := i.mustNext("event")
+			if seen[id] || id <= first {
+				t.Fatalf("ID %d after %d, seen before: %v", id, first, seen[id])
+			}
+			seen[id], first = true, id
+		}
+		p := partsOf(t, cosid, first)
+		if inA := p.Worker < 512; inA != (i.room == "a") {
+			t.Errorf("room %s issues with worker %d", i.room, p.Worker)
+		}
+		if workers[p.Worker] != nil {
+			t.Errorf("two instances have worker %d", p.Worker)
+		}
+		workers[p.Worker] = i
+		if other := partsOf(t, cosid, i.mustNext("other")); other.Worker != p.Worker {
+			t.Errorf("another tag of the width has worker %d, want %d", other.Worker, p.Worker)
+		}
+	}
+
+	batch, err := a1.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "last", Count: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := int64(0)
+	for _, run := range batch.GetRuns() {
+		count += run.GetCount()
+		if run.GetStride() != 1024 || run.GetFirst()%1024 >= 512 {
+			t.Errorf("run %v: want a stride of 1024, and a worker of room a", run)
+		}
+	}
+	if count != 10_000 {
+		t.Errorf("%d IDs, want 10,000", count)
+	}
+	if _, err := a1.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "event", Count: 5_000_000}); allocator.KindOf(api.FromStatus(err)) != allocator.Invalid {
+		t.Errorf("a batch of 5 million: %v", err)
+	}
+	if _, err := a1.Lease(bg, &marchv1.LeaseRequest{Tag: "event", Count: 10}); allocator.KindOf(api.FromStatus(err)) != allocator.Refused {
+		t.Errorf("a lease: %v", err)
+	}
+
+	stream, err := b.Stream(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range 100 {
+		if err := stream.Send(&marchv1.NextRequest{Tag: []string{"event", ""}[min(k, 1)]}); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil || seen[answer.GetId()] {
+			t.Fatalf("ID %d, %v", answer.GetId(), err)
+		}
+		seen[answer.GetId()] = true
+	}
+	_ = stream.CloseSend()
+
+	// A tag that is deleted is gone, and IDs of one of the same name are above all before.
+	before := a1.mustNext("event")
+	if err := c.admin.DeleteTag(bg, "event", "test"); err != nil {
+		t.Fatal(err)
+	}
+	a1.await("the tag gone", func() bool {
+		_, err := a1.next("event")
+		return allocator.KindOf(api.FromStatus(err)) == allocator.NotFound
+	})
+	c.tag(timed(cosid), "event")
+	var after int64
+	a1.await("the tag back", func() bool { after, err = a1.next("event"); return err == nil })
+	if after <= before {
+		t.Errorf("ID %d of the new tag, %d of the old one", after, before)
+	}
+}
+
+// An instance that stops gives its worker back, and the next process with its name goes
+// on with that worker at once.
+func TestTimeTagAfterRestart(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event")
+	var last, number int64
+	for k := range 3 {
+		i := c.start("a", "a1", func(cfg *room.Config) { cfg.Worker = worker.PinTo(3) })
+		id := i.mustNext("event")
+		p := partsOf(t, cosid, id)
+		if id <= last || k > 0 && p.Worker != number || p.Worker != 3 {
+			t.Errorf("ID %d of worker %d after %d of %d; want worker 3", id, p.Worker, last, number)
+		}
+		last, number = id, p.Worker
+		i.stop()
+		if err := i.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A layout that takes a worker out of the room's slice has the instance take another
+// one before it reports the layout. No call fails, and no ID is issued twice.
+func TestTimeTagsMove(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event")
+	a, b := c.start("a", "a1", func(cfg *room.Config) { cfg.Worker = worker.Pin{} }), c.start("b", "b1", nil)
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	ids := make([][]int64, 2)
+	for k, i := range []*instance{a, b} {
+		i.mustNext("event")
+		group.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				id, err := i.next("event")
+				if err != nil {
+					t.Errorf("room %s: %v", i.room, err)
+					return
+				}
+				ids[k] = append(ids[k], id)
+			}
+		})
+	}
+	// a's range moves from [0, 50) to [90, 100), b's from [50, 100) to [0, 90) by way of a
+	// gap, as migrations do.
+	for _, l := range []allocator.Layout{
+		layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 90}}),
+		layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 90, Upper: 100}, "b": {Lower: 50, Upper: 90}}),
+		layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 90, Upper: 100}, "b": {Lower: 0, Upper: 50}}),
+	} {
+		version := c.change(l)
+		for _, i := range []*instance{a, b} {
+			i.await(fmt.Sprintf("layout %d served by %s", version, i.room), func() bool {
+				r := c.registered(i.room, i.instance)
+				return r != nil && r.Version == version
+			})
+			slice, _ := timeid.SliceOf(l, i.room, 10)
+			if p := partsOf(t, cosid, i.mustNext("event")); !slice.Contains(p.Worker) {
+				t.Errorf("room %s issues with worker %d after it reported layout %d, where its slice is %v", i.room, p.Worker, version, slice)
+			}
+		}
+	}
+	close(stop)
+	group.Wait()
+	for _, mine := range ids {
+		if !slices.IsSorted(mine) {
+			t.Error("the IDs of an instance do not grow")
+		}
+	}
+	all := slices.Concat(ids...)
+	slices.Sort(all)
+	if twice := len(all) - len(slices.Compact(all)); twice > 0 || len(all) == 0 {
+		t.Errorf("%d of %d IDs were issued twice", twice, len(all))
+	}
+}
