@@ -63,6 +63,10 @@ func TestTimeTags(t *testing.T) {
 			t.Errorf("two instances have worker %d", p.Worker)
 		}
 		workers[p.Worker] = i
+		decoded, err := i.Decode(bg, &marchv1.DecodeRequest{Tag: "event", Id: first})
+		if d := decoded.GetTime(); err != nil || d.GetRoom() != string(i.room) || d.GetWorker() != p.Worker || d.GetSequence() != p.Sequence || d.GetTime().AsTime().UnixMilli() != p.Time {
+			t.Errorf("decoded %v, %v; want %+v of room %s", d, err, p, i.room)
+		}
 		if other := partsOf(t, cosid, i.mustNext("other")); other.Worker != p.Worker {
 			t.Errorf("another tag of the width has worker %d, want %d", other.Worker, p.Worker)
 		}

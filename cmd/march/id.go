@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -202,6 +204,11 @@ func unknownOrigin(d *marchv1.DecodeResponse) string {
 }
 
 func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
+	if p := d.GetTime(); p != nil {
+		room := cmp.Or(p.GetRoom(), strings.Join(d.GetRooms(), " or "), "not known")
+		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\nroom\t%s\n", p.GetTime().AsTime().Format(timeid.Format), p.GetWorker(), p.GetSequence(), room)
+		return
+	}
 	if o := d.GetOrigin(); o == nil {
 		_, _ = fmt.Fprintf(w, "issued by\t%s\n", unknownOrigin(d))
 	} else {

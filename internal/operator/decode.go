@@ -2,11 +2,13 @@ package operator
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -38,6 +40,9 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*mar
 	if id < 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
 	}
+	if t, err := a.Tag(ctx, tag); err == nil && t.Time != nil {
+		return decodeTime(ctx, a, *t.Time, id)
+	}
 	origin, err := a.Origin(ctx, tag, id)
 	if allocator.KindOf(err) == allocator.NotFound { // it was never leased
 		err = unknown(ctx, a, tag)
@@ -45,8 +50,8 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*mar
 	if err != nil {
 		return nil, err
 	}
-	record, _ := a.Ledger.Layout()
-	now := record.Layout
+	stored, _ := a.Ledger.Layout()
+	now := stored.Layout
 	answer := &marchv1.DecodeResponse{Version: now.Version, Block: now.Block(id), Residue: now.Residue(id)}
 	if room, ok := now.RoomOf(id); ok {
 		answer.Room = string(room)
@@ -72,6 +77,21 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*mar
 			return nil, err
 		}
 		answer.Origin.Until = timestamppb.New(next.Time)
+	}
+	return answer, nil
+}
+
+// decodeTime decodes an ID of a tag of kind time.
+func decodeTime(ctx context.Context, a *admin.Admin, tag record.TimeTag, id int64) (*marchv1.DecodeResponse, error) {
+	origin, err := a.TimeOrigin(ctx, tag, id)
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.DecodeResponse{Time: &marchv1.TimeParts{
+		Time: timestamppb.New(time.UnixMilli(origin.Time)), Worker: origin.Worker, Sequence: origin.Sequence, Room: string(origin.Room),
+	}}
+	for _, room := range origin.Rooms {
+		answer.Rooms = append(answer.Rooms, string(room))
 	}
 	return answer, nil
 }
