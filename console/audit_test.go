@@ -47,7 +47,7 @@ func TestAudit(t *testing.T) {
 	c := start(t)
 	ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, "ann")
 	order := func(tag *marchv1.Tag) *marchv1.Tag { tag.Name = "order"; return tag }
-	seen, required := 0, "required"
+	seen := 0
 	for _, step := range []struct {
 		does   func() error
 		action string // empty if the call must leave no entry
@@ -114,7 +114,7 @@ func TestAudit(t *testing.T) {
 		},
 		{
 			func() error {
-				_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: &required}})
+				_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}})
 				return err
 			},
 			"update settings", "settings", map[string]any{}, map[string]any{"journal": "required"},

@@ -3,16 +3,10 @@ package console
 import (
 	"context"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
-)
-
-// The values of a cluster's journal setting.
-const (
-	journalOptional = "optional"
-	journalRequired = "required"
 )
 
 // GetCluster implements ConsoleService.
@@ -28,16 +22,14 @@ func (s *Server) GetCluster(ctx context.Context, _ *marchv1.GetClusterRequest) (
 // UpdateCluster implements ConsoleService.
 func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
 	settings, err := s.admin.UpdateSettings(ctx, func(settings *record.ClusterSettings) error {
-		if r.GetCluster() == nil || r.GetCluster().Journal == nil {
-			return nil
-		}
 		switch journal := r.GetCluster().GetJournal(); journal {
-		case journalOptional, journalRequired:
-			settings.RequireJournal = journal == journalRequired
-			return nil
+		case marchv1.JournalMode_JOURNAL_MODE_UNSPECIFIED: // it stays
+		case marchv1.JournalMode_JOURNAL_MODE_OPTIONAL, marchv1.JournalMode_JOURNAL_MODE_REQUIRED:
+			settings.RequireJournal = journal == marchv1.JournalMode_JOURNAL_MODE_REQUIRED
 		default:
-			return allocator.Errorf(allocator.Invalid, "journal: %q; allowed: %s, %s", journal, journalOptional, journalRequired)
+			return api.NotAllowed("journal", journal)
 		}
+		return nil
 	}, operator.Actor(ctx))
 	if err != nil {
 		return nil, err
@@ -46,9 +38,8 @@ func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequ
 }
 
 func clusterToProto(s record.ClusterSettings) *marchv1.Cluster {
-	journal := journalOptional
 	if s.RequireJournal {
-		journal = journalRequired
+		return &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}
 	}
-	return &marchv1.Cluster{Journal: &journal}
+	return &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_OPTIONAL}
 }

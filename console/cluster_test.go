@@ -17,13 +17,14 @@ func TestCluster(t *testing.T) {
 	if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
 		t.Fatal(err)
 	}
-	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"optional"},"uuid":"`)
-	c.wants(`PATCH /v1/cluster {"journal":"perhaps"}`, 400, `journal: \"perhaps\"; allowed: optional, required`)
-	c.wants(`PATCH /v1/cluster {}`, 200, `"cluster":{"journal":"optional"}`)
-	c.wants(`PATCH /v1/cluster {"journal":"required"}`, 200, `"cluster":{"journal":"required"}`)
-	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"required"}`)
+	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"JOURNAL_MODE_OPTIONAL"},"uuid":"`)
+	c.wants(`PATCH /v1/cluster {"journal":"perhaps"}`, 400, `enum field journal: \"perhaps\"`)
+	c.wants(`PATCH /v1/cluster {"journal":7}`, 400, "journal: 7; allowed: JOURNAL_MODE_OPTIONAL, JOURNAL_MODE_REQUIRED")
+	c.wants(`PATCH /v1/cluster {}`, 200, `"cluster":{"journal":"JOURNAL_MODE_OPTIONAL"}`)
+	c.wants(`PATCH /v1/cluster {"journal":"JOURNAL_MODE_REQUIRED"}`, 200, `"cluster":{"journal":"JOURNAL_MODE_REQUIRED"}`)
+	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"JOURNAL_MODE_REQUIRED"}`)
 	o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
-	if err != nil || o.GetSettings().GetJournal() != "required" {
+	if err != nil || o.GetSettings().GetJournal() != marchv1.JournalMode_JOURNAL_MODE_REQUIRED {
 		t.Errorf("overview: %+v, %v", o.GetSettings(), err)
 	}
 

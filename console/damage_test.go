@@ -85,7 +85,7 @@ func showsAll(t *testing.T, c *consoleOf, key string, says []string) {
 		t.Helper()
 		count := 0
 		for _, p := range list {
-			if p.GetKind() == problem.KindUnreadable && p.GetOf() == key {
+			if p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE && p.GetOf() == key {
 				count++
 				line = problem.Line(p)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -321,19 +322,19 @@ func blocks(m record.Migration, k int, i instance) bool {
 }
 
 // standing returns where an instance of a room that loses residues by m.Moves[k]
-// stands with it, as a marchv1.Report has it.
-func standing(m record.Migration, k int, i instance) string {
+// stands with it.
+func standing(m record.Migration, k int, i instance) marchv1.ReportState {
 	switch {
 	case k >= m.Reached:
-		return "later"
+		return marchv1.ReportState_REPORT_STATE_LATER
 	case i.Reported() >= m.Moves[k].Layout.Version:
-		return "reported"
+		return marchv1.ReportState_REPORT_STATE_REPORTED
 	case !blocks(m, k, i):
-		return "unneeded"
+		return marchv1.ReportState_REPORT_STATE_UNNEEDED
 	case waived(m, i):
-		return "without"
+		return marchv1.ReportState_REPORT_STATE_WITHOUT
 	}
-	return "waiting"
+	return marchv1.ReportState_REPORT_STATE_WAITING
 }
 
 // needed reports whether a migration that made a move must not go on while room

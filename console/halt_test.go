@@ -36,7 +36,7 @@ func TestHalted(t *testing.T) {
 	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
 	c.wants("DELETE /v1/rooms/a/instances/a1", 400, `"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
 	c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
-	c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"retract"`)
+	c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
 	c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
 }
 

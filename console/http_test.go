@@ -89,7 +89,7 @@ func TestHTTPMigration(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
 	c.wants("GET /v1/migrations:latest", 404, "no migration yet")
-	plan := c.wants(`POST /v1/migrations:plan {"move":["a:25-50=b"]}`, 200, `"kind":"retract"`)
+	plan := c.wants(`POST /v1/migrations:plan {"move":["a:25-50=b"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
 	c.wants(`POST /v1/migrations:cost {"wait":"5s",`+plan[1:], 200, `"cost":{"tags":"0","skipped":"0",`)
 	c.wants("POST /v1/migrations "+plan, 200, `"actor":"ann from 127.0.0.1"`) // the plan is sent back as it came
 	id, last := "", ""
@@ -102,10 +102,10 @@ func TestHTTPMigration(t *testing.T) {
 		}
 		id, last = line.Result.Migration.ID, line.Result.Migration.State
 	}
-	if last != "done" {
+	if last != "MIGRATION_STATE_DONE" {
 		t.Errorf("the last line says %q", last)
 	}
-	c.wants("GET /v1/migrations/"+id, 200, `"state":"done"`)
+	c.wants("GET /v1/migrations/"+id, 200, `"state":"MIGRATION_STATE_DONE"`)
 	c.wants("GET /v1/migrations", 200, id)
 
 	// This migration waits for an instance that never reports, so it can be steered.
@@ -113,25 +113,25 @@ func TestHTTPMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan = c.wants(`POST /v1/migrations:plan {"move":["b:25-50=a"]}`, 200, `"instances":["b/b1"]`)
-	started := c.wants("POST /v1/migrations "+plan, 200, `"state":"running"`)
+	started := c.wants("POST /v1/migrations "+plan, 200, `"state":"MIGRATION_STATE_RUNNING"`)
 	_, rest, _ := strings.Cut(started, `"id":"`)
 	id, _, _ = strings.Cut(rest, `"`)
 	await(t, "it waits", func() bool {
 		_, body := c.send("GET /v1/migrations:latest")
 		return strings.Contains(body, `"reached":1`) && strings.Contains(body, `"waiting":[{"instance":"b/b1"`)
 	})
-	c.wants("POST /v1/migrations/"+id+":pause", 200, `"state":"paused"`)
+	c.wants("POST /v1/migrations/"+id+":pause", 200, `"state":"MIGRATION_STATE_PAUSED"`)
 	c.wants("POST /v1/migrations/"+id+":pause {}", 400, `"code":"FAILED_PRECONDITION","reason":"refused"`)
-	c.wants("POST /v1/migrations/"+id+":resume", 200, `"state":"running"`)
+	c.wants("POST /v1/migrations/"+id+":resume", 200, `"state":"MIGRATION_STATE_RUNNING"`)
 	c.wants("POST /v1/migrations/"+id+`:continue {"without":["b/nobody"]}`, 404, "b/nobody")
 	c.wants("POST /v1/migrations/"+id+`:continue {"without":["b/b1"]}`, 200, `"without":["b/b1"]`)
 	await(t, "it is done", func() bool {
 		_, body := c.send("GET /v1/migrations/" + id)
-		return strings.Contains(body, `"state":"done"`)
+		return strings.Contains(body, `"state":"MIGRATION_STATE_DONE"`)
 	})
 	c.wants("POST /v1/migrations/"+id+":abort", 400, `"reason":"refused"`)
 
-	plan = c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"retract"`)
+	plan = c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
 	started = c.wants(`POST /v1/migrations {"hold":"60s",`+plan[1:], 200, `"hold":"60s"`)
 	_, rest, _ = strings.Cut(started, `"id":"`)
 	id, _, _ = strings.Cut(rest, `"`)

@@ -84,7 +84,7 @@ func TestMetricsOfAnEarlyAbort(t *testing.T) {
 		return pass
 	})
 	m := w.apply(n, quarter(), time.Hour)
-	if r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil || r.GetMigration().GetState() != "aborted" {
+	if r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil || r.GetMigration().GetState() != marchv1.MigrationState_MIGRATION_STATE_ABORTED {
 		t.Fatalf("abort: %v, %v", r, err)
 	}
 	if got := n.value("march_migrations_ended_total", "aborted"); got != 1 {

@@ -163,7 +163,7 @@ func TestSearchShowsTheFirstTags(t *testing.T) {
 	if found.GetAsOf() != nil || len(found.GetTags()) != 10 || found.GetTags()[0].GetTag().GetName() != names[20] {
 		t.Errorf("%v", found)
 	}
-	for _, r := range []*marchv1.SearchTagsRequest{{Sort: "rate"}, {Descending: true}, {Search: "9"}, {Offset: 1000}} {
+	for _, r := range []*marchv1.SearchTagsRequest{{Sort: marchv1.TagSort_TAG_SORT_RATE}, {Descending: true}, {Search: "9"}, {Offset: 1000}} {
 		if found := search(r); found.GetAsOf() != nil || len(found.GetTags()) > 0 {
 			t.Errorf("%v: %v", r, found)
 		}

@@ -55,7 +55,7 @@ func TestMigrateHandover(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			return m.GetState() == "done"
+			return m.GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
 		})
 		if took := time.Since(began); took > 30*time.Second { // on a machine that is busy with other tests
 			t.Errorf("it took %v", took)
@@ -71,7 +71,7 @@ func TestMigrateHandover(t *testing.T) {
 			if err := p.Serve(bg, w.version()); err != nil {
 				t.Error(err)
 			}
-			return m.GetState() == "done"
+			return m.GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
 		})
 		w.holds(halves(), 5)
 	})
@@ -144,7 +144,7 @@ func TestMigrateInDoubt(t *testing.T) {
 		for range 3 {
 			if r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id}); err != nil {
 				t.Fatal(err)
-			} else if r.GetMigration().GetState() != "paused" { // it goes on, or has ended since
+			} else if r.GetMigration().GetState() != marchv1.MigrationState_MIGRATION_STATE_PAUSED { // it goes on, or has ended since
 				break
 			}
 			// If the answer was lost and a console has gone on since, the caller cannot learn whether

@@ -331,9 +331,9 @@ func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) 
 
 func (w *world) ends(n *node, id, state string) *marchv1.Migration {
 	w.Helper()
-	m := w.follow(n, id, "it ends", func(m *marchv1.Migration) bool { return m.GetState() == "done" || m.GetState() == "aborted" })
-	if m.GetState() != state {
-		w.Errorf("ended %s, want %s: %v", m.GetState(), state, m)
+	m := w.follow(n, id, "it ends", func(m *marchv1.Migration) bool { return api.Ended(m.GetState()) })
+	if api.Word(m.GetState()) != state {
+		w.Errorf("ended %s, want %s: %v", api.Word(m.GetState()), state, m)
 	}
 	return m
 }

@@ -115,7 +115,7 @@ func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, poin
 			t.Fatalf("the second console ended: %v\n%s", second.cmd.ProcessState, second.said.String())
 		}
 		serve()
-		return m.GetState() == "done"
+		return m.GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
 	})
 	if stands < standsAt(point) {
 		t.Errorf("killed at layout version %d, want %d at least", stands, standsAt(point))

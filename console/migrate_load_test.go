@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
@@ -92,7 +93,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 			}
 			for _, m := range load.migrate(n, random, rooms) {
 				moves++
-				kinds[m.GetKind()]++
+				kinds[api.Word(m.GetKind())]++
 			}
 			made++
 		}
@@ -155,12 +156,12 @@ func (l *load) migrate(n *node, random *rand.Rand, rooms []allocator.Room) []*ma
 		end := l.follow(n, started.GetMigration().GetId(), "done", func(m *marchv1.Migration) bool {
 			if k := m.GetReached(); k > 0 {
 				last := m.GetMoves()[k-1]
-				switched = switched || last.GetKind() == "switch"
+				switched = switched || last.GetKind() == marchv1.MoveKind_MOVE_KIND_SWITCH
 				if !switched {
 					l.reached.Store(last.GetLayout().GetVersion())
 				}
 			}
-			return m.GetState() == "done"
+			return m.GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
 		})
 		last := end.GetMoves()[len(end.GetMoves())-1].GetLayout().GetVersion()
 		l.reached.Store(last)

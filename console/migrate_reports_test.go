@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -24,7 +25,7 @@ func TestMigrateReports(t *testing.T) {
 		var all []string
 		for k, move := range m.GetMoves() {
 			for _, r := range move.GetReports() {
-				all = append(all, fmt.Sprintf("%d %s %s", k, r.GetInstance(), r.GetState()))
+				all = append(all, fmt.Sprintf("%d %s %s", k, r.GetInstance(), api.Word(r.GetState())))
 			}
 		}
 		for _, i := range m.GetWaiting() {

@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -155,7 +156,7 @@ func TestMigrateStops(t *testing.T) {
 		w.follow(n, id, "there", reached(s.moves))
 		is := func(m *marchv1.Migration, err error, state string) {
 			t.Helper()
-			if err != nil || m.GetState() != state {
+			if err != nil || api.Word(m.GetState()) != state {
 				t.Errorf("want %s: %v, %v", state, m, err)
 			}
 		}
@@ -276,7 +277,7 @@ func TestMigrateRefuses(t *testing.T) {
 		"no moves":        tamper(func(p *marchv1.Plan) { p.Moves = nil }),
 		"a move less":     tamper(func(p *marchv1.Plan) { p.Moves = p.Moves[1:] }),
 		"a move twice":    tamper(func(p *marchv1.Plan) { p.Moves = append(p.Moves, p.Moves[1]) }),
-		"another kind":    tamper(func(p *marchv1.Plan) { p.Moves[0].Kind = "expand" }),
+		"another kind":    tamper(func(p *marchv1.Plan) { p.Moves[0].Kind = marchv1.MoveKind_MOVE_KIND_EXPAND }),
 		"another range":   tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Rooms["a"].Upper = 26 }),
 		"another target":  tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 24 }),
 		"no target":       tamper(func(p *marchv1.Plan) { p.Target = nil }),

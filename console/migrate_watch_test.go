@@ -45,7 +45,7 @@ func TestMigrateWatchSurvives(t *testing.T) {
 			m = r.GetMigration()
 		}
 	}
-	if !errors.Is(err, io.EOF) || m.GetState() != "done" {
+	if !errors.Is(err, io.EOF) || m.GetState() != marchv1.MigrationState_MIGRATION_STATE_DONE {
 		t.Errorf("the watch ended with %v at %v", err, m)
 	}
 }
@@ -98,7 +98,7 @@ func TestMigrateWatch(t *testing.T) {
 		}
 	}
 	// Move 1 may have been made before the stream began.
-	if !seen[1] || !seen[2] || last.GetState() != "done" {
+	if !seen[1] || !seen[2] || last.GetState() != marchv1.MigrationState_MIGRATION_STATE_DONE {
 		t.Errorf("seen %v, last %v", seen, last)
 	}
 	w.holds(quarter(), 3)

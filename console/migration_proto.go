@@ -23,7 +23,7 @@ func planToProto(p plan.Plan) *marchv1.Plan {
 }
 
 func moveToProto(m record.Move) *marchv1.Move {
-	p := &marchv1.Move{Kind: m.Kind, Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
+	p := &marchv1.Move{Kind: api.FromWord[marchv1.MoveKind](m.Kind), Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
 	for _, room := range m.Loses {
 		p.Loses = append(p.Loses, string(room))
 	}
@@ -52,7 +52,8 @@ func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv
 // where m has ended none are needed.
 func migrationToProto(m record.Migration, instances []instance) *marchv1.Migration {
 	p := &marchv1.Migration{
-		Id: m.ID, State: string(m.State), Abort: m.Abort, From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
+		Id: m.ID, State: api.FromWord[marchv1.MigrationState](string(m.State)), Abort: m.Abort,
+		From: api.LayoutToProto(m.From), Target: api.LayoutToProto(m.Target),
 		Reached: int32(m.Reached), Hold: durationpb.New(m.Hold.Duration()), Actor: m.Actor, //nolint:gosec // a handful of moves
 		Created: timestamppb.New(m.Created), Updated: timestamppb.New(m.Updated),
 		NoWayBack: m.NoWayBack,

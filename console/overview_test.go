@@ -110,8 +110,8 @@ func TestSearchTags(t *testing.T) {
 		{&marchv1.SearchTagsRequest{PageSize: 2, Descending: true}, "[t-29 t-28]", 30},
 		{&marchv1.SearchTagsRequest{Search: "-1", PageSize: 3, Offset: 1}, "[t-11 t-12 t-13]", 10},
 		{&marchv1.SearchTagsRequest{Search: "nothing"}, "[]", 0},
-		{&marchv1.SearchTagsRequest{Sort: "next", Descending: true, PageSize: 2}, "[t-19 t-07]", 30},
-		{&marchv1.SearchTagsRequest{Sort: "used", Descending: true, PageSize: 2}, "[t-19 t-07]", 30},
+		{&marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_NEXT, Descending: true, PageSize: 2}, "[t-19 t-07]", 30},
+		{&marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_USED, Descending: true, PageSize: 2}, "[t-19 t-07]", 30},
 	} {
 		if got := c.search(test.r, 30); fmt.Sprint(names(got)) != test.want || got.GetFound() != test.found {
 			t.Errorf("%v: %v of %d, want %v of %d", test.r, names(got), got.GetFound(), test.want, test.found)
@@ -124,7 +124,7 @@ func TestSearchTags(t *testing.T) {
 	c.create(&marchv1.Tag{Name: "late"})
 	c.search(&marchv1.SearchTagsRequest{}, 31) // a tag that is created later is seen
 
-	for _, r := range []*marchv1.SearchTagsRequest{{Sort: "colour"}, {Offset: -1}, {PageSize: 1001}, {Search: string(make([]byte, 64))}} {
+	for _, r := range []*marchv1.SearchTagsRequest{{Sort: 99}, {Offset: -1}, {PageSize: 1001}, {Search: string(make([]byte, 64))}} {
 		_, err := c.SearchTags(bg, r)
 		invalid("allowed").check(t, fmt.Sprint(r), err)
 	}

@@ -46,8 +46,10 @@ type findings struct {
 // problems lists what is wrong, the worst first.
 func (f findings) problems() []*marchv1.Problem {
 	told, etcd := f.instanceProblems(), f.etcd.problems()
-	if slices.ContainsFunc(told, func(p *marchv1.Problem) bool { return p.GetKind() == problem.KindEtcdFull }) {
-		etcd = nil // not nearly any longer
+	for _, p := range told {
+		if p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL {
+			etcd = nil // not nearly any longer
+		}
 	}
 	all := problem.Unique(slices.Concat(
 		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.migration.GetProblems(), f.unreadableKeys(),
@@ -56,14 +58,17 @@ func (f findings) problems() []*marchv1.Problem {
 	var cluster, instances, keys []*marchv1.Problem
 	for _, p := range all {
 		switch p.GetKind() {
-		case problem.KindUnreadable:
+		case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE:
 			if stopping > 0 && p.GetOf() == f.unusableState()[0].GetOf() {
 				cluster = append(cluster, p)
 			} else {
 				keys = append(keys, p)
 			}
-		case problem.KindHalted, problem.KindUnusable, problem.KindEtcdFull, problem.KindEtcdNearlyFull, problem.KindNoInstance, problem.KindNoRange,
-			problem.KindMigration, problem.KindMigrationWaits, problem.KindMore:
+		case marchv1.ProblemKind_PROBLEM_KIND_HALTED, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+			marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
+			marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
+			marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
+			marchv1.ProblemKind_PROBLEM_KIND_MORE:
 			cluster = append(cluster, p)
 		default:
 			instances = append(instances, p)

@@ -46,7 +46,7 @@ type tagIndex struct {
 	took time.Duration
 	mu   struct {
 		sync.Mutex
-		orders map[string][]int32 // places in tags, by what they are sorted by
+		orders map[marchv1.TagSort][]int32 // places in tags, by what they are sorted by
 	}
 }
 
@@ -70,7 +70,7 @@ func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	}
 	rates := s.rates(ctx)
 	x := &tagIndex{}
-	x.mu.orders = make(map[string][]int32)
+	x.mu.orders = make(map[marchv1.TagSort][]int32)
 	bad, err := s.admin.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if len(x.tags) == maxIndexed {
 			return allocator.Errorf(allocator.Refused, "there are more than %d tags, too many to sort: list them by the beginning of their names (ListTags, `march tag list --prefix`)", maxIndexed)
@@ -139,14 +139,14 @@ func (i *indexed) summary() *marchv1.TagSummary {
 }
 
 // sorts are what tags can be sorted by; names are unique and decide last.
-var sorts = map[string]func(a, b *indexed) int{
-	"name":    func(_, _ *indexed) int { return 0 },
-	"strict":  func(a, b *indexed) int { return strictness(a) - strictness(b) },
-	"rate":    func(a, b *indexed) int { return cmp.Compare(a.rate, b.rate) },
-	"used":    func(a, b *indexed) int { return cmp.Compare(a.used, b.used) },
-	"lasts":   func(a, b *indexed) int { return cmp.Compare(a.lasts, b.lasts) },
-	"next":    func(a, b *indexed) int { return cmp.Compare(a.next, b.next) },
-	"created": func(a, b *indexed) int { return a.tag.Created.Compare(b.tag.Created) },
+var sorts = map[marchv1.TagSort]func(a, b *indexed) int{
+	marchv1.TagSort_TAG_SORT_NAME:    func(_, _ *indexed) int { return 0 },
+	marchv1.TagSort_TAG_SORT_STRICT:  func(a, b *indexed) int { return strictness(a) - strictness(b) },
+	marchv1.TagSort_TAG_SORT_RATE:    func(a, b *indexed) int { return cmp.Compare(a.rate, b.rate) },
+	marchv1.TagSort_TAG_SORT_USED:    func(a, b *indexed) int { return cmp.Compare(a.used, b.used) },
+	marchv1.TagSort_TAG_SORT_LASTS:   func(a, b *indexed) int { return cmp.Compare(a.lasts, b.lasts) },
+	marchv1.TagSort_TAG_SORT_NEXT:    func(a, b *indexed) int { return cmp.Compare(a.next, b.next) },
+	marchv1.TagSort_TAG_SORT_CREATED: func(a, b *indexed) int { return a.tag.Created.Compare(b.tag.Created) },
 }
 
 func strictness(i *indexed) int {
@@ -157,7 +157,7 @@ func strictness(i *indexed) int {
 }
 
 // order returns the places of all tags, sorted.
-func (x *tagIndex) order(by string) []int32 {
+func (x *tagIndex) order(by marchv1.TagSort) []int32 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if order, ok := x.mu.orders[by]; ok {
@@ -167,7 +167,7 @@ func (x *tagIndex) order(by string) []int32 {
 	for i := range order {
 		order[i] = int32(i) //nolint:gosec // up to maxIndexed
 	}
-	if by != "name" {
+	if by != marchv1.TagSort_TAG_SORT_NAME {
 		slices.SortStableFunc(order, func(a, b int32) int { return sorts[by](&x.tags[a], &x.tags[b]) })
 	}
 	x.mu.orders[by] = order
@@ -180,10 +180,10 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	if err != nil {
 		return nil, err
 	}
-	by := cmp.Or(r.GetSort(), "name")
+	by := cmp.Or(r.GetSort(), marchv1.TagSort_TAG_SORT_NAME)
 	switch _, ok := sorts[by]; {
 	case !ok:
-		return nil, allocator.Errorf(allocator.Invalid, "sort: %q; allowed: name, strict, rate, used, lasts, next, created", by)
+		return nil, api.NotAllowed("sort", by)
 	case r.GetOffset() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "offset: %d; allowed: 0 or more", r.GetOffset())
 	case len(r.GetSearch()) > allocator.MaxNameLength:
@@ -196,7 +196,7 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	x, at, err := s.tags.get(ctx, searchAge, within)
 	if at.IsZero() {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
-		if err == nil && by == "name" && !r.GetDescending() && r.GetSearch() == "" {
+		if err == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
 			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the index's too
 			for i := int(r.GetOffset()); head != nil && i < len(head.tags) && len(answer.GetTags()) < size; i++ {
 				answer.Tags = append(answer.Tags, head.tags[i].summary())

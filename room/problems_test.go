@@ -48,21 +48,21 @@ func TestTellsItsProblems(t *testing.T) {
 		name   string
 		change func(*room.Config)
 		hurt   func(c *cluster, i *instance)
-		kind   string
+		kind   marchv1.ProblemKind
 		says   []string
 	}{
 		{"halted", nil, func(c *cluster, _ *instance) {
 			if _, err := c.admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 				c.Fatal(err)
 			}
-		}, problem.KindHalted, []string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
-		{"etcd away", nil, func(c *cluster, _ *instance) { c.etcd.Stop() }, problem.KindEtcdAway,
+		}, marchv1.ProblemKind_PROBLEM_KIND_HALTED, []string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
+		{"etcd away", nil, func(c *cluster, _ *instance) { c.etcd.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
 			[]string{"instance a/a1 does not reach etcd, and leases nothing: etcd at ", "Check the network"}},
-		{"etcd full", nil, func(c *cluster, _ *instance) { c.etcd.NoSpace(c, true) }, problem.KindEtcdFull,
+		{"etcd full", nil, func(c *cluster, _ *instance) { c.etcd.NoSpace(c, true) }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
 			[]string{"etcd is full, and takes no writes: nothing is leased. Since 2", "Next: `etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
 			c.change(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}})
-		}, problem.KindNoRange, []string{"room a has no range in layout 2, and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},
+		}, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, []string{"room a has no range in layout 2, and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},
 		{"journal", func(cfg *room.Config) { cfg.Journal = filepath.Join(journals, "j") }, func(c *cluster, i *instance) {
 			if err := os.RemoveAll(filepath.Join(journals, "j")); err != nil {
 				c.Fatal(err)
@@ -70,17 +70,17 @@ func TestTellsItsProblems(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(journals, "j"), nil, 0o600); err != nil {
 				c.Fatal(err)
 			}
-		}, problem.KindJournal, []string{"instance a/a1 leases nothing: its journal " + journals}},
-		{"unconfirmed", func(cfg *room.Config) { cfg.RequireJournal = true }, func(*cluster, *instance) {}, problem.KindUnconfirmed,
+		}, marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, []string{"instance a/a1 leases nothing: its journal " + journals}},
+		{"unconfirmed", func(cfg *room.Config) { cfg.RequireJournal = true }, func(*cluster, *instance) {}, marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED,
 			[]string{"instance a/a1 started without its journal, which is required, and leases nothing. Since 2", "Next: `march instance confirm a a1`"}},
-		{"beat", nil, damage("beat"), problem.KindUnreadable, []string{
+		{"beat", nil, damage("beat"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{
 			"key /march/default/beat: not a value of this program", "; it stops all leasing, in every room, and every change by a console. Since 2", "delete the key"}},
-		{"identity", nil, damage("identity"), problem.KindUnreadable, []string{"key /march/default/identity: ", "Put the value of a backup back"}},
-		{"epoch", nil, damage("epoch"), problem.KindUnreadable, []string{"key /march/default/epoch: ", "; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
-		{"layout", nil, damage("layout"), problem.KindUnreadable, []string{"key /march/default/layout: ", "Next: `march recover`"}},
-		{"its history", nil, damage("layouts/0000000000000000001"), problem.KindUnreadable, []string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
-		{"settings", nil, damage("settings"), problem.KindUnreadable, []string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
-		{"registration", nil, damage("rooms/a/a1"), problem.KindUnreadable, []string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
+		{"identity", nil, damage("identity"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/identity: ", "Put the value of a backup back"}},
+		{"epoch", nil, damage("epoch"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/epoch: ", "; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
+		{"layout", nil, damage("layout"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/layout: ", "Next: `march recover`"}},
+		{"its history", nil, damage("layouts/0000000000000000001"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
+		{"settings", nil, damage("settings"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
+		{"registration", nil, damage("rooms/a/a1"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -86,17 +87,18 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 		err = d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 			answer, err := c.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: id})
 			m = answer.GetMigration()
+			runs := m.GetState() == marchv1.MigrationState_MIGRATION_STATE_RUNNING
 			switch {
 			case err != nil:
-			case m.GetState() == "paused":
+			case m.GetState() == marchv1.MigrationState_MIGRATION_STATE_PAUSED:
 				_, err = c.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: m.GetId()})
-			case m.GetState() == "running" && abort:
+			case runs && abort:
 				_, err = c.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: m.GetId()})
 				abort = err != nil
-			case m.GetState() == "running" && pauseIt:
+			case runs && pauseIt:
 				_, err = c.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: m.GetId()})
 				pauseIt = err != nil
-			case m.GetState() == "running" && impatient && time.Since(began) > patience && len(m.GetWaiting()) > 0:
+			case runs && impatient && time.Since(began) > patience && len(m.GetWaiting()) > 0:
 				var without []string
 				for _, w := range m.GetWaiting() {
 					without = append(without, w.GetInstance())
@@ -106,11 +108,11 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 			}
 			return err
 		})
-		if s := m.GetState(); s == "done" || s == "aborted" {
-			return s, nil
+		if api.Ended(m.GetState()) {
+			return api.Word(m.GetState()), nil
 		}
 		if kind := allocator.KindOf(err); err != nil && kind != allocator.Unavailable && kind != allocator.Refused && kind != allocator.Conflict {
-			return m.GetState(), err
+			return api.Word(m.GetState()), err
 		}
 		if !pause(lanes, 100*time.Millisecond) {
 			return "under way", ctx.Err() // heal waits for it

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
@@ -191,11 +190,11 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 		}
 	}
 	if c.output == "json" {
-		b, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+		b, err := marshalWords(m)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.stdout, "%s\n", compact(b))
+		_, err = fmt.Fprintf(c.stdout, "%s\n", b)
 		return err
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -30,7 +31,7 @@ func newClusterShow(c *common, t *target) *cobra.Command {
 					return err
 				}
 				return c.print(answer, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintf(w, "cluster\t%s\njournal\t%s\n", answer.GetUuid(), answer.GetCluster().GetJournal())
+					_, _ = fmt.Fprintf(w, "cluster\t%s\njournal\t%s\n", answer.GetUuid(), api.Word(answer.GetCluster().GetJournal()))
 				})
 			})
 		},
@@ -54,7 +55,10 @@ memory of what came after. Instances that run go on.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			settings := &marchv1.Cluster{}
 			if cmd.Flags().Changed("journal") {
-				settings.Journal = &journal
+				var err error
+				if settings.Journal, err = api.ParseWord[marchv1.JournalMode]("journal", journal); err != nil {
+					return usageError{err}
+				}
 			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: settings})
@@ -62,7 +66,7 @@ memory of what came after. Instances that run go on.`,
 					return err
 				}
 				return c.print(answer.GetCluster(), func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintf(w, "journal\t%s\n", answer.GetCluster().GetJournal())
+					_, _ = fmt.Fprintf(w, "journal\t%s\n", api.Word(answer.GetCluster().GetJournal()))
 				})
 			})
 		},

@@ -54,7 +54,7 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 	}
 	now := timestamppb.New(time.Unix(1_767_225_600, 0))
 	why := "rooms " + strings.Join(names, ", ") + " shrink to what old and new have in common"
-	moves := []*marchv1.Move{{Kind: "retract", Why: why, Layout: l, Loses: names, ClientsUntil: now}, {Kind: "expand", Why: why, Layout: l}}
+	moves := []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Why: why, Layout: l, Loses: names, ClientsUntil: now}, {Kind: marchv1.MoveKind_MOVE_KIND_EXPAND, Why: why, Layout: l}}
 	plan := shown(func(w *tabwriter.Writer) {
 		movesText(w, &marchv1.Plan{From: l, Target: l, Moves: moves, Instances: instances, Silent: instances,
 			Cost: &marchv1.PlanCost{Worst: []*marchv1.TagCost{{Tag: "order", Rooms: skips}}}})

@@ -174,7 +174,7 @@ one, or whose boundary is too large for one. With --force it does not read them.
 				return err
 			}
 			plan := &marchv1.Plan{}
-			if err := (protojson.UnmarshalOptions{}).Unmarshal(content, plan); err != nil {
+			if err := unmarshalWords(content, plan); err != nil {
 				return allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", args[0], err)
 			}
 			if !yes {

@@ -40,7 +40,7 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	boundary := func(l *marchv1.Layout) string { return fmt.Sprintf(", boundary %d", l.GetBoundary()) }
 	layoutRows(w, fmt.Sprintf("now, layout %d", p.GetFrom().GetVersion()), p.GetFrom(), boundary(p.GetFrom()))
 	for i, m := range p.GetMoves() {
-		layoutRows(w, fmt.Sprintf("%d. %s", i+1, m.GetKind()), m.GetLayout(), boundary(m.GetLayout()))
+		layoutRows(w, fmt.Sprintf("%d. %s", i+1, api.Word(m.GetKind())), m.GetLayout(), boundary(m.GetLayout()))
 	}
 	_, _ = fmt.Fprintln(w)
 	for i, m := range p.GetMoves() {
@@ -120,10 +120,10 @@ func yearsText(seconds int64) string {
 }
 
 func stateText(m *marchv1.Migration) string {
-	if m.GetAbort() && m.GetState() != "aborted" {
-		return m.GetState() + ", going back"
+	if m.GetAbort() && m.GetState() != marchv1.MigrationState_MIGRATION_STATE_ABORTED {
+		return api.Word(m.GetState()) + ", going back"
 	}
-	return m.GetState()
+	return api.Word(m.GetState())
 }
 
 // migrationProblems returns what keeps a migration from going on. A console of an
@@ -152,7 +152,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 		if i < int(m.GetReached()) {
 			mark = "*"
 		}
-		layoutRows(w, fmt.Sprintf("%s  %d. %s", mark, i+1, move.GetKind()), move.GetLayout(), "")
+		layoutRows(w, fmt.Sprintf("%s  %d. %s", mark, i+1, api.Word(move.GetKind())), move.GetLayout(), "")
 	}
 	for i, move := range m.GetMoves() {
 		if until := move.GetClientsUntil(); until != nil {
@@ -195,7 +195,7 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			if err := c.print(show.last, func(w *tabwriter.Writer) { migrationText(w, show.last) }); err != nil {
 				return err
 			}
-			if show.last.GetState() == "aborted" {
+			if show.last.GetState() == marchv1.MigrationState_MIGRATION_STATE_ABORTED {
 				return allocator.Errorf(allocator.Conflict, "migration %s was aborted", id)
 			}
 			return nil
@@ -247,7 +247,7 @@ func (p *progress) update(m *marchv1.Migration) {
 	p.last = m
 	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
 	if n := m.GetReached(); n > 0 {
-		line += " (" + m.GetMoves()[n-1].GetKind() + ")"
+		line += " (" + api.Word(m.GetMoves()[n-1].GetKind()) + ")"
 	}
 	var waiting []string
 	for _, i := range m.GetWaiting() {

@@ -63,7 +63,7 @@ func TestStatusShowsProblems(t *testing.T) {
 // `march migrate status` shows the cause that keeps a migration from going on. So does the
 // line of apply and watch. Both show since when, and the remedy.
 func TestMigrationShowsProblems(t *testing.T) {
-	m := &marchv1.Migration{Id: "M", State: "running", Error: "the layout is version 3", ErrorSince: at(0)}
+	m := &marchv1.Migration{Id: "M", State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Error: "the layout is version 3", ErrorSince: at(0)}
 	show := func() (status, line string) {
 		var b bytes.Buffer
 		p := &progress{c: &common{stderr: &b}}

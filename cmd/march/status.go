@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -62,7 +63,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		_, _ = fmt.Fprintf(w, "layout\t%s, boundary %d\n", layoutVersion(l, o.GetProblem() != ""), l.GetBoundary())
 	}
 	if o.GetSettings() != nil {
-		_, _ = fmt.Fprintf(w, "journal\t%s\n", o.GetSettings().GetJournal())
+		_, _ = fmt.Fprintf(w, "journal\t%s\n", api.Word(o.GetSettings().GetJournal()))
 	}
 	_, _ = fmt.Fprintln(w)
 	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")

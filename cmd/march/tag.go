@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -334,6 +335,7 @@ func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
 
 func newTagSearch(c *common, t *target) *cobra.Command {
 	r := &marchv1.SearchTagsRequest{}
+	var by string
 	cmd := &cobra.Command{
 		Use:   "search [TEXT]",
 		Short: "List tags whose names contain a text, sorted by what they do now",
@@ -346,6 +348,10 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if r.Sort, err = api.ParseWord[marchv1.TagSort]("sort", by); err != nil {
+				return usageError{err}
+			}
 			r.Search = strings.Join(args, "")
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.SearchTags(ctx, r)
@@ -381,7 +387,7 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&r.Sort, "sort", "name", "name, strict, rate, used, lasts, next or created")
+	flags.StringVar(&by, "sort", "name", "name, strict, rate, used, lasts, next or created")
 	flags.BoolVar(&r.Descending, "descending", false, "the largest first, or the last name")
 	flags.Int32VarP(&r.PageSize, "most", "n", 100, "at most so many, 1 to 1000")
 	return cmd

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -18,7 +19,7 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -109,7 +110,7 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 	}
 	v := &migrationView{
 		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Steps: steps(m.GetFrom(), m.GetMoves(), colour),
-		Ended: m.GetState() == "done" || m.GetState() == "aborted",
+		Ended: api.Ended(m.GetState()),
 	}
 	done, all := 0, 0
 	for i := range v.Steps {
@@ -146,9 +147,10 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 
 func newReport(m *marchv1.Migration, r *marchv1.Report, colour map[string]int) report {
 	room, _, _ := strings.Cut(r.GetInstance(), "/")
-	shown := report{Report: r, Colour: colour[room], State: r.GetState()}
+	shown := report{Report: r, Colour: colour[room], State: api.Word(r.GetState())}
 	for _, w := range m.GetWaiting() {
-		if w.GetInstance() == r.GetInstance() && shown.State == "waiting" && w.GetSilentSince() != nil {
+		waits := w.GetInstance() == r.GetInstance() && r.GetState() == marchv1.ReportState_REPORT_STATE_WAITING
+		if waits && w.GetSilentSince() != nil {
 			shown.State, shown.Since, shown.Until = "silent", w.GetSilentSince(), w.GetUntil()
 		}
 	}
@@ -165,16 +167,18 @@ func says(v *migrationView) string {
 	if v.GetAbort() {
 		back = "Going back. "
 	}
-	switch {
-	case v.GetState() == "done":
+	switch v.GetState() {
+	case marchv1.MigrationState_MIGRATION_STATE_DONE:
 		return "Done: all moves were made and reported."
-	case v.GetState() == "aborted":
+	case marchv1.MigrationState_MIGRATION_STATE_ABORTED:
 		if v.GetNoWayBack() != "" {
 			return "Aborted where it stood, as there is no way back: " + v.GetNoWayBack() + "."
 		}
 		return "Aborted: the layout is as it was."
-	case v.GetState() == "paused":
+	case marchv1.MigrationState_MIGRATION_STATE_PAUSED:
 		return back + "Paused before the next move."
+	}
+	switch {
 	case v.GetError() != "":
 		return back + "It cannot go on at present."
 	case len(waiting) > 0:

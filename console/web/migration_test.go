@@ -54,15 +54,15 @@ func TestReports(t *testing.T) {
 		return &marchv1.Layout{Version: version, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: upper}}}
 	}
 	m := &marchv1.Migration{
-		State: "running", Reached: 2, From: full(1, 100), Target: full(4, 40),
+		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: full(1, 100), Target: full(4, 40),
 		Moves: []*marchv1.Move{
-			{Kind: "retract", Loses: []string{"a"}, Layout: full(2, 80), Reports: []*marchv1.Report{
-				{Instance: "a/away", State: "unneeded"}, {Instance: "a/one", State: "unneeded"}, {Instance: "a/two", State: "without"},
+			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(2, 80), Reports: []*marchv1.Report{
+				{Instance: "a/away", State: marchv1.ReportState_REPORT_STATE_UNNEEDED}, {Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_UNNEEDED}, {Instance: "a/two", State: marchv1.ReportState_REPORT_STATE_WITHOUT},
 			}},
-			{Kind: "retract", Loses: []string{"a"}, Layout: full(3, 60), Reports: []*marchv1.Report{
-				{Instance: "a/away", State: "waiting"}, {Instance: "a/one", State: "waiting"}, {Instance: "a/two", State: "reported"},
+			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(3, 60), Reports: []*marchv1.Report{
+				{Instance: "a/away", State: marchv1.ReportState_REPORT_STATE_WAITING}, {Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_WAITING}, {Instance: "a/two", State: marchv1.ReportState_REPORT_STATE_REPORTED},
 			}},
-			{Kind: "retract", Loses: []string{"a"}, Layout: full(4, 40), Reports: []*marchv1.Report{{Instance: "a/one", State: "later"}}},
+			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(4, 40), Reports: []*marchv1.Report{{Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_LATER}}},
 		},
 		Waiting: []*marchv1.Waiting{
 			{Instance: "a/away", SilentSince: timestamppb.New(time.Date(2026, 11, 21, 11, 30, 0, 0, time.UTC)), Until: timestamppb.New(time.Date(2026, 11, 21, 11, 40, 0, 0, time.UTC))},
@@ -92,7 +92,7 @@ func TestAborted(t *testing.T) {
 		"":                        "Aborted: the layout is as it was.",
 		"the layout is version 3": "Aborted where it stood, as there is no way back: the layout is version 3.",
 	} {
-		m := &marchv1.Migration{State: "aborted", Abort: true, From: layout, Target: layout, NoWayBack: problem}
+		m := &marchv1.Migration{State: marchv1.MigrationState_MIGRATION_STATE_ABORTED, Abort: true, From: layout, Target: layout, NoWayBack: problem}
 		if page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9"); !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}

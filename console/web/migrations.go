@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -83,7 +84,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	for _, m := range list.GetMigrations() {
 		colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
 		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour)}
-		if r.Live = m.GetState() == "running" || m.GetState() == "paused"; r.Live {
+		if r.Live = !api.Ended(m.GetState()); r.Live {
 			if v.Active, err = h.view(c, m, colour); err != nil {
 				return "", nil, err
 			}

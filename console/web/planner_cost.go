@@ -102,7 +102,9 @@ func (p *planner) MayApply() bool {
 
 // Switches reports whether a move of the plan is a switch.
 func (p *planner) Switches() bool {
-	return slices.ContainsFunc(p.Plan.GetMoves(), func(m *marchv1.Move) bool { return m.GetKind() == "switch" })
+	return slices.ContainsFunc(p.Plan.GetMoves(), func(m *marchv1.Move) bool {
+		return m.GetKind() == marchv1.MoveKind_MOVE_KIND_SWITCH
+	})
 }
 
 // refresh returns the address that a browser without scripts asks for the costs that

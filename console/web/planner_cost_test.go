@@ -45,7 +45,7 @@ func (c *counting) ValidateLayout(context.Context, *marchv1.ValidateLayoutReques
 
 func (c *counting) PlanMigration(_ context.Context, r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	return &marchv1.PlanMigrationResponse{Plan: &marchv1.Plan{
-		From: twoRooms, Target: moved, Moves: []*marchv1.Move{{Kind: "switch", Why: "rooms change", Layout: moved}}, Force: r.GetForce(),
+		From: twoRooms, Target: moved, Moves: []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH, Why: "rooms change", Layout: moved}}, Force: r.GetForce(),
 	}}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -47,7 +48,11 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	if err != nil || page < 1 || page > math.MaxInt32/tagsPage {
 		return "", nil, allocator.Errorf(allocator.Invalid, "page: %q; allowed: 1 to %d", q.Get("page"), math.MaxInt32/tagsPage)
 	}
-	by, down := cmp.Or(q.Get("sort"), "name"), q.Get("order") == "down"
+	by, err := api.ParseWord[marchv1.TagSort]("sort", cmp.Or(q.Get("sort"), "name"))
+	if err != nil {
+		return "", nil, err
+	}
+	down := q.Get("order") == "down"
 	found, err := h.console.SearchTags(c.Context(), &marchv1.SearchTagsRequest{
 		Search: q.Get("search"), Sort: by, Descending: down, PageSize: tagsPage, Offset: int32((page - 1) * tagsPage), //nolint:gosec // bounded above
 	})
@@ -65,7 +70,7 @@ func (h *Handler) tags(c *call) (string, any, error) {
 		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"}, {Name: "created", Label: "Created"},
 	} {
 		order := ""
-		if by == col.Name {
+		if api.Word(by) == col.Name {
 			if col.Sorted = "ascending"; down {
 				col.Sorted = "descending"
 			} else {

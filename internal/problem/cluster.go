@@ -16,7 +16,8 @@ import (
 // Halted says that nothing is leased in any room.
 func Halted(by, why string, since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindHalted, What: fmt.Sprintf("leasing is halted in all rooms by %s: %s", by, why), Since: Stamp(since),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED,
+		What: fmt.Sprintf("leasing is halted in all rooms by %s: %s", by, why), Since: Stamp(since),
 		Remedy: "Rooms issue what they hold, and lease nothing more. When etcd is as it should be, let them lease again.", Command: "march recover",
 	}
 }
@@ -24,7 +25,8 @@ func Halted(by, why string, since time.Time) *marchv1.Problem {
 // Unusable says that etcd's epoch, layout or settings cannot be used: why says which.
 func Unusable(why string) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindUnusable, What: why,
+		Kind:   marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+		What:   why,
 		Remedy: "Rooms issue what they hold, under the last good layout. See which key is damaged, and how to repair it.", Command: "march verify",
 	}
 }
@@ -32,14 +34,16 @@ func Unusable(why string) *marchv1.Problem {
 // Unreadable says that a key cannot be read, in verify's words.
 func Unreadable(key record.KeyError, d record.Damage) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindUnreadable, Of: key.Key, What: d.Says(&key), Remedy: sentence(d.Remedy), Command: d.Command,
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, Of: key.Key,
+		What: d.Says(&key), Remedy: sentence(d.Remedy), Command: d.Command,
 	}
 }
 
 // EtcdFull says that etcd takes no writes.
 func EtcdFull(since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindEtcdFull, What: "etcd is full, and takes no writes: nothing is leased", Since: Stamp(since),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
+		What: "etcd is full, and takes no writes: nothing is leased", Since: Stamp(since),
 		Remedy:  "Compact it, defragment one member after the other, or raise --quota-backend-bytes; then disarm the alarm.",
 		Command: "etcdctl alarm disarm",
 	}
@@ -49,7 +53,8 @@ func EtcdFull(since time.Time) *marchv1.Problem {
 func EtcdNearlyFull(size, quota int64, since time.Time) *marchv1.Problem {
 	what := "etcd is nearly full: it has %d MiB, and takes no writes above %d MiB"
 	return &marchv1.Problem{
-		Kind: KindEtcdNearlyFull, What: fmt.Sprintf(what, size>>20, quota>>20), Since: Stamp(since),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
+		What: fmt.Sprintf(what, size>>20, quota>>20), Since: Stamp(since),
 		Remedy: "Nothing is leased when it is full. Defragment one member after the other, or raise --quota-backend-bytes.", Command: "etcdctl defrag",
 	}
 }
@@ -57,7 +62,8 @@ func EtcdNearlyFull(size, quota int64, since time.Time) *marchv1.Problem {
 // NoRange says that a room has no range, and so its instances lease nothing.
 func NoRange(room allocator.Room, layout int64) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindNoRange, Of: string(room), What: fmt.Sprintf("room %s has no range in layout %d, and leases nothing", room, layout),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, Of: string(room),
+		What:    fmt.Sprintf("room %s has no range in layout %d, and leases nothing", room, layout),
 		Remedy:  "If it should have one, plan a migration that gives it one; or else stop its instances.",
 		Command: fmt.Sprintf("march migrate plan --add-room %s=LOWER-UPPER", room),
 	}
@@ -66,7 +72,8 @@ func NoRange(room allocator.Room, layout int64) *marchv1.Problem {
 // NoInstance says that a room has a range that no instance serves.
 func NoInstance(room allocator.Room, since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindNoInstance, Of: string(room), What: fmt.Sprintf("room %s has a range, and no instance of it is alive", room), Since: Stamp(since),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, Of: string(room),
+		What: fmt.Sprintf("room %s has a range, and no instance of it is alive", room), Since: Stamp(since),
 		Remedy: "No instance issues IDs of its range. Start one.", Command: "march room " + string(room),
 	}
 }
@@ -74,7 +81,8 @@ func NoInstance(room allocator.Room, since time.Time) *marchv1.Problem {
 // MigrationFails says what keeps a migration from going on.
 func MigrationFails(id, why string, since *timestamppb.Timestamp) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindMigration, Of: id, What: fmt.Sprintf("migration %s cannot go on: %s", id, why), Since: since,
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, Of: id,
+		What: fmt.Sprintf("migration %s cannot go on: %s", id, why), Since: since,
 		Remedy: "It goes on by itself when that is mended. If it cannot be, end the migration.", Command: "march migrate abort " + id,
 	}
 }
@@ -82,7 +90,8 @@ func MigrationFails(id, why string, since *timestamppb.Timestamp) *marchv1.Probl
 // MigrationWaits says that a migration waits for a silent instance.
 func MigrationWaits(id string, w *marchv1.Waiting) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: KindMigrationWaits, Of: w.GetInstance(), What: fmt.Sprintf("migration %s waits for instance %s, which is silent", id, w.GetInstance()),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS, Of: w.GetInstance(),
+		What:  fmt.Sprintf("migration %s waits for instance %s, which is silent", id, w.GetInstance()),
 		Since: w.GetSilentSince(), Until: w.GetUntil(),
 		Remedy:  "Start it again. If it certainly does not run, go on without it.",
 		Command: fmt.Sprintf("march migrate continue %s --without %s", id, w.GetInstance()),

@@ -27,7 +27,7 @@ func (i Instance) id() string { return string(i.Room) + "/" + string(i.Name) }
 func (i Instance) args() string { return string(i.Room) + " " + string(i.Name) }
 
 // of returns a problem of the instance. The format is of the text after its name.
-func (i Instance) of(kind string, since time.Time, format string, args ...any) *marchv1.Problem {
+func (i Instance) of(kind marchv1.ProblemKind, since time.Time, format string, args ...any) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: kind, Of: i.id(), What: "instance " + i.id() + " " + fmt.Sprintf(format, args...), Since: Stamp(since),
 	}
@@ -35,14 +35,14 @@ func (i Instance) of(kind string, since time.Time, format string, args ...any) *
 
 // Barred says that a recover has barred the instance from leasing.
 func (i Instance) Barred(by string, since *timestamppb.Timestamp) *marchv1.Problem {
-	p := i.of(KindBarred, time.Time{}, "is barred by the recover of %s", by)
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_BARRED, time.Time{}, "is barred by the recover of %s", by)
 	p.Since, p.Remedy, p.Command = since, "It leases again when that recover has ended. If it was broken off, run it again.", "march recover"
 	return p
 }
 
 // Unconfirmed says that the instance started without its journal, which is required.
 func (i Instance) Unconfirmed(started time.Time) *marchv1.Problem {
-	p := i.of(KindUnconfirmed, started, "started without its journal, which is required, and leases nothing")
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, started, "started without its journal, which is required, and leases nothing")
 	p.Remedy = "Confirm it, if etcd has all that its predecessor leased; or else recover."
 	p.Command = "march instance confirm " + i.args()
 	return p
@@ -51,21 +51,21 @@ func (i Instance) Unconfirmed(started time.Time) *marchv1.Problem {
 // Silent says that no heartbeat of the instance comes; it is forgotten at a time, zero
 // where it is not.
 func (i Instance) Silent(since, forgotten time.Time) *marchv1.Problem {
-	p := i.of(KindSilent, since, "is silent")
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_SILENT, since, "is silent")
 	p.Until, p.Remedy, p.Command = Stamp(forgotten), "Start it again. If it is gone for good, forget it.", "march instance forget "+i.args()
 	return p
 }
 
 // NoAnswer says that the instance sends heartbeats, and does not answer a console.
 func (i Instance) NoAnswer(address string, since time.Time) *marchv1.Problem {
-	p := i.of(KindNoAnswer, since, "does not answer at %s", address)
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, since, "does not answer at %s", address)
 	p.Remedy = "It sends heartbeats, so it runs: check the network from this console to it, and its certificate."
 	return p
 }
 
 // EtcdAway says that the instance does not reach etcd, and why if err is not nil.
 func (i Instance) EtcdAway(err error, since time.Time) *marchv1.Problem {
-	p := i.of(KindEtcdAway, since, "does not reach etcd, and leases nothing")
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, since, "does not reach etcd, and leases nothing")
 	if err != nil {
 		p.What += ": " + err.Error()
 	}
@@ -75,7 +75,7 @@ func (i Instance) EtcdAway(err error, since time.Time) *marchv1.Problem {
 
 // NotReady says that the instance is not ready, and why.
 func (i Instance) NotReady(why string, since time.Time) *marchv1.Problem {
-	p := i.of(KindNotReady, since, "is not ready: %s", why)
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NOT_READY, since, "is not ready: %s", why)
 	p.Remedy = "Send its callers to other instances of the room until it can lease."
 	return p
 }
@@ -83,7 +83,7 @@ func (i Instance) NotReady(why string, since time.Time) *marchv1.Problem {
 // NoLease says that the instance leases nothing because of err, whatever the tag.
 // damage is what a key that cannot be read stops.
 func (i Instance) NoLease(err error, since time.Time, damage func(key string) record.Damage) *marchv1.Problem {
-	p := i.of(KindNoLease, since, "leases nothing: %v", err)
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE, since, "leases nothing: %v", err)
 	p.Remedy = "See its log."
 	if key, is := errors.AsType[*record.KeyError](err); is {
 		p = Unreadable(*key, damage(key.Key))
@@ -99,10 +99,11 @@ func (i Instance) NoLease(err error, since time.Time, damage func(key string) re
 	} else if bare, is := errors.AsType[*ledger.UnconfirmedError](err); is {
 		p = Instance{bare.Room, bare.Name}.Unconfirmed(since)
 	} else if unwritable, is := errors.AsType[*journal.UnwritableError](err); is {
-		p = i.of(KindJournal, unwritable.Since, "leases nothing: its journal %s cannot be written: %v", unwritable.Path, unwritable.Err)
+		p = i.of(marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, unwritable.Since,
+			"leases nothing: its journal %s cannot be written: %v", unwritable.Path, unwritable.Err)
 		p.Remedy = sentence(unwritable.Remedy())
 	} else if other, is := errors.AsType[*record.OtherClusterError](err); is {
-		p = i.of(KindForeignEtcd, since, "leases nothing: %s", other.Answered())
+		p = i.of(marchv1.ProblemKind_PROBLEM_KIND_FOREIGN_ETCD, since, "leases nothing: %s", other.Answered())
 		p.Remedy, p.Command = "Check its --etcd. If etcd was restored, recover.", "march recover"
 	} else if kind := allocator.KindOf(err); kind == allocator.Unauthenticated || kind == allocator.Denied {
 		p.Remedy = "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd."

@@ -13,29 +13,6 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// The kinds of problems: see march.v1.Problem.
-const (
-	KindHalted         = "halted"
-	KindBarred         = "barred"
-	KindUnusable       = "unusable"
-	KindUnreadable     = "unreadable"
-	KindEtcdFull       = "etcd_full"
-	KindEtcdNearlyFull = "etcd_nearly_full"
-	KindEtcdAway       = "etcd_away"
-	KindForeignEtcd    = "foreign_etcd"
-	KindJournal        = "journal"
-	KindUnconfirmed    = "unconfirmed"
-	KindNoRange        = "no_range"
-	KindNoInstance     = "no_instance"
-	KindNoLease        = "no_lease"
-	KindNotReady       = "not_ready"
-	KindSilent         = "silent"
-	KindNoAnswer       = "no_answer"
-	KindMigration      = "migration"
-	KindMigrationWaits = "migration_waits"
-	KindMore           = "more"
-)
-
 // Stamp returns a time as a problem has it: nil for the zero time.
 func Stamp(at time.Time) *timestamppb.Timestamp {
 	if at.IsZero() {
@@ -68,14 +45,17 @@ func Some(all []*marchv1.Problem, most int, of string) []*marchv1.Problem {
 		return all
 	}
 	more := &marchv1.Problem{
-		Kind: KindMore, Of: of, What: fmt.Sprintf("%d more problems with %s", len(all)-most, of),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_MORE, Of: of, What: fmt.Sprintf("%d more problems with %s", len(all)-most, of),
 		Remedy: "Mend those that are listed first.",
 	}
 	return append(all[:most:most], more)
 }
 
 // id is what a list has one problem of.
-type id struct{ kind, of string }
+type id struct {
+	kind marchv1.ProblemKind
+	of   string
+}
 
 func idOf(p *marchv1.Problem) id { return id{p.GetKind(), p.GetOf()} }
 

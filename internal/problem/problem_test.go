@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 )
@@ -49,7 +50,7 @@ func TestNoLease(t *testing.T) {
 		{errors.New("odd"), "no_lease a/one | instance a/one leases nothing: odd | "},
 	} {
 		p := one.NoLease(test.err, after(1), damage)
-		if got := fmt.Sprintf("%s %s | %s | %s", p.GetKind(), p.GetOf(), p.GetWhat(), p.GetCommand()); got != test.want {
+		if got := fmt.Sprintf("%s %s | %s | %s", api.Word(p.GetKind()), p.GetOf(), p.GetWhat(), p.GetCommand()); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)
 		}
 		if !p.GetSince().AsTime().Equal(after(1)) || !strings.HasSuffix(p.GetRemedy(), ".") || strings.HasSuffix(p.GetWhat(), ".") {
@@ -58,11 +59,19 @@ func TestNoLease(t *testing.T) {
 	}
 }
 
+// Kinds of problems that a list tells apart.
+const (
+	x    = marchv1.ProblemKind_PROBLEM_KIND_SILENT
+	y    = marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE
+	z    = marchv1.ProblemKind_PROBLEM_KIND_JOURNAL
+	said = marchv1.ProblemKind_PROBLEM_KIND_BARRED
+)
+
 // A problem without a beginning of its own gets the time at which it was first noted, until it
 // is gone.
 func TestLog(t *testing.T) {
 	var l problem.Log
-	list := func(kinds ...string) (all []*marchv1.Problem) {
+	list := func(kinds ...marchv1.ProblemKind) (all []*marchv1.Problem) {
 		for _, kind := range kinds {
 			all = append(all, &marchv1.Problem{Kind: kind})
 		}
@@ -70,24 +79,26 @@ func TestLog(t *testing.T) {
 	}
 	since := func(all []*marchv1.Problem) (text string) {
 		for _, p := range all {
-			text += fmt.Sprint(p.GetKind(), int(p.GetSince().AsTime().Sub(when).Minutes()), " ")
+			text += fmt.Sprint(api.Word(p.GetKind()), int(p.GetSince().AsTime().Sub(when).Minutes()), " ")
 		}
 		return text
 	}
-	said := []*marchv1.Problem{{Kind: "said", Since: timestamppb.New(after(50))}}
+	own := []*marchv1.Problem{{Kind: said, Since: timestamppb.New(after(50))}}
 	for minute, test := range []struct {
 		got  func(now time.Time) []*marchv1.Problem
 		want string
 	}{
-		{func(now time.Time) []*marchv1.Problem { return l.Note(list("x"), now) }, "x0 "},
-		{func(now time.Time) []*marchv1.Problem { return l.Note(list("x", "y"), now) }, "x0 y1 "},
-		{func(now time.Time) []*marchv1.Problem { return l.Fill(list("y", "z"), now) }, "y1 z2 "},
-		{func(now time.Time) []*marchv1.Problem { return l.Note(list("y", "z"), now) }, "y1 z2 "},
-		{func(now time.Time) []*marchv1.Problem { return l.Note(list("x"), now) }, "x4 "},
-		{func(now time.Time) []*marchv1.Problem { return l.Note(said, now) }, "said50 "},
-		{func(now time.Time) []*marchv1.Problem { return l.Note(list(problem.KindUnreadable), now) }, "unreadable6 "},
+		{func(now time.Time) []*marchv1.Problem { return l.Note(list(x), now) }, "silent0 "},
+		{func(now time.Time) []*marchv1.Problem { return l.Note(list(x, y), now) }, "silent0 no_lease1 "},
+		{func(now time.Time) []*marchv1.Problem { return l.Fill(list(y, z), now) }, "no_lease1 journal2 "},
+		{func(now time.Time) []*marchv1.Problem { return l.Note(list(y, z), now) }, "no_lease1 journal2 "},
+		{func(now time.Time) []*marchv1.Problem { return l.Note(list(x), now) }, "silent4 "},
+		{func(now time.Time) []*marchv1.Problem { return l.Note(own, now) }, "barred50 "},
 		{func(now time.Time) []*marchv1.Problem {
-			told := list(problem.KindUnreadable)
+			return l.Note(list(marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE), now)
+		}, "unreadable6 "},
+		{func(now time.Time) []*marchv1.Problem {
+			told := list(marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE)
 			told[0].Since = timestamppb.New(now)
 			return l.Note(told, now)
 		}, "unreadable6 "},
@@ -96,7 +107,7 @@ func TestLog(t *testing.T) {
 			t.Errorf("minute %d: got %q, want %q", minute, got, test.want)
 		}
 	}
-	if more := l.Note(list(problem.KindMore), when); more[0].GetSince() != nil {
+	if more := l.Note(list(marchv1.ProblemKind_PROBLEM_KIND_MORE), when); more[0].GetSince() != nil {
 		t.Errorf("%v", more)
 	}
 }
@@ -104,9 +115,9 @@ func TestLog(t *testing.T) {
 // Of two equal problems in a list the first stays. If it has no time, it gets the other's.
 func TestUnique(t *testing.T) {
 	list := problem.Unique([]*marchv1.Problem{
-		{Kind: "x", What: "first"}, {Kind: "x", Of: "o"}, {Kind: "y"}, {Kind: "x", What: "second", Since: timestamppb.New(after(1))},
+		{Kind: x, What: "first"}, {Kind: x, Of: "o"}, {Kind: y}, {Kind: x, What: "second", Since: timestamppb.New(after(1))},
 	})
-	if len(list) != 3 || list[0].GetWhat() != "first" || !list[0].GetSince().AsTime().Equal(after(1)) || list[1].GetOf() != "o" || list[2].GetKind() != "y" {
+	if len(list) != 3 || list[0].GetWhat() != "first" || !list[0].GetSince().AsTime().Equal(after(1)) || list[1].GetOf() != "o" || list[2].GetKind() != y {
 		t.Errorf("%v", list)
 	}
 }

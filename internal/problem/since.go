@@ -47,7 +47,7 @@ func (l *Log) fill(list []*marchv1.Problem, now time.Time) {
 	for _, p := range list {
 		at := now
 		switch {
-		case p.GetKind() == KindMore || p.GetSince() != nil && !met(p):
+		case p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_MORE || p.GetSince() != nil && !met(p):
 			continue
 		case p.GetSince() != nil:
 			at = p.GetSince().AsTime()
@@ -65,7 +65,7 @@ func (l *Log) fill(list []*marchv1.Problem, now time.Time) {
 // of several is the one to show.
 func met(p *marchv1.Problem) bool {
 	switch p.GetKind() {
-	case KindUnreadable, KindUnusable, KindNoRange:
+	case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:
 		return true
 	}
 	return false

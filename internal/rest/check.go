@@ -92,10 +92,13 @@ func (r *route) head() bool {
 }
 
 // check holds a value against a parameter: one way to write a number, for the
-// gateway would take 010 for eight, and one to write a truth.
+// gateway would take 010 for eight, one to write a truth, and an enum's names.
 func (p *parameter) check(value string) error {
 	if p.Schema.Type == "boolean" && value != "true" && value != "false" {
 		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: true or false", p.Name, value)
+	}
+	if enum := p.Schema.Enum; enum != nil && !slices.Contains(enum, value) {
+		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: %s", p.Name, value, strings.Join(enum, ", "))
 	}
 	bits := p.bits()
 	if bits == 0 {

@@ -29,8 +29,9 @@ type parameter struct {
 	Name   string `json:"name"`
 	In     string `json:"in"`
 	Schema struct {
-		Type   string `json:"type"`
-		Format string `json:"format"`
+		Type   string   `json:"type"`
+		Format string   `json:"format"`
+		Enum   []string `json:"enum"`
 	} `json:"schema"`
 }
 

@@ -149,11 +149,16 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op *opena
 		case "path":
 			target = strings.ReplaceAll(target, "{"+p.Name+"}", value)
 		case "query":
+			allowed := ""
 			if p.Schema.Value.Type.Is("boolean") {
-				value = "true"
+				value, allowed = "true", "true or false"
+			} else if enum := p.Schema.Value.Enum; len(enum) > 1 {
+				value, allowed = fmt.Sprint(enum[1]), fmt.Sprintf("%v, %v", enum[0], enum[1])
+			}
+			if allowed != "" {
 				w := httptest.NewRecorder()
 				mux.ServeHTTP(w, httptest.NewRequest(method, path+"?"+p.Name+"=1", nil))
-				if want := p.Name + `: \"1\"; allowed: true or false`; w.Code != 400 || !strings.Contains(w.Body.String(), want) {
+				if want := p.Name + `: \"1\"; allowed: ` + allowed; w.Code != 400 || !strings.Contains(w.Body.String(), want) {
 					t.Errorf("%s %s?%s=1: got %d %s, want %s", method, path, p.Name, w.Code, w.Body, want)
 				}
 			}

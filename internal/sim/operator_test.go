@@ -119,7 +119,7 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 	}
 	p := &marchv1.Plan{Cluster: uuid, From: api.LayoutToProto(planned.From), Target: api.LayoutToProto(planned.Target), Atomic: planned.Atomic, Force: true}
 	for _, m := range planned.Moves {
-		p.Moves = append(p.Moves, &marchv1.Move{Kind: string(m.Kind), Layout: api.LayoutToProto(m.Layout)})
+		p.Moves = append(p.Moves, &marchv1.Move{Kind: api.FromWord[marchv1.MoveKind](string(m.Kind)), Layout: api.LayoutToProto(m.Layout)})
 	}
 	_, err = c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: p})
 	return err

@@ -23,6 +23,133 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// TagSort is what tags are sorted by. Tags that are equal in it are in the order of
+// their names.
+type TagSort int32
+
+const (
+	// By name.
+	TagSort_TAG_SORT_UNSPECIFIED TagSort = 0
+	TagSort_TAG_SORT_NAME        TagSort = 1
+	// Strict tags after those that are not.
+	TagSort_TAG_SORT_STRICT TagSort = 2
+	// By TagSummary's field of that name.
+	TagSort_TAG_SORT_RATE TagSort = 3
+	// By TagSummary's field of that name.
+	TagSort_TAG_SORT_USED TagSort = 4
+	// By TagSummary's field of that name.
+	TagSort_TAG_SORT_LASTS TagSort = 5
+	// By the largest mark.
+	TagSort_TAG_SORT_NEXT TagSort = 6
+	// By the time of creation.
+	TagSort_TAG_SORT_CREATED TagSort = 7
+)
+
+// Enum value maps for TagSort.
+var (
+	TagSort_name = map[int32]string{
+		0: "TAG_SORT_UNSPECIFIED",
+		1: "TAG_SORT_NAME",
+		2: "TAG_SORT_STRICT",
+		3: "TAG_SORT_RATE",
+		4: "TAG_SORT_USED",
+		5: "TAG_SORT_LASTS",
+		6: "TAG_SORT_NEXT",
+		7: "TAG_SORT_CREATED",
+	}
+	TagSort_value = map[string]int32{
+		"TAG_SORT_UNSPECIFIED": 0,
+		"TAG_SORT_NAME":        1,
+		"TAG_SORT_STRICT":      2,
+		"TAG_SORT_RATE":        3,
+		"TAG_SORT_USED":        4,
+		"TAG_SORT_LASTS":       5,
+		"TAG_SORT_NEXT":        6,
+		"TAG_SORT_CREATED":     7,
+	}
+)
+
+func (x TagSort) Enum() *TagSort {
+	p := new(TagSort)
+	*p = x
+	return p
+}
+
+func (x TagSort) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TagSort) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_console_proto_enumTypes[0].Descriptor()
+}
+
+func (TagSort) Type() protoreflect.EnumType {
+	return &file_march_v1_console_proto_enumTypes[0]
+}
+
+func (x TagSort) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TagSort.Descriptor instead.
+func (TagSort) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{0}
+}
+
+// JournalMode says whether instances need their journals.
+type JournalMode int32
+
+const (
+	// In a change: the mode stays.
+	JournalMode_JOURNAL_MODE_UNSPECIFIED JournalMode = 0
+	// An instance that starts without its journal leases.
+	JournalMode_JOURNAL_MODE_OPTIONAL JournalMode = 1
+	// An instance that starts without its journal leases nothing until ConfirmInstance has
+	// confirmed its marks.
+	JournalMode_JOURNAL_MODE_REQUIRED JournalMode = 2
+)
+
+// Enum value maps for JournalMode.
+var (
+	JournalMode_name = map[int32]string{
+		0: "JOURNAL_MODE_UNSPECIFIED",
+		1: "JOURNAL_MODE_OPTIONAL",
+		2: "JOURNAL_MODE_REQUIRED",
+	}
+	JournalMode_value = map[string]int32{
+		"JOURNAL_MODE_UNSPECIFIED": 0,
+		"JOURNAL_MODE_OPTIONAL":    1,
+		"JOURNAL_MODE_REQUIRED":    2,
+	}
+)
+
+func (x JournalMode) Enum() *JournalMode {
+	p := new(JournalMode)
+	*p = x
+	return p
+}
+
+func (x JournalMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (JournalMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_console_proto_enumTypes[1].Descriptor()
+}
+
+func (JournalMode) Type() protoreflect.EnumType {
+	return &file_march_v1_console_proto_enumTypes[1]
+}
+
+func (x JournalMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use JournalMode.Descriptor instead.
+func (JournalMode) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
+}
+
 type InitLayoutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Layout        *Layout                `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
@@ -938,9 +1065,8 @@ func (x *ListTagsResponse) GetUnreadable() []*Unreadable {
 type SearchTagsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only tags whose name contains this.
-	Search string `protobuf:"bytes,1,opt,name=search,proto3" json:"search,omitempty"`
-	// name (the default), strict, rate, used, lasts, next or created.
-	Sort string `protobuf:"bytes,2,opt,name=sort,proto3" json:"sort,omitempty"`
+	Search string  `protobuf:"bytes,1,opt,name=search,proto3" json:"search,omitempty"`
+	Sort   TagSort `protobuf:"varint,2,opt,name=sort,proto3,enum=march.v1.TagSort" json:"sort,omitempty"`
 	// The largest first, or the last name.
 	Descending bool `protobuf:"varint,3,opt,name=descending,proto3" json:"descending,omitempty"`
 	// At most so many, 1 to 1,000; 0 for 100.
@@ -988,11 +1114,11 @@ func (x *SearchTagsRequest) GetSearch() string {
 	return ""
 }
 
-func (x *SearchTagsRequest) GetSort() string {
+func (x *SearchTagsRequest) GetSort() TagSort {
 	if x != nil {
 		return x.Sort
 	}
-	return ""
+	return TagSort_TAG_SORT_UNSPECIFIED
 }
 
 func (x *SearchTagsRequest) GetDescending() bool {
@@ -2379,11 +2505,8 @@ func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
 
 // Cluster is the settings of a whole cluster.
 type Cluster struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// "required": an instance that starts without its journal leases nothing until
-	// ConfirmInstance has confirmed its marks. "optional": it leases. Absent in a
-	// change: it stays.
-	Journal       *string `protobuf:"bytes,1,opt,name=journal,proto3,oneof" json:"journal,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Journal       JournalMode            `protobuf:"varint,1,opt,name=journal,proto3,enum=march.v1.JournalMode" json:"journal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2418,11 +2541,11 @@ func (*Cluster) Descriptor() ([]byte, []int) {
 	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
 }
 
-func (x *Cluster) GetJournal() string {
-	if x != nil && x.Journal != nil {
-		return *x.Journal
+func (x *Cluster) GetJournal() JournalMode {
+	if x != nil {
+		return x.Journal
 	}
-	return ""
+	return JournalMode_JOURNAL_MODE_UNSPECIFIED
 }
 
 type GetClusterRequest struct {
@@ -2910,10 +3033,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
 	"\n" +
 	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
-	"unreadable\"\x94\x01\n" +
+	"unreadable\"\xa7\x01\n" +
 	"\x11SearchTagsRequest\x12\x16\n" +
-	"\x06search\x18\x01 \x01(\tR\x06search\x12\x12\n" +
-	"\x04sort\x18\x02 \x01(\tR\x04sort\x12\x1e\n" +
+	"\x06search\x18\x01 \x01(\tR\x06search\x12%\n" +
+	"\x04sort\x18\x02 \x01(\x0e2\x11.march.v1.TagSortR\x04sort\x12\x1e\n" +
 	"\n" +
 	"descending\x18\x03 \x01(\bR\n" +
 	"descending\x12\x1b\n" +
@@ -3030,11 +3153,9 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x16ConfirmInstanceRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x19\n" +
-	"\x17ConfirmInstanceResponse\"4\n" +
-	"\aCluster\x12\x1d\n" +
-	"\ajournal\x18\x01 \x01(\tH\x00R\ajournal\x88\x01\x01B\n" +
-	"\n" +
-	"\b_journal\"\x13\n" +
+	"\x17ConfirmInstanceResponse\":\n" +
+	"\aCluster\x12/\n" +
+	"\ajournal\x18\x01 \x01(\x0e2\x15.march.v1.JournalModeR\ajournal\"\x13\n" +
 	"\x11GetClusterRequest\"U\n" +
 	"\x12GetClusterResponse\x12+\n" +
 	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\x12\x12\n" +
@@ -3064,7 +3185,20 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to2\xea\x12\n" +
+	"\x02to\x18\a \x01(\tR\x02to*\xae\x01\n" +
+	"\aTagSort\x12\x18\n" +
+	"\x14TAG_SORT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rTAG_SORT_NAME\x10\x01\x12\x13\n" +
+	"\x0fTAG_SORT_STRICT\x10\x02\x12\x11\n" +
+	"\rTAG_SORT_RATE\x10\x03\x12\x11\n" +
+	"\rTAG_SORT_USED\x10\x04\x12\x12\n" +
+	"\x0eTAG_SORT_LASTS\x10\x05\x12\x11\n" +
+	"\rTAG_SORT_NEXT\x10\x06\x12\x14\n" +
+	"\x10TAG_SORT_CREATED\x10\a*a\n" +
+	"\vJournalMode\x12\x1c\n" +
+	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xea\x12\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -3113,217 +3247,222 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
+var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_march_v1_console_proto_goTypes = []any{
-	(*InitLayoutRequest)(nil),         // 0: march.v1.InitLayoutRequest
-	(*InitLayoutResponse)(nil),        // 1: march.v1.InitLayoutResponse
-	(*GetLayoutRequest)(nil),          // 2: march.v1.GetLayoutRequest
-	(*GetLayoutResponse)(nil),         // 3: march.v1.GetLayoutResponse
-	(*ListLayoutsRequest)(nil),        // 4: march.v1.ListLayoutsRequest
-	(*ListLayoutsResponse)(nil),       // 5: march.v1.ListLayoutsResponse
-	(*ValidateLayoutRequest)(nil),     // 6: march.v1.ValidateLayoutRequest
-	(*ValidateLayoutResponse)(nil),    // 7: march.v1.ValidateLayoutResponse
-	(*LayoutProblem)(nil),             // 8: march.v1.LayoutProblem
-	(*Mark)(nil),                      // 9: march.v1.Mark
-	(*CreateTagRequest)(nil),          // 10: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),         // 11: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),             // 12: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),            // 13: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),           // 14: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),          // 15: march.v1.ListTagsResponse
-	(*SearchTagsRequest)(nil),         // 16: march.v1.SearchTagsRequest
-	(*SearchTagsResponse)(nil),        // 17: march.v1.SearchTagsResponse
-	(*TagSummary)(nil),                // 18: march.v1.TagSummary
-	(*DeleteTagRequest)(nil),          // 19: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),         // 20: march.v1.DeleteTagResponse
-	(*ListRoomsRequest)(nil),          // 21: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),         // 22: march.v1.ListRoomsResponse
-	(*Room)(nil),                      // 23: march.v1.Room
-	(*ListInstancesRequest)(nil),      // 24: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 25: march.v1.ListInstancesResponse
-	(*Halt)(nil),                      // 26: march.v1.Halt
-	(*BarredInstance)(nil),            // 27: march.v1.BarredInstance
-	(*Instance)(nil),                  // 28: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 29: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 30: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 31: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 32: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 33: march.v1.ForgetInstanceResponse
-	(*ConfirmInstanceRequest)(nil),    // 34: march.v1.ConfirmInstanceRequest
-	(*ConfirmInstanceResponse)(nil),   // 35: march.v1.ConfirmInstanceResponse
-	(*Cluster)(nil),                   // 36: march.v1.Cluster
-	(*GetClusterRequest)(nil),         // 37: march.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),        // 38: march.v1.GetClusterResponse
-	(*UpdateClusterRequest)(nil),      // 39: march.v1.UpdateClusterRequest
-	(*UpdateClusterResponse)(nil),     // 40: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 41: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 42: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 43: march.v1.AuditEntry
-	(*Layout)(nil),                    // 44: march.v1.Layout
-	(*LayoutRecord)(nil),              // 45: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 46: march.v1.Problem
-	(*Unreadable)(nil),                // 47: march.v1.Unreadable
-	(*Tag)(nil),                       // 48: march.v1.Tag
-	(*Chain)(nil),                     // 49: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 50: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 51: google.protobuf.Duration
-	(*Range)(nil),                     // 52: march.v1.Range
-	(*Barred)(nil),                    // 53: march.v1.Barred
-	(*InstanceStatus)(nil),            // 54: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 55: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 56: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 57: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 58: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 59: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 60: march.v1.PlanMigrationRequest
-	(*CountPlanCostRequest)(nil),      // 61: march.v1.CountPlanCostRequest
-	(*ApplyMigrationRequest)(nil),     // 62: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 63: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 64: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 65: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 66: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 67: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 68: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 69: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 70: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 71: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 72: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 73: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 74: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 75: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 76: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 77: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 78: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 79: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 80: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 81: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 82: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 83: march.v1.ContinueMigrationResponse
+	(TagSort)(0),                      // 0: march.v1.TagSort
+	(JournalMode)(0),                  // 1: march.v1.JournalMode
+	(*InitLayoutRequest)(nil),         // 2: march.v1.InitLayoutRequest
+	(*InitLayoutResponse)(nil),        // 3: march.v1.InitLayoutResponse
+	(*GetLayoutRequest)(nil),          // 4: march.v1.GetLayoutRequest
+	(*GetLayoutResponse)(nil),         // 5: march.v1.GetLayoutResponse
+	(*ListLayoutsRequest)(nil),        // 6: march.v1.ListLayoutsRequest
+	(*ListLayoutsResponse)(nil),       // 7: march.v1.ListLayoutsResponse
+	(*ValidateLayoutRequest)(nil),     // 8: march.v1.ValidateLayoutRequest
+	(*ValidateLayoutResponse)(nil),    // 9: march.v1.ValidateLayoutResponse
+	(*LayoutProblem)(nil),             // 10: march.v1.LayoutProblem
+	(*Mark)(nil),                      // 11: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 12: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 13: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 14: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 15: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 16: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 17: march.v1.ListTagsResponse
+	(*SearchTagsRequest)(nil),         // 18: march.v1.SearchTagsRequest
+	(*SearchTagsResponse)(nil),        // 19: march.v1.SearchTagsResponse
+	(*TagSummary)(nil),                // 20: march.v1.TagSummary
+	(*DeleteTagRequest)(nil),          // 21: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 22: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 23: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 24: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 25: march.v1.Room
+	(*ListInstancesRequest)(nil),      // 26: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 27: march.v1.ListInstancesResponse
+	(*Halt)(nil),                      // 28: march.v1.Halt
+	(*BarredInstance)(nil),            // 29: march.v1.BarredInstance
+	(*Instance)(nil),                  // 30: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 31: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 32: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 33: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 34: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 35: march.v1.ForgetInstanceResponse
+	(*ConfirmInstanceRequest)(nil),    // 36: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 37: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 38: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 39: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 40: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 41: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 42: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 43: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 44: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 45: march.v1.AuditEntry
+	(*Layout)(nil),                    // 46: march.v1.Layout
+	(*LayoutRecord)(nil),              // 47: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 48: march.v1.Problem
+	(*Unreadable)(nil),                // 49: march.v1.Unreadable
+	(*Tag)(nil),                       // 50: march.v1.Tag
+	(*Chain)(nil),                     // 51: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 52: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 53: google.protobuf.Duration
+	(*Range)(nil),                     // 54: march.v1.Range
+	(*Barred)(nil),                    // 55: march.v1.Barred
+	(*InstanceStatus)(nil),            // 56: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 57: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 58: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 59: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 60: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 61: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 62: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 63: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 64: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 65: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 66: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 67: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 68: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 69: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 70: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 71: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 72: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 73: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 74: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 75: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 76: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 77: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 78: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 79: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 80: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 81: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 82: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 83: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 84: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 85: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	44, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	45, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	45, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	26, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	46, // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	45, // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	47, // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	44, // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	8,  // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	48, // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	48, // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	48, // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	9,  // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	49, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	47, // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
-	48, // 15: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	47, // 16: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	18, // 17: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	50, // 18: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	47, // 19: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	48, // 20: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	9,  // 21: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	51, // 22: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	23, // 23: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	52, // 24: march.v1.Room.range:type_name -> march.v1.Range
-	28, // 25: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	26, // 26: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	47, // 27: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	46, // 28: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
-	50, // 29: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	27, // 30: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	53, // 31: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	50, // 32: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	50, // 33: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	51, // 34: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	51, // 35: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	54, // 36: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	45, // 37: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	31, // 38: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	55, // 39: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	50, // 40: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	26, // 41: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	36, // 42: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	47, // 43: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	46, // 44: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	52, // 45: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	51, // 46: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	51, // 47: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	51, // 48: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	50, // 49: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	36, // 50: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	36, // 51: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	36, // 52: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	43, // 53: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	47, // 54: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	50, // 55: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	29, // 56: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	0,  // 57: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	2,  // 58: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	4,  // 59: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	6,  // 60: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	10, // 61: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	12, // 62: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	14, // 63: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	16, // 64: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	56, // 65: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	19, // 66: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	57, // 67: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	58, // 68: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	59, // 69: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	21, // 70: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	24, // 71: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	32, // 72: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	34, // 73: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	37, // 74: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	39, // 75: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	60, // 76: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	61, // 77: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	62, // 78: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	63, // 79: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	64, // 80: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	65, // 81: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	66, // 82: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	67, // 83: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	68, // 84: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	69, // 85: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	41, // 86: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	30, // 87: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	1,  // 88: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	3,  // 89: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	5,  // 90: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	7,  // 91: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	11, // 92: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	13, // 93: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	15, // 94: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	17, // 95: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	70, // 96: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 97: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	71, // 98: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	72, // 99: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	73, // 100: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	22, // 101: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	25, // 102: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	33, // 103: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	35, // 104: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	38, // 105: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	40, // 106: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	74, // 107: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	75, // 108: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	76, // 109: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	77, // 110: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	78, // 111: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	79, // 112: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	80, // 113: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	81, // 114: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	82, // 115: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	83, // 116: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	42, // 117: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	87, // [87:118] is the sub-list for method output_type
-	56, // [56:87] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	46, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	47, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	47, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	28, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	48, // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	47, // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	49, // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	46, // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	10, // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	50, // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	50, // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	50, // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	11, // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	51, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	49, // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	50, // 15: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	49, // 16: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	0,  // 17: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
+	20, // 18: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	52, // 19: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	49, // 20: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	50, // 21: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	11, // 22: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	53, // 23: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	25, // 24: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	54, // 25: march.v1.Room.range:type_name -> march.v1.Range
+	30, // 26: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	28, // 27: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	49, // 28: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	48, // 29: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	52, // 30: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	29, // 31: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	55, // 32: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	52, // 33: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	52, // 34: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	53, // 35: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	53, // 36: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	56, // 37: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	47, // 38: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	33, // 39: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	57, // 40: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	52, // 41: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	28, // 42: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	38, // 43: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	49, // 44: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	48, // 45: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	54, // 46: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	53, // 47: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	53, // 48: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	53, // 49: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	52, // 50: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	1,  // 51: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
+	38, // 52: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	38, // 53: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	38, // 54: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	45, // 55: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	49, // 56: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	52, // 57: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	31, // 58: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	2,  // 59: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	4,  // 60: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	6,  // 61: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	8,  // 62: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	12, // 63: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	14, // 64: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	16, // 65: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	18, // 66: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	58, // 67: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	21, // 68: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	59, // 69: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	60, // 70: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	61, // 71: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	23, // 72: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	26, // 73: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	34, // 74: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	36, // 75: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	39, // 76: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	41, // 77: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	62, // 78: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	63, // 79: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	64, // 80: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	65, // 81: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	66, // 82: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	67, // 83: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	68, // 84: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	69, // 85: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	70, // 86: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	71, // 87: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	43, // 88: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	32, // 89: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	3,  // 90: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	5,  // 91: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	7,  // 92: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	9,  // 93: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	13, // 94: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	15, // 95: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	17, // 96: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	19, // 97: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	72, // 98: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	22, // 99: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	73, // 100: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	74, // 101: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	75, // 102: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	24, // 103: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	27, // 104: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	35, // 105: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	37, // 106: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	40, // 107: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	42, // 108: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	76, // 109: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	77, // 110: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	78, // 111: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	79, // 112: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	80, // 113: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	81, // 114: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	82, // 115: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	83, // 116: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	84, // 117: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	85, // 118: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	44, // 119: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	89, // [89:120] is the sub-list for method output_type
+	58, // [58:89] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -3339,19 +3478,19 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_tag_proto_init()
 	file_march_v1_console_proto_msgTypes[28].OneofWrappers = []any{}
 	file_march_v1_console_proto_msgTypes[31].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      2,
 			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_march_v1_console_proto_goTypes,
 		DependencyIndexes: file_march_v1_console_proto_depIdxs,
+		EnumInfos:         file_march_v1_console_proto_enumTypes,
 		MessageInfos:      file_march_v1_console_proto_msgTypes,
 	}.Build()
 	File_march_v1_console_proto = out.File

@@ -23,14 +23,198 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// MoveKind says what a move does to the ranges.
+type MoveKind int32
+
+const (
+	MoveKind_MOVE_KIND_UNSPECIFIED MoveKind = 0
+	// Ranges only shrink or go away.
+	MoveKind_MOVE_KIND_RETRACT MoveKind = 1
+	// Ranges only grow or appear.
+	MoveKind_MOVE_KIND_EXPAND MoveKind = 2
+	// A range goes to residues that no room holds.
+	MoveKind_MOVE_KIND_SHIFT MoveKind = 3
+	// Residues pass from room to room at once. IDs stay unique, but until all instances
+	// report a room may still issue residues that are another's already.
+	MoveKind_MOVE_KIND_SWITCH MoveKind = 4
+)
+
+// Enum value maps for MoveKind.
+var (
+	MoveKind_name = map[int32]string{
+		0: "MOVE_KIND_UNSPECIFIED",
+		1: "MOVE_KIND_RETRACT",
+		2: "MOVE_KIND_EXPAND",
+		3: "MOVE_KIND_SHIFT",
+		4: "MOVE_KIND_SWITCH",
+	}
+	MoveKind_value = map[string]int32{
+		"MOVE_KIND_UNSPECIFIED": 0,
+		"MOVE_KIND_RETRACT":     1,
+		"MOVE_KIND_EXPAND":      2,
+		"MOVE_KIND_SHIFT":       3,
+		"MOVE_KIND_SWITCH":      4,
+	}
+)
+
+func (x MoveKind) Enum() *MoveKind {
+	p := new(MoveKind)
+	*p = x
+	return p
+}
+
+func (x MoveKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MoveKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_migration_proto_enumTypes[0].Descriptor()
+}
+
+func (MoveKind) Type() protoreflect.EnumType {
+	return &file_march_v1_migration_proto_enumTypes[0]
+}
+
+func (x MoveKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MoveKind.Descriptor instead.
+func (MoveKind) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{0}
+}
+
+// ReportState says where an instance stands with a move.
+type ReportState int32
+
+const (
+	ReportState_REPORT_STATE_UNSPECIFIED ReportState = 0
+	// The move was not made yet.
+	ReportState_REPORT_STATE_LATER ReportState = 1
+	// The instance serves the move's layout, or a newer one.
+	ReportState_REPORT_STATE_REPORTED ReportState = 2
+	// The next move, or the end, waits until the instance reports: the migration's
+	// `waiting` has it.
+	ReportState_REPORT_STATE_WAITING ReportState = 3
+	// The migration was to wait for the instance, and does not: an operator said so, or
+	// the instance has been silent for longer than its hold.
+	ReportState_REPORT_STATE_WITHOUT ReportState = 4
+	// The instance did not report, but no other room gets the residues that it may still
+	// issue.
+	ReportState_REPORT_STATE_UNNEEDED ReportState = 5
+)
+
+// Enum value maps for ReportState.
+var (
+	ReportState_name = map[int32]string{
+		0: "REPORT_STATE_UNSPECIFIED",
+		1: "REPORT_STATE_LATER",
+		2: "REPORT_STATE_REPORTED",
+		3: "REPORT_STATE_WAITING",
+		4: "REPORT_STATE_WITHOUT",
+		5: "REPORT_STATE_UNNEEDED",
+	}
+	ReportState_value = map[string]int32{
+		"REPORT_STATE_UNSPECIFIED": 0,
+		"REPORT_STATE_LATER":       1,
+		"REPORT_STATE_REPORTED":    2,
+		"REPORT_STATE_WAITING":     3,
+		"REPORT_STATE_WITHOUT":     4,
+		"REPORT_STATE_UNNEEDED":    5,
+	}
+)
+
+func (x ReportState) Enum() *ReportState {
+	p := new(ReportState)
+	*p = x
+	return p
+}
+
+func (x ReportState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReportState) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_migration_proto_enumTypes[1].Descriptor()
+}
+
+func (ReportState) Type() protoreflect.EnumType {
+	return &file_march_v1_migration_proto_enumTypes[1]
+}
+
+func (x ReportState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReportState.Descriptor instead.
+func (ReportState) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{1}
+}
+
+// MigrationState says what a migration does.
+type MigrationState int32
+
+const (
+	MigrationState_MIGRATION_STATE_UNSPECIFIED MigrationState = 0
+	// It goes on by itself.
+	MigrationState_MIGRATION_STATE_RUNNING MigrationState = 1
+	// It makes no move until an operator resumes it.
+	MigrationState_MIGRATION_STATE_PAUSED MigrationState = 2
+	// It has ended: every move was made and reported.
+	MigrationState_MIGRATION_STATE_DONE MigrationState = 3
+	// It has ended after an abort.
+	MigrationState_MIGRATION_STATE_ABORTED MigrationState = 4
+)
+
+// Enum value maps for MigrationState.
+var (
+	MigrationState_name = map[int32]string{
+		0: "MIGRATION_STATE_UNSPECIFIED",
+		1: "MIGRATION_STATE_RUNNING",
+		2: "MIGRATION_STATE_PAUSED",
+		3: "MIGRATION_STATE_DONE",
+		4: "MIGRATION_STATE_ABORTED",
+	}
+	MigrationState_value = map[string]int32{
+		"MIGRATION_STATE_UNSPECIFIED": 0,
+		"MIGRATION_STATE_RUNNING":     1,
+		"MIGRATION_STATE_PAUSED":      2,
+		"MIGRATION_STATE_DONE":        3,
+		"MIGRATION_STATE_ABORTED":     4,
+	}
+)
+
+func (x MigrationState) Enum() *MigrationState {
+	p := new(MigrationState)
+	*p = x
+	return p
+}
+
+func (x MigrationState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MigrationState) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_migration_proto_enumTypes[2].Descriptor()
+}
+
+func (MigrationState) Type() protoreflect.EnumType {
+	return &file_march_v1_migration_proto_enumTypes[2]
+}
+
+func (x MigrationState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MigrationState.Descriptor instead.
+func (MigrationState) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{2}
+}
+
 // Move is one change of layout in a migration.
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// retract: ranges only shrink or go away. expand: ranges only grow or appear.
-	// shift: a range goes to residues that no room holds. switch: residues pass
-	// from room to room at once; IDs stay unique, but until all instances report
-	// a room may still issue residues that are another's already.
-	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Kind  MoveKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=march.v1.MoveKind" json:"kind,omitempty"`
 	// Why this move is there, in a sentence.
 	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
 	// The layout after the move.
@@ -82,11 +266,11 @@ func (*Move) Descriptor() ([]byte, []int) {
 	return file_march_v1_migration_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *Move) GetKind() string {
+func (x *Move) GetKind() MoveKind {
 	if x != nil {
 		return x.Kind
 	}
-	return ""
+	return MoveKind_MOVE_KIND_UNSPECIFIED
 }
 
 func (x *Move) GetWhy() string {
@@ -137,13 +321,8 @@ type Report struct {
 	// room/instance.
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The version it serves.
-	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// later: the move was not made yet. reported: it serves the move's layout, or
-	// a newer one. waiting: the next move, or the end, waits until it does; it is in the
-	// migration's `waiting`. without: it was to be waited for, but an operator
-	// said otherwise, or it has been silent for longer than its hold. unneeded:
-	// it did not report, but no other room gets the residues that it may still issue.
-	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Version       int64       `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	State         ReportState `protobuf:"varint,3,opt,name=state,proto3,enum=march.v1.ReportState" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -192,11 +371,11 @@ func (x *Report) GetVersion() int64 {
 	return 0
 }
 
-func (x *Report) GetState() string {
+func (x *Report) GetState() ReportState {
 	if x != nil {
 		return x.State
 	}
-	return ""
+	return ReportState_REPORT_STATE_UNSPECIFIED
 }
 
 // Plan is a way from one layout to another. It changes nothing; ApplyMigration
@@ -686,9 +865,8 @@ func (x *RoomForecast) GetRefused() string {
 type Migration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A ULID.
-	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// running, paused, done, aborted.
-	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Id    string         `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State MigrationState `protobuf:"varint,2,opt,name=state,proto3,enum=march.v1.MigrationState" json:"state,omitempty"`
 	// It was aborted: its moves lead back to `from`.
 	Abort  bool    `protobuf:"varint,3,opt,name=abort,proto3" json:"abort,omitempty"`
 	From   *Layout `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
@@ -757,11 +935,11 @@ func (x *Migration) GetId() string {
 	return ""
 }
 
-func (x *Migration) GetState() string {
+func (x *Migration) GetState() MigrationState {
 	if x != nil {
 		return x.State
 	}
-	return ""
+	return MigrationState_MIGRATION_STATE_UNSPECIFIED
 }
 
 func (x *Migration) GetAbort() bool {
@@ -2096,19 +2274,19 @@ var File_march_v1_migration_proto protoreflect.FileDescriptor
 
 const file_march_v1_migration_proto_rawDesc = "" +
 	"\n" +
-	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x16march/v1/problem.proto\"\x89\x02\n" +
-	"\x04Move\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x10\n" +
+	"\x18march/v1/migration.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x16march/v1/problem.proto\"\x9d\x02\n" +
+	"\x04Move\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.march.v1.MoveKindR\x04kind\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12(\n" +
 	"\x06layout\x18\x03 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12\x14\n" +
 	"\x05loses\x18\x04 \x03(\tR\x05loses\x12.\n" +
 	"\x04made\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12?\n" +
 	"\rclients_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fclientsUntil\x12*\n" +
-	"\areports\x18\a \x03(\v2\x10.march.v1.ReportR\areports\"T\n" +
+	"\areports\x18\a \x03(\v2\x10.march.v1.ReportR\areports\"k\n" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
-	"\x05state\x18\x03 \x01(\tR\x05state\"\xd8\x02\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\"\xd8\x02\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2158,10 +2336,10 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\vlasts_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"lastsAfter\x12\x18\n" +
 	"\arefused\x18\t \x01(\tR\arefusedB\b\n" +
-	"\x06_first\"\x9b\x05\n" +
+	"\x06_first\"\xb5\x05\n" +
 	"\tMigration\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x18.march.v1.MigrationStateR\x05state\x12\x14\n" +
 	"\x05abort\x18\x03 \x01(\bR\x05abort\x12$\n" +
 	"\x04from\x18\x04 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x05 \x01(\v2\x10.march.v1.LayoutR\x06target\x12$\n" +
@@ -2255,7 +2433,26 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\awithout\x18\x02 \x03(\tR\awithout\"N\n" +
 	"\x19ContinueMigrationResponse\x121\n" +
-	"\tmigration\x18\x01 \x01(\v2\x13.march.v1.MigrationR\tmigrationB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\tmigration\x18\x01 \x01(\v2\x13.march.v1.MigrationR\tmigration*}\n" +
+	"\bMoveKind\x12\x19\n" +
+	"\x15MOVE_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11MOVE_KIND_RETRACT\x10\x01\x12\x14\n" +
+	"\x10MOVE_KIND_EXPAND\x10\x02\x12\x13\n" +
+	"\x0fMOVE_KIND_SHIFT\x10\x03\x12\x14\n" +
+	"\x10MOVE_KIND_SWITCH\x10\x04*\xad\x01\n" +
+	"\vReportState\x12\x1c\n" +
+	"\x18REPORT_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12REPORT_STATE_LATER\x10\x01\x12\x19\n" +
+	"\x15REPORT_STATE_REPORTED\x10\x02\x12\x18\n" +
+	"\x14REPORT_STATE_WAITING\x10\x03\x12\x18\n" +
+	"\x14REPORT_STATE_WITHOUT\x10\x04\x12\x19\n" +
+	"\x15REPORT_STATE_UNNEEDED\x10\x05*\xa1\x01\n" +
+	"\x0eMigrationState\x12\x1f\n" +
+	"\x1bMIGRATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17MIGRATION_STATE_RUNNING\x10\x01\x12\x1a\n" +
+	"\x16MIGRATION_STATE_PAUSED\x10\x02\x12\x18\n" +
+	"\x14MIGRATION_STATE_DONE\x10\x03\x12\x1b\n" +
+	"\x17MIGRATION_STATE_ABORTED\x10\x04B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_migration_proto_rawDescOnce sync.Once
@@ -2269,99 +2466,106 @@ func file_march_v1_migration_proto_rawDescGZIP() []byte {
 	return file_march_v1_migration_proto_rawDescData
 }
 
+var file_march_v1_migration_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_march_v1_migration_proto_goTypes = []any{
-	(*Move)(nil),                      // 0: march.v1.Move
-	(*Report)(nil),                    // 1: march.v1.Report
-	(*Plan)(nil),                      // 2: march.v1.Plan
-	(*PlanCost)(nil),                  // 3: march.v1.PlanCost
-	(*TagEnd)(nil),                    // 4: march.v1.TagEnd
-	(*TagCost)(nil),                   // 5: march.v1.TagCost
-	(*RoomForecast)(nil),              // 6: march.v1.RoomForecast
-	(*Migration)(nil),                 // 7: march.v1.Migration
-	(*Waiting)(nil),                   // 8: march.v1.Waiting
-	(*MigrationLog)(nil),              // 9: march.v1.MigrationLog
-	(*PlanMigrationRequest)(nil),      // 10: march.v1.PlanMigrationRequest
-	(*PlanMigrationResponse)(nil),     // 11: march.v1.PlanMigrationResponse
-	(*CountPlanCostRequest)(nil),      // 12: march.v1.CountPlanCostRequest
-	(*CountPlanCostResponse)(nil),     // 13: march.v1.CountPlanCostResponse
-	(*ApplyMigrationRequest)(nil),     // 14: march.v1.ApplyMigrationRequest
-	(*ApplyMigrationResponse)(nil),    // 15: march.v1.ApplyMigrationResponse
-	(*GetMigrationRequest)(nil),       // 16: march.v1.GetMigrationRequest
-	(*GetMigrationResponse)(nil),      // 17: march.v1.GetMigrationResponse
-	(*ListMigrationsRequest)(nil),     // 18: march.v1.ListMigrationsRequest
-	(*ListMigrationsResponse)(nil),    // 19: march.v1.ListMigrationsResponse
-	(*WatchMigrationRequest)(nil),     // 20: march.v1.WatchMigrationRequest
-	(*WatchMigrationResponse)(nil),    // 21: march.v1.WatchMigrationResponse
-	(*PauseMigrationRequest)(nil),     // 22: march.v1.PauseMigrationRequest
-	(*PauseMigrationResponse)(nil),    // 23: march.v1.PauseMigrationResponse
-	(*ResumeMigrationRequest)(nil),    // 24: march.v1.ResumeMigrationRequest
-	(*ResumeMigrationResponse)(nil),   // 25: march.v1.ResumeMigrationResponse
-	(*AbortMigrationRequest)(nil),     // 26: march.v1.AbortMigrationRequest
-	(*AbortMigrationResponse)(nil),    // 27: march.v1.AbortMigrationResponse
-	(*ContinueMigrationRequest)(nil),  // 28: march.v1.ContinueMigrationRequest
-	(*ContinueMigrationResponse)(nil), // 29: march.v1.ContinueMigrationResponse
-	nil,                               // 30: march.v1.TagCost.RoomsEntry
-	(*Layout)(nil),                    // 31: march.v1.Layout
-	(*timestamppb.Timestamp)(nil),     // 32: google.protobuf.Timestamp
-	(*Unreadable)(nil),                // 33: march.v1.Unreadable
-	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
-	(*Problem)(nil),                   // 35: march.v1.Problem
+	(MoveKind)(0),                     // 0: march.v1.MoveKind
+	(ReportState)(0),                  // 1: march.v1.ReportState
+	(MigrationState)(0),               // 2: march.v1.MigrationState
+	(*Move)(nil),                      // 3: march.v1.Move
+	(*Report)(nil),                    // 4: march.v1.Report
+	(*Plan)(nil),                      // 5: march.v1.Plan
+	(*PlanCost)(nil),                  // 6: march.v1.PlanCost
+	(*TagEnd)(nil),                    // 7: march.v1.TagEnd
+	(*TagCost)(nil),                   // 8: march.v1.TagCost
+	(*RoomForecast)(nil),              // 9: march.v1.RoomForecast
+	(*Migration)(nil),                 // 10: march.v1.Migration
+	(*Waiting)(nil),                   // 11: march.v1.Waiting
+	(*MigrationLog)(nil),              // 12: march.v1.MigrationLog
+	(*PlanMigrationRequest)(nil),      // 13: march.v1.PlanMigrationRequest
+	(*PlanMigrationResponse)(nil),     // 14: march.v1.PlanMigrationResponse
+	(*CountPlanCostRequest)(nil),      // 15: march.v1.CountPlanCostRequest
+	(*CountPlanCostResponse)(nil),     // 16: march.v1.CountPlanCostResponse
+	(*ApplyMigrationRequest)(nil),     // 17: march.v1.ApplyMigrationRequest
+	(*ApplyMigrationResponse)(nil),    // 18: march.v1.ApplyMigrationResponse
+	(*GetMigrationRequest)(nil),       // 19: march.v1.GetMigrationRequest
+	(*GetMigrationResponse)(nil),      // 20: march.v1.GetMigrationResponse
+	(*ListMigrationsRequest)(nil),     // 21: march.v1.ListMigrationsRequest
+	(*ListMigrationsResponse)(nil),    // 22: march.v1.ListMigrationsResponse
+	(*WatchMigrationRequest)(nil),     // 23: march.v1.WatchMigrationRequest
+	(*WatchMigrationResponse)(nil),    // 24: march.v1.WatchMigrationResponse
+	(*PauseMigrationRequest)(nil),     // 25: march.v1.PauseMigrationRequest
+	(*PauseMigrationResponse)(nil),    // 26: march.v1.PauseMigrationResponse
+	(*ResumeMigrationRequest)(nil),    // 27: march.v1.ResumeMigrationRequest
+	(*ResumeMigrationResponse)(nil),   // 28: march.v1.ResumeMigrationResponse
+	(*AbortMigrationRequest)(nil),     // 29: march.v1.AbortMigrationRequest
+	(*AbortMigrationResponse)(nil),    // 30: march.v1.AbortMigrationResponse
+	(*ContinueMigrationRequest)(nil),  // 31: march.v1.ContinueMigrationRequest
+	(*ContinueMigrationResponse)(nil), // 32: march.v1.ContinueMigrationResponse
+	nil,                               // 33: march.v1.TagCost.RoomsEntry
+	(*Layout)(nil),                    // 34: march.v1.Layout
+	(*timestamppb.Timestamp)(nil),     // 35: google.protobuf.Timestamp
+	(*Unreadable)(nil),                // 36: march.v1.Unreadable
+	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
+	(*Problem)(nil),                   // 38: march.v1.Problem
 }
 var file_march_v1_migration_proto_depIdxs = []int32{
-	31, // 0: march.v1.Move.layout:type_name -> march.v1.Layout
-	32, // 1: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	32, // 2: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
-	1,  // 3: march.v1.Move.reports:type_name -> march.v1.Report
-	31, // 4: march.v1.Plan.from:type_name -> march.v1.Layout
-	31, // 5: march.v1.Plan.target:type_name -> march.v1.Layout
-	0,  // 6: march.v1.Plan.moves:type_name -> march.v1.Move
-	3,  // 7: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	33, // 8: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
-	5,  // 9: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	4,  // 10: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
-	30, // 11: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	34, // 12: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	34, // 13: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	6,  // 14: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
-	34, // 15: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
-	34, // 16: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
-	31, // 17: march.v1.Migration.from:type_name -> march.v1.Layout
-	31, // 18: march.v1.Migration.target:type_name -> march.v1.Layout
-	0,  // 19: march.v1.Migration.moves:type_name -> march.v1.Move
-	34, // 20: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	8,  // 21: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	9,  // 22: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	32, // 23: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	32, // 24: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	32, // 25: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
-	35, // 26: march.v1.Migration.problems:type_name -> march.v1.Problem
-	32, // 27: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	32, // 28: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	32, // 29: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	31, // 30: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	2,  // 31: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	2,  // 32: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
-	34, // 33: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
-	3,  // 34: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
-	33, // 35: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
-	32, // 36: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
-	2,  // 37: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	34, // 38: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	7,  // 39: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	7,  // 40: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	7,  // 41: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	33, // 42: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
-	7,  // 43: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	7,  // 44: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	7,  // 45: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	7,  // 46: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	7,  // 47: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	0,  // 0: march.v1.Move.kind:type_name -> march.v1.MoveKind
+	34, // 1: march.v1.Move.layout:type_name -> march.v1.Layout
+	35, // 2: march.v1.Move.made:type_name -> google.protobuf.Timestamp
+	35, // 3: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	4,  // 4: march.v1.Move.reports:type_name -> march.v1.Report
+	1,  // 5: march.v1.Report.state:type_name -> march.v1.ReportState
+	34, // 6: march.v1.Plan.from:type_name -> march.v1.Layout
+	34, // 7: march.v1.Plan.target:type_name -> march.v1.Layout
+	3,  // 8: march.v1.Plan.moves:type_name -> march.v1.Move
+	6,  // 9: march.v1.Plan.cost:type_name -> march.v1.PlanCost
+	36, // 10: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
+	8,  // 11: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	7,  // 12: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	33, // 13: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	37, // 14: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	37, // 15: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	9,  // 16: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
+	37, // 17: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
+	37, // 18: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
+	2,  // 19: march.v1.Migration.state:type_name -> march.v1.MigrationState
+	34, // 20: march.v1.Migration.from:type_name -> march.v1.Layout
+	34, // 21: march.v1.Migration.target:type_name -> march.v1.Layout
+	3,  // 22: march.v1.Migration.moves:type_name -> march.v1.Move
+	37, // 23: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	11, // 24: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	12, // 25: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	35, // 26: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	35, // 27: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	35, // 28: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
+	38, // 29: march.v1.Migration.problems:type_name -> march.v1.Problem
+	35, // 30: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	35, // 31: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	35, // 32: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	34, // 33: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	5,  // 34: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	5,  // 35: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
+	37, // 36: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
+	6,  // 37: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
+	36, // 38: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
+	35, // 39: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
+	5,  // 40: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	37, // 41: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	10, // 42: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	10, // 43: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	10, // 44: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	36, // 45: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
+	10, // 46: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	10, // 47: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	10, // 48: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	10, // 49: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	10, // 50: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
@@ -2377,13 +2581,14 @@ func file_march_v1_migration_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_migration_proto_rawDesc), len(file_march_v1_migration_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      3,
 			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_march_v1_migration_proto_goTypes,
 		DependencyIndexes: file_march_v1_migration_proto_depIdxs,
+		EnumInfos:         file_march_v1_migration_proto_enumTypes,
 		MessageInfos:      file_march_v1_migration_proto_msgTypes,
 	}.Build()
 	File_march_v1_migration_proto = out.File

@@ -22,6 +22,126 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ProblemKind says which problem it is.
+type ProblemKind int32
+
+const (
+	ProblemKind_PROBLEM_KIND_UNSPECIFIED ProblemKind = 0
+	// Leasing is halted in all rooms.
+	ProblemKind_PROBLEM_KIND_HALTED ProblemKind = 1
+	// A recover has barred an instance from leasing.
+	ProblemKind_PROBLEM_KIND_BARRED ProblemKind = 2
+	// What etcd has for the layout cannot be used.
+	ProblemKind_PROBLEM_KIND_UNUSABLE ProblemKind = 3
+	// A key cannot be read.
+	ProblemKind_PROBLEM_KIND_UNREADABLE ProblemKind = 4
+	// etcd takes no writes.
+	ProblemKind_PROBLEM_KIND_ETCD_FULL ProblemKind = 5
+	// etcd will take no writes soon.
+	ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL ProblemKind = 6
+	// An instance does not reach etcd.
+	ProblemKind_PROBLEM_KIND_ETCD_AWAY ProblemKind = 7
+	// Another etcd cluster answers an instance than the one it belongs to.
+	ProblemKind_PROBLEM_KIND_FOREIGN_ETCD ProblemKind = 8
+	// An instance cannot write its journal.
+	ProblemKind_PROBLEM_KIND_JOURNAL ProblemKind = 9
+	// An instance started without its journal, which is required.
+	ProblemKind_PROBLEM_KIND_UNCONFIRMED ProblemKind = 10
+	// A room that has instances has no range.
+	ProblemKind_PROBLEM_KIND_NO_RANGE ProblemKind = 11
+	// A room that has a range has no live instance.
+	ProblemKind_PROBLEM_KIND_NO_INSTANCE ProblemKind = 12
+	// An instance leases nothing, for another reason than those above.
+	ProblemKind_PROBLEM_KIND_NO_LEASE ProblemKind = 13
+	// An instance starts or stops.
+	ProblemKind_PROBLEM_KIND_NOT_READY ProblemKind = 14
+	// No heartbeat of an instance comes.
+	ProblemKind_PROBLEM_KIND_SILENT ProblemKind = 15
+	// An instance sends heartbeats, and does not answer the console.
+	ProblemKind_PROBLEM_KIND_NO_ANSWER ProblemKind = 16
+	// A migration cannot go on.
+	ProblemKind_PROBLEM_KIND_MIGRATION ProblemKind = 17
+	// A migration waits for a silent instance.
+	ProblemKind_PROBLEM_KIND_MIGRATION_WAITS ProblemKind = 18
+	// There are more problems than the list has: `what` says how many.
+	ProblemKind_PROBLEM_KIND_MORE ProblemKind = 19
+)
+
+// Enum value maps for ProblemKind.
+var (
+	ProblemKind_name = map[int32]string{
+		0:  "PROBLEM_KIND_UNSPECIFIED",
+		1:  "PROBLEM_KIND_HALTED",
+		2:  "PROBLEM_KIND_BARRED",
+		3:  "PROBLEM_KIND_UNUSABLE",
+		4:  "PROBLEM_KIND_UNREADABLE",
+		5:  "PROBLEM_KIND_ETCD_FULL",
+		6:  "PROBLEM_KIND_ETCD_NEARLY_FULL",
+		7:  "PROBLEM_KIND_ETCD_AWAY",
+		8:  "PROBLEM_KIND_FOREIGN_ETCD",
+		9:  "PROBLEM_KIND_JOURNAL",
+		10: "PROBLEM_KIND_UNCONFIRMED",
+		11: "PROBLEM_KIND_NO_RANGE",
+		12: "PROBLEM_KIND_NO_INSTANCE",
+		13: "PROBLEM_KIND_NO_LEASE",
+		14: "PROBLEM_KIND_NOT_READY",
+		15: "PROBLEM_KIND_SILENT",
+		16: "PROBLEM_KIND_NO_ANSWER",
+		17: "PROBLEM_KIND_MIGRATION",
+		18: "PROBLEM_KIND_MIGRATION_WAITS",
+		19: "PROBLEM_KIND_MORE",
+	}
+	ProblemKind_value = map[string]int32{
+		"PROBLEM_KIND_UNSPECIFIED":      0,
+		"PROBLEM_KIND_HALTED":           1,
+		"PROBLEM_KIND_BARRED":           2,
+		"PROBLEM_KIND_UNUSABLE":         3,
+		"PROBLEM_KIND_UNREADABLE":       4,
+		"PROBLEM_KIND_ETCD_FULL":        5,
+		"PROBLEM_KIND_ETCD_NEARLY_FULL": 6,
+		"PROBLEM_KIND_ETCD_AWAY":        7,
+		"PROBLEM_KIND_FOREIGN_ETCD":     8,
+		"PROBLEM_KIND_JOURNAL":          9,
+		"PROBLEM_KIND_UNCONFIRMED":      10,
+		"PROBLEM_KIND_NO_RANGE":         11,
+		"PROBLEM_KIND_NO_INSTANCE":      12,
+		"PROBLEM_KIND_NO_LEASE":         13,
+		"PROBLEM_KIND_NOT_READY":        14,
+		"PROBLEM_KIND_SILENT":           15,
+		"PROBLEM_KIND_NO_ANSWER":        16,
+		"PROBLEM_KIND_MIGRATION":        17,
+		"PROBLEM_KIND_MIGRATION_WAITS":  18,
+		"PROBLEM_KIND_MORE":             19,
+	}
+)
+
+func (x ProblemKind) Enum() *ProblemKind {
+	p := new(ProblemKind)
+	*p = x
+	return p
+}
+
+func (x ProblemKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ProblemKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_problem_proto_enumTypes[0].Descriptor()
+}
+
+func (ProblemKind) Type() protoreflect.EnumType {
+	return &file_march_v1_problem_proto_enumTypes[0]
+}
+
+func (x ProblemKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ProblemKind.Descriptor instead.
+func (ProblemKind) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_problem_proto_rawDescGZIP(), []int{0}
+}
+
 // Problem is something that is wrong with a cluster, or with a part of it.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -35,11 +155,8 @@ type Problem struct {
 	Remedy string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
 	// The command that does it, or tells more; empty where there is none.
 	Command string `protobuf:"bytes,5,opt,name=command,proto3" json:"command,omitempty"`
-	// Which kind of problem it is, for programs: halted, barred, unusable (what etcd has
-	// for the layout), unreadable (a key), etcd_full, etcd_nearly_full, etcd_away,
-	// foreign_etcd, journal, unconfirmed, no_range, no_instance, no_lease, not_ready, silent, no_answer,
-	// migration, migration_waits; or more, for how many of a kind are not listed.
-	Kind string `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Which kind of problem it is, for programs.
+	Kind ProblemKind `protobuf:"varint,6,opt,name=kind,proto3,enum=march.v1.ProblemKind" json:"kind,omitempty"`
 	// The thing that has the problem: room/instance, a room, a key, or a migration's ID;
 	// empty if it is the whole cluster. A list has one problem of each kind and thing.
 	Of            string `protobuf:"bytes,7,opt,name=of,proto3" json:"of,omitempty"`
@@ -112,11 +229,11 @@ func (x *Problem) GetCommand() string {
 	return ""
 }
 
-func (x *Problem) GetKind() string {
+func (x *Problem) GetKind() ProblemKind {
 	if x != nil {
 		return x.Kind
 	}
-	return ""
+	return ProblemKind_PROBLEM_KIND_UNSPECIFIED
 }
 
 func (x *Problem) GetOf() string {
@@ -130,15 +247,37 @@ var File_march_v1_problem_proto protoreflect.FileDescriptor
 
 const file_march_v1_problem_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/problem.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x01\n" +
+	"\x16march/v1/problem.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
 	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
 	"\x06remedy\x18\x04 \x01(\tR\x06remedy\x12\x18\n" +
-	"\acommand\x18\x05 \x01(\tR\acommand\x12\x12\n" +
-	"\x04kind\x18\x06 \x01(\tR\x04kind\x12\x0e\n" +
-	"\x02of\x18\a \x01(\tR\x02ofB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\acommand\x18\x05 \x01(\tR\acommand\x12)\n" +
+	"\x04kind\x18\x06 \x01(\x0e2\x15.march.v1.ProblemKindR\x04kind\x12\x0e\n" +
+	"\x02of\x18\a \x01(\tR\x02of*\xc1\x04\n" +
+	"\vProblemKind\x12\x1c\n" +
+	"\x18PROBLEM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13PROBLEM_KIND_HALTED\x10\x01\x12\x17\n" +
+	"\x13PROBLEM_KIND_BARRED\x10\x02\x12\x19\n" +
+	"\x15PROBLEM_KIND_UNUSABLE\x10\x03\x12\x1b\n" +
+	"\x17PROBLEM_KIND_UNREADABLE\x10\x04\x12\x1a\n" +
+	"\x16PROBLEM_KIND_ETCD_FULL\x10\x05\x12!\n" +
+	"\x1dPROBLEM_KIND_ETCD_NEARLY_FULL\x10\x06\x12\x1a\n" +
+	"\x16PROBLEM_KIND_ETCD_AWAY\x10\a\x12\x1d\n" +
+	"\x19PROBLEM_KIND_FOREIGN_ETCD\x10\b\x12\x18\n" +
+	"\x14PROBLEM_KIND_JOURNAL\x10\t\x12\x1c\n" +
+	"\x18PROBLEM_KIND_UNCONFIRMED\x10\n" +
+	"\x12\x19\n" +
+	"\x15PROBLEM_KIND_NO_RANGE\x10\v\x12\x1c\n" +
+	"\x18PROBLEM_KIND_NO_INSTANCE\x10\f\x12\x19\n" +
+	"\x15PROBLEM_KIND_NO_LEASE\x10\r\x12\x1a\n" +
+	"\x16PROBLEM_KIND_NOT_READY\x10\x0e\x12\x17\n" +
+	"\x13PROBLEM_KIND_SILENT\x10\x0f\x12\x1a\n" +
+	"\x16PROBLEM_KIND_NO_ANSWER\x10\x10\x12\x1a\n" +
+	"\x16PROBLEM_KIND_MIGRATION\x10\x11\x12 \n" +
+	"\x1cPROBLEM_KIND_MIGRATION_WAITS\x10\x12\x12\x15\n" +
+	"\x11PROBLEM_KIND_MORE\x10\x13B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_problem_proto_rawDescOnce sync.Once
@@ -152,19 +291,22 @@ func file_march_v1_problem_proto_rawDescGZIP() []byte {
 	return file_march_v1_problem_proto_rawDescData
 }
 
+var file_march_v1_problem_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_march_v1_problem_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
 var file_march_v1_problem_proto_goTypes = []any{
-	(*Problem)(nil),               // 0: march.v1.Problem
-	(*timestamppb.Timestamp)(nil), // 1: google.protobuf.Timestamp
+	(ProblemKind)(0),              // 0: march.v1.ProblemKind
+	(*Problem)(nil),               // 1: march.v1.Problem
+	(*timestamppb.Timestamp)(nil), // 2: google.protobuf.Timestamp
 }
 var file_march_v1_problem_proto_depIdxs = []int32{
-	1, // 0: march.v1.Problem.since:type_name -> google.protobuf.Timestamp
-	1, // 1: march.v1.Problem.until:type_name -> google.protobuf.Timestamp
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	2, // 0: march.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	2, // 1: march.v1.Problem.until:type_name -> google.protobuf.Timestamp
+	0, // 2: march.v1.Problem.kind:type_name -> march.v1.ProblemKind
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_problem_proto_init() }
@@ -177,13 +319,14 @@ func file_march_v1_problem_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_problem_proto_rawDesc), len(file_march_v1_problem_proto_rawDesc)),
-			NumEnums:      0,
+			NumEnums:      1,
 			NumMessages:   1,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
 		GoTypes:           file_march_v1_problem_proto_goTypes,
 		DependencyIndexes: file_march_v1_problem_proto_depIdxs,
+		EnumInfos:         file_march_v1_problem_proto_enumTypes,
 		MessageInfos:      file_march_v1_problem_proto_msgTypes,
 	}.Build()
 	File_march_v1_problem_proto = out.File
