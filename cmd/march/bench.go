@@ -3,14 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
@@ -134,12 +132,9 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 	if _, err := load.Unary(conns, f.tag)(0)(cmd.Context()); err != nil {
 		return allocator.Errorf(allocator.KindOf(err), "room at %s (--room): %w", f.address, err)
 	}
-	if tty := term.IsTerminal(int(os.Stderr.Fd())); !f.quiet {
-		cfg.Every, cfg.Progress = 5*time.Second, progressLine(c, f.duration, tty)
-		if tty {
-			cfg.Every = 200 * time.Millisecond
-			defer func() { _, _ = fmt.Fprint(c.stderr, "\r\x1b[K") }()
-		}
+	if line := newProgress(c); !f.quiet {
+		cfg.Every, cfg.Progress = line.pace(), sayLoad(line, f.duration)
+		defer line.end()
 	}
 	result, err := load.Run(cmd.Context(), cfg)
 	if err != nil {
@@ -154,20 +149,14 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 	return nil
 }
 
-// progressLine shows how far the load is: in place on a terminal, else a line
-// now and then.
-func progressLine(c *common, total time.Duration, tty bool) func(load.Result) {
+// sayLoad returns what says how far the load is.
+func sayLoad(p *progress, total time.Duration) func(load.Result) {
 	var last load.Result
 	return func(r load.Result) {
 		since := (r.Elapsed - last.Elapsed).Seconds()
-		line := fmt.Sprintf("%3.0f%%  %s of %s  %.0f IDs/s  %.0f calls/s  %d failed", min(100*r.Elapsed.Seconds()/total.Seconds(), 100),
-			r.Elapsed.Round(time.Second), total, float64(r.IDs-last.IDs)/since, float64(r.Calls-last.Calls)/since, r.Errors)
+		p.say(fmt.Sprintf("%3.0f%%  %s of %s  %.0f IDs/s  %.0f calls/s  %d failed", min(100*r.Elapsed.Seconds()/total.Seconds(), 100),
+			r.Elapsed.Round(time.Second), total, float64(r.IDs-last.IDs)/since, float64(r.Calls-last.Calls)/since, r.Errors))
 		last = r
-		if tty {
-			_, _ = fmt.Fprint(c.stderr, "\r\x1b[K"+line)
-		} else {
-			_, _ = fmt.Fprintln(c.stderr, line)
-		}
 	}
 }
 

@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/user"
-	"slices"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,11 +15,9 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // target is a server that a command calls.
@@ -133,71 +128,4 @@ func whoami() string {
 		name += "@" + host
 	}
 	return name
-}
-
-// console calls a console.
-func (t *target) console(ctx context.Context, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
-	return t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		return use(ctx, marchv1.NewConsoleServiceClient(conn))
-	})
-}
-
-// ids calls a room.
-func (t *target) ids(ctx context.Context, use func(context.Context, marchv1.IDServiceClient) error) error {
-	return t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		return use(ctx, marchv1.NewIDServiceClient(conn))
-	})
-}
-
-// outputFlag gives cmd and its children -o.
-func (c *common) outputFlag(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// checkOutput checks -o before anything is done.
-func (c *common) checkOutput() error {
-	if c.output != "text" && c.output != "json" {
-		return usageError{allocator.Errorf(allocator.Invalid, "output: %q; allowed: text, json", c.output)}
-	}
-	return nil
-}
-
-// unreadable is a message with keys that were passed over.
-type unreadable interface{ GetUnreadable() []*marchv1.Unreadable }
-
-// passedOver adds the keys of a page to those of the pages before; two pages may
-// both have one that lies between them.
-func passedOver(all []*marchv1.Unreadable, page unreadable) []*marchv1.Unreadable {
-	for _, u := range page.GetUnreadable() {
-		if !slices.ContainsFunc(all, func(a *marchv1.Unreadable) bool { return a.GetKey() == u.GetKey() }) {
-			all = append(all, u)
-		}
-	}
-	return all
-}
-
-// print writes a message as JSON, or what text writes; and to stderr which keys the
-// message passes over, if it has no list of problems that names them.
-func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
-	listed := false
-	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
-		listed = len(l.GetProblems()) > 0
-	}
-	if u, ok := m.(unreadable); ok && !listed {
-		for _, u := range u.GetUnreadable() {
-			_, _ = fmt.Fprintf(c.stderr, "passed over, as it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
-		}
-	}
-	if c.output == "json" {
-		b, err := marshalWords(m)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(c.stdout, "%s\n", b)
-		return err
-	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	text(w)
-	return w.Flush()
 }

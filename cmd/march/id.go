@@ -2,10 +2,8 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -156,8 +154,8 @@ worker and the sequence of a time-ordered ID. It needs no server for that.`,
 			if err != nil {
 				return usageError{err}
 			}
-			return t.ids(cmd.Context(), func(ctx context.Context, ids marchv1.IDServiceClient) error {
-				answer, err := ids.Decode(ctx, &marchv1.DecodeRequest{Tag: args[0], Id: id})
+			return t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
+				answer, err := marchv1.NewIDServiceClient(conn).Decode(ctx, &marchv1.DecodeRequest{Tag: args[0], Id: id})
 				if err != nil {
 					return err
 				}
@@ -231,13 +229,4 @@ func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 		room = "room " + d.GetRoom()
 	}
 	_, _ = fmt.Fprintf(w, "now\t%s, layout %d, block %d, residue %d\n", room, d.GetVersion(), d.GetBlock(), d.GetResidue())
-}
-
-// compact takes out the white space that protojson varies at random.
-func compact(b []byte) []byte {
-	var out bytes.Buffer
-	if json.Compact(&out, b) != nil {
-		return b
-	}
-	return out.Bytes()
 }

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -225,49 +221,17 @@ func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (c
 	return counted.GetCount(), err
 }
 
-// confirm asks a person on the terminal.
+// confirm shows a plan, and asks a person whether to apply it.
 func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) error {
-	if path == "-" || !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{allocator.Errorf(allocator.Invalid, "cannot ask for confirmation here: give --yes to apply without asking")}
+	if path == "-" || !interactive() {
+		return cannotAsk()
 	}
 	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
 	movesText(w, plan)
 	planCostText(w, plan.GetCost())
+	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
-	_, _ = fmt.Fprint(c.stderr, "\nApply this plan? [y/N] ")
-	line, err := readLine(ctx, os.Stdin)
-	if err != nil {
-		_, _ = fmt.Fprintln(c.stderr)
-		return err
-	}
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
-		return allocator.Errorf(allocator.Refused, "not applied")
-	}
-	return nil
-}
-
-// readLine returns the next line, or what there is before the end. Where ctx
-// ends first it returns ctx's error; then a goroutine waits for the line until
-// the process ends, as nothing can stop it.
-func readLine(ctx context.Context, in io.Reader) (string, error) {
-	type answer struct {
-		line string
-		err  error
-	}
-	read := make(chan answer, 1)
-	go func() {
-		line, err := bufio.NewReader(in).ReadString('\n')
-		read <- answer{line, err}
-	}()
-	select {
-	case <-ctx.Done():
-		return "", ctx.Err()
-	case a := <-read:
-		if errors.Is(a.err, io.EOF) {
-			a.err = nil
-		}
-		return a.line, a.err
-	}
+	return ask(ctx, c, "Apply this plan?")
 }
 
 func newMigrateOne(c *common, t *target, use, short string, call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
@@ -304,8 +268,8 @@ func newMigrateAbort(c *common, t *target) *cobra.Command {
 	cmd.Long += " On a terminal it\nasks first."
 	abort := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !yes && term.IsTerminal(int(os.Stdin.Fd())) {
-			if err := ask(c, "Undo the migration?"); err != nil {
+		if !yes && interactive() {
+			if err := ask(cmd.Context(), c, "Undo the migration?"); err != nil {
 				return err
 			}
 		}

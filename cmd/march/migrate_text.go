@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -180,9 +178,13 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 // watch shows a migration until it has ended: in place on a terminal, else a
 // line for each change. A console that goes away is waited for.
 func watch(ctx context.Context, c *common, t *target, id string) error {
-	show := &progress{c: c, tty: term.IsTerminal(int(os.Stderr.Fd()))}
+	show := newProgress(c)
+	var last *marchv1.Migration
 	for {
-		err := watchOnce(ctx, t, &id, show)
+		err := watchOnce(ctx, t, id, func(m *marchv1.Migration) {
+			id, last = m.GetId(), m
+			show.say(migrationLine(m))
+		})
 		switch {
 		case ctx.Err() != nil && err != nil && id == "": // none was seen yet
 			return ctx.Err()
@@ -192,10 +194,10 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			return nil
 		case err == nil:
 			show.end()
-			if err := c.print(show.last, func(w *tabwriter.Writer) { migrationText(w, show.last) }); err != nil {
+			if err := c.print(last, func(w *tabwriter.Writer) { migrationText(w, last) }); err != nil {
 				return err
 			}
-			if show.last.GetState() == marchv1.MigrationState_MIGRATION_STATE_ABORTED {
+			if last.GetState() == marchv1.MigrationState_MIGRATION_STATE_ABORTED {
 				return allocator.Errorf(allocator.Conflict, "migration %s was aborted", id)
 			}
 			return nil
@@ -211,13 +213,14 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 	}
 }
 
-func watchOnce(ctx context.Context, t *target, id *string, show *progress) error {
+// watchOnce calls show whenever a migration has changed, until it has ended.
+func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Migration)) error {
 	endless := *t
 	if t.timeout > 0 { // else it is refused
 		endless.timeout = 7 * 24 * time.Hour
 	}
 	return endless.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		stream, err := marchv1.NewConsoleServiceClient(conn).WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: *id})
+		stream, err := marchv1.NewConsoleServiceClient(conn).WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: id})
 		if err != nil {
 			return err
 		}
@@ -229,22 +232,13 @@ func watchOnce(ctx context.Context, t *target, id *string, show *progress) error
 			if err != nil {
 				return err
 			}
-			*id = answer.GetMigration().GetId()
-			show.update(answer.GetMigration())
+			show(answer.GetMigration())
 		}
 	})
 }
 
-// progress shows how far a migration is.
-type progress struct {
-	c    *common
-	tty  bool
-	last *marchv1.Migration
-	line string
-}
-
-func (p *progress) update(m *marchv1.Migration) {
-	p.last = m
+// migrationLine says how far a migration is.
+func migrationLine(m *marchv1.Migration) string {
 	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
 	if n := m.GetReached(); n > 0 {
 		line += " (" + api.Word(m.GetMoves()[n-1].GetKind()) + ")"
@@ -264,25 +258,7 @@ func (p *progress) update(m *marchv1.Migration) {
 		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), printable(m.GetError()), doText(migrationProblems(m)[0]))
 		line += strings.TrimSuffix(text, " ")
 	}
-	p.say(line)
-}
-
-// say shows a line, unless it is the one that is shown.
-func (p *progress) say(line string) {
-	switch {
-	case line == p.line:
-	case p.tty:
-		_, _ = fmt.Fprint(p.c.stderr, "\r\x1b[K"+line)
-	default:
-		_, _ = fmt.Fprintln(p.c.stderr, line)
-	}
-	p.line = line
-}
-
-func (p *progress) end() {
-	if p.tty && p.line != "" {
-		_, _ = fmt.Fprint(p.c.stderr, "\r\x1b[K")
-	}
+	return line
 }
 
 // planCost has a console count what a plan costs, and shows on a terminal how far it
@@ -294,11 +270,11 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 		return nil, err
 	}
 	defer l.close()
-	line := &costLine{c: c, tty: term.IsTerminal(int(os.Stderr.Fd()))}
+	line := newProgress(c)
 	defer line.end()
-	wait := costWait
+	wait := time.Second
 	if line.tty {
-		wait = costEvery
+		wait = line.pace()
 	}
 	request := &marchv1.CountPlanCostRequest{Plan: plan, Wait: durationpb.New(min(wait, t.timeout/2))}
 	for {
@@ -318,40 +294,19 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 			return answer, nil
 		}
 		request.Count = answer.GetCount()
-		line.update(answer)
+		if line.tty { // elsewhere it would be many lines
+			line.say(costLine(answer))
+		}
 	}
 }
 
-// costLine shows how far the costs of a plan are, in place on a terminal, and nothing
-// elsewhere.
-type costLine struct {
-	c     *common
-	tty   bool
-	shown bool
-}
-
-func (l *costLine) update(r *marchv1.CountPlanCostResponse) {
-	if !l.tty {
-		return
+// costLine says how far the costs of a plan are counted.
+func costLine(r *marchv1.CountPlanCostResponse) string {
+	const text = "counting the costs of the plan"
+	all := r.GetTags()
+	if all == 0 {
+		return text
 	}
-	l.shown = true
-	text := "counting the costs of the plan"
-	if all := r.GetTags(); all > 0 {
-		read := min(r.GetRead(), all) // tags are created meanwhile
-		text = fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, grouped(read), counted(all, "tag"))
-	}
-	_, _ = fmt.Fprint(l.c.stderr, "\r\x1b[K"+text)
+	read := min(r.GetRead(), all) // tags are created meanwhile
+	return fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, grouped(read), counted(all, "tag"))
 }
-
-func (l *costLine) end() {
-	if l.shown {
-		_, _ = fmt.Fprint(l.c.stderr, "\r\x1b[K")
-	}
-}
-
-const (
-	// costEvery is how often a terminal is shown how far the costs of a plan are, and
-	// costWait for how long a call waits for them where there is none.
-	costEvery = 200 * time.Millisecond
-	costWait  = time.Second
-)

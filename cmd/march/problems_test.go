@@ -65,10 +65,7 @@ func TestStatusShowsProblems(t *testing.T) {
 func TestMigrationShowsProblems(t *testing.T) {
 	m := &marchv1.Migration{Id: "M", State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Error: "the layout is version 3", ErrorSince: at(0)}
 	show := func() (status, line string) {
-		var b bytes.Buffer
-		p := &progress{c: &common{stderr: &b}}
-		p.update(m)
-		return text(func(w *tabwriter.Writer) { migrationText(w, m) }), b.String()
+		return text(func(w *tabwriter.Writer) { migrationText(w, m) }), migrationLine(m) + "\n"
 	}
 	status, line := show()
 	if !strings.Contains(status, "\nthe layout is version 3\n  Since 2026-01-01T00:00:00Z. ") || !strings.HasSuffix(line, "  ERROR since 2026-01-01T00:00:00Z: the layout is version 3.\n") {

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
@@ -43,7 +40,7 @@ and nothing else until ` + "`march recover`" + ` has begun a new epoch.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
 				if !yes {
-					if err := ask(c, "Halt leasing in all rooms until `march recover`?"); err != nil {
+					if err := ask(cmd.Context(), c, "Halt leasing in all rooms until `march recover`?"); err != nil {
 						return err
 					}
 				}
@@ -74,22 +71,6 @@ func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(
 		return err
 	}
 	return errors.Join(use(l), l.Close())
-}
-
-// ask asks a person on the terminal.
-func ask(c *common, question string) error {
-	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return usageError{allocator.Errorf(allocator.Invalid, "cannot ask for confirmation here: give --yes to do it without asking")}
-	}
-	_, _ = fmt.Fprintf(c.stderr, "%s [y/N] ", question)
-	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
-		return allocator.Errorf(allocator.Refused, "not done")
-	}
-	return nil
 }
 
 // recoverFlags are the settings of `march recover`.

@@ -122,23 +122,25 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes}
+			request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes}
+			update := func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.UpdateTag(ctx, request)
-				if allocator.KindOf(err) == allocator.Refused && request.GetTag().Limit != nil && !yes {
-					_, _ = fmt.Fprintln(c.stderr, err)
-					if err := ask(c, "Lower the limit all the same?"); err != nil {
-						return err
-					}
-					request.Confirm = true
-					answer, err = s.UpdateTag(ctx, request)
-				}
 				if err != nil {
 					return err
 				}
 				sayBehind(c, answer.GetBehind())
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
-			})
+			}
+			err = callConsole(cmd, c, t, update)
+			if allocator.KindOf(err) != allocator.Refused || request.GetTag().Limit == nil || yes {
+				return err
+			}
+			_, _ = fmt.Fprintln(c.stderr, err)
+			if err := ask(cmd.Context(), c, "Lower the limit all the same?"); err != nil {
+				return err
+			}
+			request.Confirm = true
+			return callConsole(cmd, c, t, update)
 		},
 	}
 	f.add(cmd, false)
@@ -283,13 +285,6 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 }
 
 // callConsole checks -o and calls a console.
-func callConsole(cmd *cobra.Command, c *common, t *target, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
-	return t.console(cmd.Context(), use)
-}
-
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
 	if t.GetTime() != nil {

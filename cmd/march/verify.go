@@ -4,14 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -59,18 +57,17 @@ what to do.`,
 }
 
 func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
-	var show func(verify.Progress)
-	hide := func() {}
-	if tty := term.IsTerminal(int(os.Stderr.Fd())); !quiet {
-		line := &verifyLine{c: c, tty: tty, every: 5 * time.Second, next: time.Now().Add(5 * time.Second)}
-		if tty {
-			line.every, line.next = 200*time.Millisecond, time.Now()
+	line := newProgress(c)
+	options := verify.Options{Progress: func(p verify.Progress) {
+		if line.due() {
+			line.say(verifyLine(p))
 		}
-		hide = line.end
-		show = func(p verify.Progress) { line.update(time.Now(), p) }
+	}}
+	if quiet {
+		options.Progress = nil
 	}
-	report, err := verify.Run(ctx, l.Cluster(), verify.Options{Progress: show})
-	hide()
+	report, err := verify.Run(ctx, l.Cluster(), options)
+	line.end()
 	if c.output == "json" && err == nil {
 		if err := json.NewEncoder(c.stdout).Encode(reportJSON(report)); err != nil {
 			return err
@@ -121,21 +118,8 @@ func foundText(problems int64, halt record.Halt) string {
 	return counted(problems, "problem") + ", and leasing is halted"
 }
 
-// verifyLine shows how far a check is: in place on a terminal, else a line now
-// and then.
-type verifyLine struct {
-	c     *common
-	tty   bool
-	every time.Duration
-	next  time.Time // when the next is due
-	shown bool
-}
-
-func (v *verifyLine) update(now time.Time, p verify.Progress) {
-	if now.Before(v.next) {
-		return
-	}
-	v.next, v.shown = now.Add(v.every), true
+// verifyLine says how far a check is.
+func verifyLine(p verify.Progress) string {
 	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "era"))
 	if p.At != "" {
 		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
@@ -144,17 +128,7 @@ func (v *verifyLine) update(now time.Time, p verify.Progress) {
 	if p.Problems > 0 {
 		line += ", " + counted(p.Problems, "problem")
 	}
-	if v.tty {
-		_, _ = fmt.Fprint(v.c.stderr, "\r\x1b[K"+line)
-	} else {
-		_, _ = fmt.Fprintln(v.c.stderr, line)
-	}
-}
-
-func (v *verifyLine) end() {
-	if v.tty && v.shown {
-		_, _ = fmt.Fprint(v.c.stderr, "\r\x1b[K")
-	}
+	return line
 }
 
 func reportText(r verify.Report) string {

@@ -37,6 +37,15 @@ func unmarshalWords(b []byte, m proto.Message) error {
 	}), m)
 }
 
+// compact takes out the white space that protojson varies at random.
+func compact(b []byte) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, b) != nil {
+		return b
+	}
+	return out.Bytes()
+}
+
 // replaceEnums returns the JSON of a message with the texts replaced that stand for values
 // of enums.
 func replaceEnums(text []byte, m proto.Message, replace func(enum protoreflect.EnumDescriptor, text string) string) []byte {

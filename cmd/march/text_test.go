@@ -72,10 +72,9 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 			}
 		}
 	}
-	var stderr bytes.Buffer
-	(&progress{c: &common{stderr: &stderr}}).update(&marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Moves: moves, Waiting: waiting})
-	if got := widest(stderr.String()); got > 160 || !strings.HasSuffix(stderr.String(), "/host-1 and 61 more\n") {
-		t.Errorf("progress: %q", stderr.String())
+	line := migrationLine(&marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Moves: moves, Waiting: waiting})
+	if got := widest(line); got > 160 || !strings.HasSuffix(line, "/host-1 and 61 more") {
+		t.Errorf("progress: %q", line)
 	}
 	if got := cell(rangeParts(l)); got != "europe-west-0 [0, 100), europe-west-1 [100, 200), europe-west-2 [200, 300) and 61 more" {
 		t.Errorf("a cell: %q", got)

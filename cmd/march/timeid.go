@@ -1,0 +1,203 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// timeLayout is the flags that describe time-ordered IDs.
+type timeLayout struct {
+	preset, bits, unit, epoch, order string
+}
+
+// timeFlags are its flags' names. Each of them makes `id decode` work offline.
+var timeFlags = []string{"preset", "bits", "unit", "time-epoch", "order"}
+
+func (l *timeLayout) flags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&l.preset, "preset", "", "a time-ordered ID of a known layout: "+strings.Join(timeid.PresetNames(), ", "))
+	flags.StringVar(&l.bits, "bits", "", "a time-ordered ID of these bits of time/worker/sequence, such as 41/10/12; needs --time-epoch")
+	flags.StringVar(&l.unit, "unit", "1ms", "with --bits: the unit of time, 1ms, 10ms or 1s")
+	flags.StringVar(&l.epoch, "time-epoch", "", "when the time begins: RFC 3339 or Unix ms; with --preset, in place of the preset's")
+	flags.StringVar(&l.order, "order", timeid.WorkerMiddle.String(), "with --bits: worker-middle or worker-last")
+	for name, values := range map[string][]string{
+		"preset": timeid.PresetNames(), "unit": {"1ms", "10ms", "1s"},
+		"order": {timeid.WorkerMiddle.String(), timeid.WorkerLast.String()},
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// given reports whether any of the flags was.
+func (l *timeLayout) given(cmd *cobra.Command) bool {
+	return slices.ContainsFunc(timeFlags, cmd.Flags().Changed)
+}
+
+// layout returns what the flags describe. Its errors are Invalid.
+func (l *timeLayout) layout(cmd *cobra.Command) (timeid.Layout, error) {
+	var layout timeid.Layout
+	changed := cmd.Flags().Changed
+	if changed("preset") {
+		preset, err := timeid.PresetNamed(l.preset)
+		if err != nil {
+			return layout, err
+		}
+		for _, other := range []string{"bits", "unit", "order"} {
+			if changed(other) {
+				return layout, allocator.Errorf(allocator.Invalid, "%s: given together with preset; allowed: either, as a preset has its own", other)
+			}
+		}
+		layout = preset.Layout
+	} else {
+		for _, needed := range []string{"bits", "time-epoch"} {
+			if !changed(needed) {
+				return layout, allocator.Errorf(allocator.Invalid, "%s: must be given where no preset is; see `%s --help`", needed, cmd.CommandPath())
+			}
+		}
+		var err error
+		if layout.TimeBits, layout.WorkerBits, layout.SequenceBits, err = timeid.ParseBits(l.bits); err != nil {
+			return layout, err
+		}
+		if layout.Unit, err = timeid.ParseUnit(l.unit); err != nil {
+			return layout, err
+		}
+		if layout.Order, err = timeid.ParseOrder(l.order); err != nil {
+			return layout, err
+		}
+	}
+	if changed("time-epoch") {
+		var err error
+		if layout.Epoch, err = timeid.ParseEpoch(l.epoch); err != nil {
+			return layout, err
+		}
+	}
+	return layout, layout.Validate()
+}
+
+// decodeTime prints the parts of a time-ordered ID. It needs no server.
+func decodeTime(cmd *cobra.Command, c *common, l *timeLayout, arg string) error {
+	layout, err := l.layout(cmd)
+	if err != nil {
+		return usageError{err}
+	}
+	id, err := parseID(arg)
+	if err != nil {
+		return usageError{err}
+	}
+	// No ID is further ahead of the clock of the machine that issued it.
+	p, err := layout.DecomposeBefore(id, time.Now().Add(timeid.FurthestAhead).UnixMilli())
+	if err != nil {
+		return usageError{err}
+	}
+	at := time.UnixMilli(p.Time).UTC().Format(timeid.Format)
+	if c.output == "json" {
+		// As in every answer, 64-bit numbers are strings.
+		return json.NewEncoder(c.stdout).Encode(struct {
+			Time     string `json:"time"`
+			Worker   int64  `json:"worker,string"`
+			Sequence int64  `json:"sequence,string"`
+		}{at, p.Worker, p.Sequence})
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\n", at, p.Worker, p.Sequence)
+	return w.Flush()
+}
+
+// timeTagFlags are the settings of a tag of time-ordered IDs as flags.
+type timeTagFlags struct {
+	kind                 string     // of a tag to be created
+	layout               timeLayout // likewise
+	sequence, rollback   string
+	carryTo, randomBelow int64
+	maxWait              time.Duration
+}
+
+// policyFlags are the flags of settings that may change later.
+var policyFlags = []string{"sequence", "carry-to", "random-below", "rollback", "max-wait"}
+
+func (f *timeTagFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.sequence, "sequence", "reset", "of a time tag: a tick begins at 0 (reset), above the last one (carry) or at random")
+	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: the sequence from which on the next tick begins at 1 (default half of them)")
+	flags.Int64Var(&f.randomBelow, "random-below", 0, "with --sequence random: what a tick's first sequence lies below (default 100)")
+	flags.StringVar(&f.rollback, "rollback", "wait", "of a time tag, where the clock went back: wait for it, go on ahead of it (offset), or fail")
+	flags.DurationVar(&f.maxWait, "max-wait", timeid.DefaultMaxWait, "of a time tag: how long a call waits for a clock that went back")
+	for name, values := range map[string][]string{"sequence": {"reset", "carry", "random"}, "rollback": {"wait", "offset", "fail"}, "kind": {"counter", "time"}} {
+		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+// message returns the settings that were given, nil where the tag is a counter's. Its
+// errors are Invalid.
+func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
+	changed := cmd.Flags().Changed
+	p, given := &marchv1.TimeTag{}, f.kind == "time"
+	if f.kind != "" && f.kind != "time" && f.kind != "counter" {
+		return nil, allocator.Errorf(allocator.Invalid, "kind: %q; allowed: counter, time", f.kind)
+	}
+	for _, name := range policyFlags {
+		given = given || changed(name)
+	}
+	if f.kind != "" && f.layout.given(cmd) || f.kind == "time" { // a tag to be created
+		layout, err := f.layout.layout(cmd)
+		if err != nil {
+			return nil, err
+		}
+		given = true
+		p.EpochMs = &layout.Epoch
+		if p.Preset = f.layout.preset; p.Preset == "" {
+			p.TimeBits, p.WorkerBits, p.SequenceBits = int32(layout.TimeBits), int32(layout.WorkerBits), int32(layout.SequenceBits)
+			p.Unit, p.Order = durationpb.New(layout.Unit), marchv1.WorkerOrder(layout.Order)+1
+		}
+	}
+	if !given {
+		return nil, nil
+	}
+	if f.kind == "counter" && changed("kind") {
+		return nil, allocator.Errorf(allocator.Invalid, "kind: counter, with settings of time-ordered IDs; allowed: time")
+	}
+	if changed("sequence") {
+		sequence, err := timeid.ParseSequence(f.sequence)
+		if err != nil {
+			return nil, err
+		}
+		p.Sequence = marchv1.SequencePolicy(sequence) + 1
+	}
+	if changed("rollback") {
+		rollback, err := timeid.ParseRollback(f.rollback)
+		if err != nil {
+			return nil, err
+		}
+		p.Rollback = marchv1.RollbackPolicy(rollback) + 1
+	}
+	if changed("max-wait") {
+		p.MaxWait = durationpb.New(f.maxWait)
+	}
+	p.CarryTo, p.RandomBelow = f.carryTo, f.randomBelow
+	return p, nil
+}
+
+func timeTagText(w *tabwriter.Writer, t *marchv1.Tag) {
+	p := t.GetTime()
+	_, _ = fmt.Fprintf(w, "kind\ttime\n")
+	_, _ = fmt.Fprintf(w, "bits\t%d/%d/%d (time/worker/sequence)\n", p.GetTimeBits(), p.GetWorkerBits(), p.GetSequenceBits())
+	_, _ = fmt.Fprintf(w, "unit\t%s\n", p.GetUnit().AsDuration())
+	_, _ = fmt.Fprintf(w, "time epoch\t%s\n", time.UnixMilli(p.GetEpochMs()).UTC().Format(timeid.Format))
+	_, _ = fmt.Fprintf(w, "order\tworker-%s\n", api.Word(p.GetOrder()))
+	_, _ = fmt.Fprintf(w, "sequence\t%s\n", api.Word(p.GetSequence()))
+	_, _ = fmt.Fprintf(w, "rollback\t%s\n", api.Word(p.GetRollback()))
+	_, _ = fmt.Fprintf(w, "max wait\t%s\n", p.GetMaxWait().AsDuration())
+	_, _ = fmt.Fprintf(w, "created\t%s\n", t.GetCreated().AsTime().Format(time.RFC3339))
+}
