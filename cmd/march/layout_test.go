@@ -41,7 +41,7 @@ func TestLayouts(t *testing.T) {
 // golden compares got with a file, or writes it with -rewrite.
 func golden(t *testing.T, file, got string) {
 	t.Helper()
-	if *rewrite {
+	if rewriting() {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

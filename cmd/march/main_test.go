@@ -10,8 +10,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// rewrite makes tests write the expected output instead of comparing it.
-var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
+// rewriting reports whether tests write the expected output instead of comparing it. The flag
+// is that of package datadriven.
+func rewriting() bool { return flag.Lookup("rewrite").Value.String() == "true" }
 
 // TestMain makes this test program march itself if it is called by that name. So the tests
 // run real processes, under the race detector too.

@@ -43,7 +43,13 @@ func startProcess(dir string, env []string, name string, args ...string) (*proce
 // begin starts march; it is killed when the test ends.
 func begin(t *testing.T, dir string, env []string, args ...string) *process {
 	t.Helper()
-	p, err := startProcess(dir, env, "march", args...)
+	return beginAs(t, dir, env, "march", args...)
+}
+
+// beginAs is begin with another program.
+func beginAs(t *testing.T, dir string, env []string, program string, args ...string) *process {
+	t.Helper()
+	p, err := startProcess(dir, env, program, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

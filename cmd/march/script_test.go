@@ -45,7 +45,7 @@ import (
 //	max VAR FILE            sets VAR to the largest number in FILE
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script", UpdateScripts: *rewrite, RequireExplicitExec: true, RequireUniqueNames: true,
+		Dir: "testdata/script", UpdateScripts: rewriting(), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			s := &script{processes: make(map[string]*process)}
 			if tb, ok := env.T().(testing.TB); ok {

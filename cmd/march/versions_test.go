@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/overlay"
 )
 
@@ -62,56 +62,42 @@ func buildNext(t *testing.T) string {
 
 // versions is a cluster in which two versions of the program run.
 type versions struct {
-	*matrix
+	*processCluster
 	writer   string // the program that writes newField; empty if none of the two does
 	consoles int
 }
 
+func newVersions(t *testing.T, writer string) *versions {
+	t.Helper()
+	v := &versions{processCluster: newProcessCluster(t), writer: writer}
+	v.init()
+	v.issue(300)
+	return v
+}
+
 // hasField checks whether a value has the field of the next version.
-func (v *versions) hasField(t *testing.T, key string, want bool) {
-	t.Helper()
-	if value := v.value(t, key); v.writer != "" && strings.Contains(value, newField) != want {
-		t.Errorf("%s: %s; want the next version's field: %v", key, value, want)
+func (v *versions) hasField(key string, want bool) {
+	v.Helper()
+	if value := v.value(key); v.writer != "" && strings.Contains(value, newField) != want {
+		v.Errorf("%s: %s; want the next version's field: %v", key, value, want)
 	}
 }
 
-func (v *versions) begin(t *testing.T, program string, args ...string) *process {
-	t.Helper()
-	p, err := startProcess(v.dir, nil, program, append(args, "--etcd", v.etcd.Endpoint, "--http", "")...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = p.cmd.Process.Kill()
-		<-p.done
-	})
-	return p.ready(t)
+// replace starts an instance again as another version, under its name.
+func (v *versions) replace(name, program string) {
+	v.Helper()
+	v.signal(name, syscall.SIGTERM)
+	v.startAs(program, name)
+	v.issue(3_000)
 }
 
-func (v *versions) end(t *testing.T, p *process) {
-	t.Helper()
-	if code, err := p.stop(patience(t), syscall.SIGTERM); err != nil || code != exitOK {
-		_, stderr := p.output()
-		t.Errorf("%s: exit code %d, %v\n%s", p.cmd, code, err, stderr)
-	}
-}
-
-// replace starts a room's process again as another version, under its name.
-func (v *versions) replace(t *testing.T, i int, program string) {
-	t.Helper()
-	v.end(t, v.rooms[i])
-	room := []string{"a", "b"}[i]
-	journal := filepath.Join(v.dir, "journal")
-	v.rooms[i] = v.begin(t, program, "room", room, "--name", room+"-0", "--grpc", v.address(i), "--journal", journal)
-	v.next(t, 3_000)
-}
-
-// console starts a console and returns its address.
-func (v *versions) console(t *testing.T, program string) (*process, string) {
-	t.Helper()
+// console starts a console, and returns its name and its address.
+func (v *versions) console(program string) (name, address string) {
+	v.Helper()
 	v.consoles++
-	address := v.address(10 + v.consoles)
-	return v.begin(t, program, "console", "--grpc", address), address
+	name = fmt.Sprintf("%s-%d", consoleName, v.consoles)
+	v.startAs(program, name)
+	return name, v.address(name)
 }
 
 // does runs a command that must succeed, and returns what it wrote.
@@ -127,43 +113,37 @@ func does(t *testing.T, args ...string) (stdout, stderr string) {
 // migrate moves the border of the two rooms. One console begins the migration, which
 // waits for an instance of the room that loses residues, and stops; another one ends
 // it.
-func (v *versions) migrate(t *testing.T, begins, ends, move string) {
-	t.Helper()
-	l, err := ledger.New(v.store, ledger.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+func (v *versions) migrate(begins, ends, move string) {
+	v.Helper()
 	loses, _, _ := strings.Cut(move, ":")
-	late, err := l.Join(t.Context(), ledger.Registration{Room: allocator.Room(loses), Name: "late", Hold: time.Hour})
+	late, err := v.admin.Ledger.Join(v.Context(), ledger.Registration{Room: allocator.Room(loses), Name: "late", Hold: time.Hour})
 	if err != nil {
-		t.Fatal(err)
+		v.Fatal(err)
 	}
-	first, address := v.console(t, begins)
+	first, address := v.console(begins)
 	plan := filepath.Join(v.dir, "plan.json")
-	does(t, "migrate", "plan", "--move", move, "--out", plan, "--console", address)
+	does(v.T, "migrate", "plan", "--move", move, "--out", plan, "--console", address)
 	var begun struct{ ID string }
-	stdout, _ := does(t, "migrate", "apply", plan, "--yes", "--detach", "-o", "json", "--console", address)
+	stdout, _ := does(v.T, "migrate", "apply", plan, "--yes", "--detach", "-o", "json", "--console", address)
 	if err := json.Unmarshal([]byte(stdout), &begun); err != nil || begun.ID == "" {
-		t.Fatalf("%v: %s", err, stdout)
+		v.Fatalf("%v: %s", err, stdout)
 	}
-	v.end(t, first)
+	v.signal(first, syscall.SIGTERM)
 	key := "migrations/" + begun.ID
-	v.hasField(t, key, begins == v.writer)
-	second, address := v.console(t, ends)
-	if err := late.Leave(t.Context()); err != nil {
-		t.Fatal(err)
+	v.hasField(key, begins == v.writer)
+	second, address := v.console(ends)
+	if err := late.Leave(v.Context()); err != nil {
+		v.Fatal(err)
 	}
-	if err := poll(patience(t), func() bool { return strings.Contains(v.value(t, key), `"state":"done"`) }); err != nil {
-		t.Fatalf("the migration does not end: %v\n%s", err, v.value(t, key))
-	}
-	v.hasField(t, key, true)
-	v.next(t, 3_000)
-	does(t, "tag", "update", "order", "--max-skew", strconv.Itoa(1_000_000+v.consoles), "--console", address)
+	v.until("the migration ends", func() bool { return strings.Contains(v.value(key), `"state":"done"`) })
+	v.hasField(key, true)
+	v.issue(3_000)
+	does(v.T, "tag", "update", "order", "--max-skew", strconv.Itoa(1_000_000+v.consoles), "--console", address)
 	if ends == v.writer {
-		v.hasField(t, "tags/order", true)
+		v.hasField("tags/order", true)
 	}
-	v.next(t, 3_000)
-	v.end(t, second)
+	v.issue(3_000)
+	v.signal(second, syscall.SIGTERM)
 }
 
 // TestTwoVersions runs this version beside the next one, which adds a field to every
@@ -174,39 +154,38 @@ func (v *versions) migrate(t *testing.T, begins, ends, move string) {
 func TestTwoVersions(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
-	v := &versions{matrix: newMatrix(t, false), writer: next}
-	v.next(t, 300)
+	v := newVersions(t, next)
 	for _, step := range []struct{ to, first, second string }{
 		{next, "a:40-50=b", "b:40-45=a"}, {"march", "b:45-50=a", "a:40-50=b"},
 	} {
-		v.replace(t, 0, step.to)
-		v.migrate(t, next, "march", step.first)
-		v.replace(t, 1, step.to)
-		v.migrate(t, "march", next, step.second)
+		v.replace("a-0", step.to)
+		v.migrate(next, "march", step.first)
+		v.replace("b-0", step.to)
+		v.migrate("march", next, step.second)
 		for _, room := range []string{"a", "b"} {
-			v.hasField(t, "rooms/"+room+"/"+room+"-0", step.to == next)
+			v.hasField("rooms/"+room+"/"+room+"-0", step.to == next)
 		}
 		for _, key := range []string{"epoch", "layout"} {
-			if strings.Contains(v.value(t, key), `"new"`) {
-				t.Errorf("%s: %s", key, v.value(t, key))
+			if strings.Contains(v.value(key), `"new"`) {
+				t.Errorf("%s: %s", key, v.value(key))
 			}
 		}
 	}
-	v.hasField(t, "tags/order", true)
-	v.verify(t, next)
-	v.future(t)
-	t.Logf("%d IDs, none twice", len(v.ids))
+	v.hasField("tags/order", true)
+	v.verify(next)
+	v.future()
+	t.Logf("%d IDs, none twice", v.unique())
 }
 
 // verify runs the check of the cluster in both versions.
-func (v *versions) verify(t *testing.T, other string) {
-	t.Helper()
-	stdout, stderr := does(t, "verify", "--etcd", v.etcd.Endpoint)
+func (v *versions) verify(other string) {
+	v.Helper()
+	stdout, stderr := does(v.T, "verify", "--etcd", v.etcd.Endpoint)
 	if !strings.Contains(stdout, "nothing wrong") {
-		t.Errorf("verify:\n%s%s", stdout, stderr)
+		v.Errorf("verify:\n%s%s", stdout, stderr)
 	}
-	if out := runs(t, other, "verify", "--etcd", v.etcd.Endpoint); !strings.Contains(out, "nothing wrong") {
-		t.Errorf("verify of the other version:\n%s", out)
+	if out := runs(v.T, other, "verify", "--etcd", v.etcd.Endpoint); !strings.Contains(out, "nothing wrong") {
+		v.Errorf("verify of the other version:\n%s", out)
 	}
 }
 
@@ -222,39 +201,36 @@ func runs(t *testing.T, program string, args ...string) string {
 
 // future puts values of a format that neither version knows: lists name them, only
 // what needs one of them fails.
-func (v *versions) future(t *testing.T) {
-	t.Helper()
+func (v *versions) future() {
+	v.Helper()
 	const id = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 	for _, key := range []string{"tags/future", "rooms/b/future", "migrations/" + id} {
-		op := store.Op{Put: &store.Put{Key: "/march/default/" + key, Value: []byte(`{"format":9,"build":"v9.9.9"}`)}}
-		if _, err := v.store.Txn(t.Context(), store.Txn{Then: []store.Op{op}}); err != nil {
-			t.Fatal(err)
-		}
+		v.put(key, `{"format":9,"build":"v9.9.9"}`)
 	}
-	_, address := v.console(t, "march")
+	_, address := v.console("march")
 	for key, args := range map[string][]string{
 		"tags/future": {"tag", "list"}, "rooms/b/future": {"instance", "list"}, "migrations/" + id: {"migrate", "list"},
 	} {
 		says := "/march/default/" + key + ": format 9, written by version v9.9.9"
 		// The list of instances has it among its problems, the others on stderr.
-		if stdout, stderr := does(t, append(args, "--console", address)...); !strings.Contains(strings.ReplaceAll(stdout+stderr, `"`, ""), says) {
-			t.Errorf("march %v: %s%s", args, stdout, stderr)
+		if stdout, stderr := does(v.T, append(args, "--console", address)...); !strings.Contains(strings.ReplaceAll(stdout+stderr, `"`, ""), says) {
+			v.Errorf("march %v: %s%s", args, stdout, stderr)
 		}
 		says = `"unreadable":[{"key":"/march/default/` + key
-		if stdout, _ := does(t, append(args, "-o", "json", "--console", address)...); !strings.Contains(stdout, says) {
-			t.Errorf("march %v: %s", args, stdout)
+		if stdout, _ := does(v.T, append(args, "-o", "json", "--console", address)...); !strings.Contains(stdout, says) {
+			v.Errorf("march %v: %s", args, stdout)
 		}
 	}
-	does(t, "status", "--console", address)
-	does(t, "migrate", "plan", "--move", "a:30-40=b", "--console", address)
-	v.next(t, 3_000)
+	does(v.T, "status", "--console", address)
+	does(v.T, "migrate", "plan", "--move", "a:30-40=b", "--console", address)
+	v.issue(3_000)
 	for _, args := range [][]string{
-		{"id", "next", "future", "--room", v.address(0)}, {"tag", "show", "future", "--console", address},
+		{"id", "next", "future", "--room", v.address("a-0")}, {"tag", "show", "future", "--console", address},
 		{"migrate", "status", id, "--console", address},
 	} {
-		_, stderr, code := march(t, args...)
+		_, stderr, code := march(v.T, args...)
 		if code != exitFailed || !strings.Contains(stderr, "format 9, written by version v9.9.9") {
-			t.Errorf("march %v: exit code %d, %s", args, code, stderr)
+			v.Errorf("march %v: exit code %d, %s", args, code, stderr)
 		}
 	}
 }

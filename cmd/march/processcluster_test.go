@@ -1,0 +1,383 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// processCluster is an etcd in this process, and rooms and a console in processes of their own.
+type processCluster struct {
+	*testing.T
+	etcd    *ledgertest.Etcd
+	store   store.Store
+	admin   *admin.Admin
+	dir     string
+	ports   map[string]int // by the server's name
+	base    int
+	servers map[string]*process // those that were started, and not killed since
+	runs    []issuedRun
+}
+
+// issuedRun is IDs that came from an instance in one run.
+type issuedRun struct {
+	first, count int64
+	by           string
+}
+
+const consoleName = "console"
+
+func newProcessCluster(t *testing.T) *processCluster {
+	t.Helper()
+	c := &processCluster{T: t, etcd: ledgertest.StartEtcd(t), dir: t.TempDir(), ports: make(map[string]int), servers: make(map[string]*process)}
+	c.store = c.etcd.Store(t)
+	var err error
+	if c.base, err = freeBase(); err == nil {
+		var l *ledger.Ledger
+		l, err = ledger.New(c.store, ledger.DefaultConfig())
+		c.admin = admin.New(l, admin.DefaultConfig())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.address(consoleName)
+	t.Cleanup(func() { c.unique() })
+	return c
+}
+
+// init makes the layout a [0, 50) b [50, 100) mod 100 and the tag order, and starts the
+// instances a-0 and b-0.
+func (c *processCluster) init(flags ...string) {
+	c.Helper()
+	layout, err := allocator.EqualLayout(100, []allocator.Room{"a", "b"})
+	if err == nil {
+		_, err = c.admin.Init(c.Context(), layout, "test")
+	}
+	settings := record.DefaultTag()
+	settings.MaxStep = 100_000 // a test soon takes all that an instance holds
+	if err == nil {
+		_, err = c.admin.CreateTag(c.Context(), "order", settings, "test")
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.start("a-0", flags...)
+	c.start("b-0", flags...)
+}
+
+// address returns where a server listens.
+func (c *processCluster) address(name string) string {
+	if _, ok := c.ports[name]; !ok {
+		c.ports[name] = c.base + len(c.ports)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", c.ports[name])
+}
+
+// roomOf returns the room of an instance by its name, such as a-0.
+func roomOf(name string) string {
+	room, _, _ := strings.Cut(name, "-")
+	return room
+}
+
+// start starts an instance, or a console. Flags given here win over its own.
+func (c *processCluster) start(name string, flags ...string) {
+	c.Helper()
+	c.startAs("march", name, flags...)
+}
+
+// startAs is start with another program.
+func (c *processCluster) startAs(program, name string, flags ...string) {
+	c.Helper()
+	args := []string{"room", roomOf(name), "--name", name, "--journal", filepath.Join(c.dir, "journal")}
+	if roomOf(name) == consoleName {
+		args = []string{"console"}
+	}
+	args = append(args, "--etcd", c.etcd.Endpoint, "--grpc", c.address(name), "--http", "")
+	c.servers[name] = beginAs(c.T, c.dir, nil, program, append(args, flags...)...).ready(c.T)
+}
+
+// signal sends a signal to a server. It waits for the server's end, if that must follow.
+func (c *processCluster) signal(name string, signal syscall.Signal) {
+	c.Helper()
+	p := c.servers[name]
+	if p == nil {
+		c.Fatalf("%s does not run", name)
+	}
+	if signal == syscall.SIGSTOP || signal == syscall.SIGCONT {
+		if err := p.cmd.Process.Signal(signal); err != nil {
+			c.Fatal(err)
+		}
+		return
+	}
+	if code, err := p.stop(patience(c.T), signal); err != nil || signal == syscall.SIGTERM && code != exitOK {
+		_, stderr := p.output()
+		c.Fatalf("%s: exit code %d, %v\n%s", name, code, err, stderr)
+	}
+	delete(c.servers, name)
+}
+
+// instances returns the names of the instances that run, or names itself if there are any.
+func (c *processCluster) instances(names []string) []string {
+	if len(names) > 0 {
+		return names
+	}
+	for name := range c.servers {
+		if roomOf(name) != consoleName {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// take asks an instance for n IDs at once.
+func (c *processCluster) take(name string, n int64) error {
+	c.Helper()
+	conn, err := grpc.NewClient(c.address(name), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	r, err := marchv1.NewIDServiceClient(conn).NextBatch(c.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: n})
+	if err != nil {
+		return api.FromStatus(err)
+	}
+	for _, run := range r.GetRuns() {
+		c.runs = append(c.runs, issuedRun{run.GetFirst(), run.GetCount(), name})
+	}
+	return nil
+}
+
+// unique checks that no ID came twice, and returns their number.
+func (c *processCluster) unique() (n int64) {
+	c.Helper()
+	slices.SortFunc(c.runs, func(a, b issuedRun) int { return cmp.Compare(a.first, b.first) })
+	last := issuedRun{}
+	for _, run := range c.runs {
+		if n > 0 && run.first < last.first+last.count {
+			c.Errorf("%d came from %s and from %s", run.first, last.by, run.by)
+		}
+		last, n = run, n+run.count
+	}
+	return n
+}
+
+// issue takes n IDs from each instance. It asks again after an error: a machine that is busy
+// may break a connection.
+func (c *processCluster) issue(n int64, names ...string) {
+	c.Helper()
+	for _, name := range c.instances(names) {
+		var err error
+		if poll(patience(c.T), func() bool { err = c.take(name, n); return err == nil }) != nil {
+			c.Fatalf("%s does not issue: %v", name, err)
+		}
+	}
+}
+
+// lease takes IDs from each instance until it issues one that was not leased before.
+func (c *processCluster) lease(names ...string) {
+	c.Helper()
+	for _, name := range c.instances(names) {
+		var mark struct {
+			Next int64 `json:"next,string"`
+		}
+		if value := c.value("marks/" + roomOf(name) + "/order"); value != "" {
+			if err := json.Unmarshal([]byte(value), &mark); err != nil {
+				c.Fatalf("%s: %v", value, err)
+			}
+		}
+		c.until(name+" leases", func() bool {
+			taken := len(c.runs)
+			return c.take(name, 2_000) == nil && slices.ContainsFunc(c.runs[taken:], func(r issuedRun) bool { return r.first >= mark.Next })
+		})
+	}
+}
+
+// refused takes IDs from an instance until it gives none for a reason that contains a text,
+// and returns the reason.
+func (c *processCluster) refused(name, text string) string {
+	c.Helper()
+	var err error
+	c.until(name+" refuses: "+text, func() bool {
+		err = c.take(name, 1_000)
+		return err != nil && strings.Contains(err.Error(), text)
+	})
+	return err.Error()
+}
+
+// leases waits until each instance has leased in the epoch in force. Up to half a second
+// after a recover it does not know of it.
+func (c *processCluster) leases(names ...string) {
+	c.Helper()
+	for _, name := range c.instances(names) {
+		c.until(name+" leases", func() bool {
+			var in struct{ Epoch string }
+			if err := json.Unmarshal([]byte(c.value("epoch")), &in); err != nil || in.Epoch == "" {
+				return false
+			}
+			return c.take(name, 2_000) == nil && strings.Contains(c.value("marks/"+roomOf(name)+"/order"), in.Epoch)
+		})
+	}
+}
+
+// change changes the layout to BOUNDARY ROOM=LOWER-UPPER..., and waits until all instances
+// that run report it.
+func (c *processCluster) change(args []string) {
+	c.Helper()
+	boundary, err := strconv.ParseInt(args[0], 10, 64)
+	to := allocator.Layout{Boundary: boundary, Ranges: make(map[allocator.Room]allocator.Range)}
+	for _, arg := range args[1:] {
+		room, bounds, _ := strings.Cut(arg, "=")
+		var r allocator.Range
+		if err == nil {
+			_, err = fmt.Sscanf(bounds, "%d-%d", &r.Lower, &r.Upper)
+		}
+		to.Ranges[allocator.Room(room)] = r
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+	from, err := c.admin.Ledger.Refresh(c.Context())
+	if err != nil {
+		c.Fatal(err)
+	}
+	now, err := c.admin.ChangeLayout(c.Context(), from, to, "test")
+	if err != nil {
+		c.Fatal(err)
+	}
+	version := fmt.Sprintf(`"version":"%d"`, now.Layout.Version)
+	for _, name := range c.instances(nil) {
+		c.until(name+" reports the layout", func() bool { return strings.Contains(c.value("rooms/"+roomOf(name)+"/"+name), version) })
+	}
+}
+
+// age makes etcd's raft log as long as that of a cluster in use, and has the beat say so.
+func (c *processCluster) age() {
+	c.Helper()
+	for i := range 1_000 {
+		c.txn(store.Op{Put: &store.Put{Key: "other", Value: fmt.Append(nil, i)}})
+	}
+	c.txn(store.Op{Delete: "/march/default/beat"})
+	c.until("there is a beat", func() bool { return c.value("beat") != "" })
+}
+
+func (c *processCluster) txn(op store.Op) {
+	c.Helper()
+	if _, err := c.store.Txn(c.Context(), store.Txn{Then: []store.Op{op}}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *processCluster) put(key, value string) {
+	c.Helper()
+	c.txn(store.Op{Put: &store.Put{Key: "/march/default/" + key, Value: []byte(value)}})
+}
+
+// value returns the value of a key; empty if there is none. It asks again after an error: etcd
+// may have started just now.
+func (c *processCluster) value(key string) (value string) {
+	c.Helper()
+	get := store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/" + key}}}}}
+	c.until("etcd answers", func() bool {
+		answer, err := c.store.Txn(c.Context(), get)
+		if err == nil && len(answer.Got[0]) > 0 {
+			value = string(answer.Got[0][0].Value)
+		}
+		return err == nil
+	})
+	return value
+}
+
+// registered waits until etcd has the registration of an instance.
+func (c *processCluster) registered(name string) {
+	c.Helper()
+	c.until(name+" registers", func() bool { return c.value("rooms/"+roomOf(name)+"/"+name) != "" })
+}
+
+func (c *processCluster) halted() bool { return strings.Contains(c.value("epoch"), `"halted"`) }
+
+func (c *processCluster) file(name, text string) {
+	c.Helper()
+	if err := os.WriteFile(filepath.Join(c.dir, name), []byte(text), 0o600); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *processCluster) logged(name, text string) {
+	c.Helper()
+	p := c.servers[name]
+	if p == nil {
+		c.Fatalf("%s does not run", name)
+	}
+	if err := p.await(patience(c.T), regexp.QuoteMeta(text)); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *processCluster) until(what string, done func() bool) {
+	c.Helper()
+	if err := poll(patience(c.T), done); err != nil {
+		for name, p := range c.servers {
+			_, stderr := p.output()
+			c.Logf("%s:\n%s", name, stderr)
+		}
+		c.Fatalf("%s: %v", what, err)
+	}
+}
+
+// march runs a command of march, and returns what it prints and its exit code, if that is
+// not 0.
+func (c *processCluster) march(args []string) string {
+	c.Helper()
+	switch args[0] {
+	case "recover":
+		args = append([]string{"recover", "--etcd", c.etcd.Endpoint, "--quiet", "--wait", "0s", "--timeout", "20s"}, args[1:]...)
+	case "halt", "fence", "verify":
+		args = append([]string{args[0], "--etcd", c.etcd.Endpoint}, args[1:]...)
+	}
+	for i, arg := range args {
+		if name, ok := strings.CutPrefix(arg, "--room="); ok && c.ports[name] > 0 {
+			args[i] = "--room=" + c.address(name)
+		}
+		if name, ok := strings.CutPrefix(arg, "--journal="); ok && c.ports[name] > 0 {
+			files, err := filepath.Glob(filepath.Join(c.dir, "journal", "*", roomOf(name), name+".journal"))
+			if err != nil || len(files) != 1 {
+				c.Fatalf("journals of %s: %v, %v", name, files, err)
+			}
+			args[i] = "--journal=" + files[0]
+		}
+	}
+	cmd := exec.CommandContext(c.Context(), "march", args...)
+	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "MARCH_CONSOLE="+c.address(consoleName))
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		c.Fatal(err)
+	}
+	text := out.String() + errs.String()
+	if code := cmd.ProcessState.ExitCode(); code != exitOK {
+		text += fmt.Sprintf("exit code %d\n", code)
+	}
+	return text
+}
