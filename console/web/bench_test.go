@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // BenchmarkPages asks a console of 100,000 tags for pages, as a browser does.
@@ -22,7 +23,7 @@ func BenchmarkPages(b *testing.B) {
 	creating.SetLimit(64)
 	for i := range many {
 		creating.Go(func() error {
-			_, err := w.admin.CreateTag(b.Context(), allocator.Tag(fmt.Sprintf("shard-%06d", i)), record.DefaultTag(), "ann")
+			_, err := w.Admin.CreateTag(b.Context(), allocator.Tag(fmt.Sprintf("shard-%06d", i)), record.DefaultTag(), "ann")
 			return err
 		})
 	}
@@ -32,7 +33,7 @@ func BenchmarkPages(b *testing.B) {
 	ids, _ := w.server("a", "host-1")
 	w.load(ids, "shard-077777", 1000)
 	began := time.Now()
-	w.await("all tags are read", func() bool {
+	testcluster.Await(w, "all tags are read", func() bool {
 		_, text := get(b, at+"/tags")
 		return strings.Contains(text, "100,000 tags")
 	})

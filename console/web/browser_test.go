@@ -36,7 +36,7 @@ func (b *browser) two(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at1, _ := w.console("")
 	at2, _ := w.console("")
-	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	plan := "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100&do=apply"
@@ -77,30 +77,30 @@ func (b *browser) restart(t *testing.T) {
 	p.says("layout 1")
 	w.console(strings.TrimPrefix(at, "http://"))
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
-	record, err := w.admin.Ledger.Refresh(t.Context())
+	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := record.Layout
 	next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 10}}
-	if _, err := w.admin.ChangeLayout(t.Context(), record, next, "bob"); err != nil {
+	if _, err := w.Admin.ChangeLayout(t.Context(), record, next, "bob"); err != nil {
 		t.Fatal(err)
 	}
 	p.says("layout 2") // without a reload
-	if _, err := w.admin.Ledger.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
+	if _, err := w.Admin.Ledger.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
 		t.Fatal(err)
 	}
 	p.says("Leasing is halted in all rooms by bob: a backup comes back. Since")
 
 	// etcd stops: the page keeps its content and says why it is old. A page that is opened
 	// then loads by itself when etcd is back.
-	w.etcd.Stop()
+	w.Etcd.Stop()
 	p.says("this is how it stood at")
 	p.says("layout 2")
 	fresh := b.open(t, at)
 	fresh.do(chromedp.Navigate(at + "/tags"))
 	fresh.says("This page cannot be shown now")
-	w.etcd.Start(t)
+	w.Etcd.Start(t)
 	fresh.says("1 tag ·")
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
 }
@@ -144,7 +144,7 @@ func (b *browser) empty(t *testing.T) {
 	p.says("march layout init")
 	l, err := allocator.EqualLayout(10, []allocator.Room{"a"})
 	if err == nil {
-		_, err = w.admin.Init(t.Context(), l, "ann")
+		_, err = w.Admin.Init(t.Context(), l, "ann")
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package web_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"sync"
 	"testing"
@@ -14,55 +13,34 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for an event.
+// patience is how long a test waits for an event in the browser.
 const patience = 30 * time.Second
 
-// world is a cluster with consoles and rooms.
-type world struct {
-	testing.TB
-	etcd  *ledgertest.Etcd
-	admin *admin.Admin
-}
+// world is a cluster with consoles and rooms. Its operator is ann.
+type world struct{ *testcluster.Cluster }
 
 // newWorld makes a cluster with a layout, or an etcd without a cluster if boundary is 0.
 func newWorld(tb testing.TB, boundary int64, rooms ...allocator.Room) *world {
 	tb.Helper()
-	w := &world{TB: tb, etcd: ledgertest.StartEtcd(tb)}
-	w.admin = admin.New(w.ledger(), admin.DefaultConfig())
+	w := &world{testcluster.New(tb)}
 	if boundary > 0 {
 		l, err := allocator.EqualLayout(boundary, rooms)
-		if err == nil {
-			_, err = w.admin.Init(tb.Context(), l, "ann")
-		}
 		if err != nil {
 			tb.Fatal(err)
 		}
+		w.Init(l, "ann")
 	}
 	return w
-}
-
-func (w *world) ledger() *ledger.Ledger {
-	w.Helper()
-	l, err := ledger.New(w.etcd.Store(w), ledger.DefaultConfig())
-	if err != nil {
-		w.Fatal(err)
-	}
-	return l
 }
 
 // console starts a console. It returns the address of its pages, and a function that stops
@@ -75,76 +53,23 @@ func (w *world) console(at string) (url string, stop func()) {
 // consoleWith is console with a configuration that change modifies.
 func (w *world) consoleWith(at string, change func(*console.Config)) (url string, stop func()) {
 	w.Helper()
-	cfg := console.DefaultConfig()
-	change(&cfg)
-	cfg.Ledger, cfg.GRPC, cfg.HTTP = w.ledger(), w.listen(""), w.listen(at)
-	url = "http://" + cfg.HTTP.Addr().String()
-	s, err := console.New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return url, w.run(s.Run)
+	c := w.Console(func(cfg *console.Config) {
+		cfg.HTTP = testcluster.Listen(w, at)
+		change(cfg)
+	})
+	return "http://" + c.HTTP, c.Stop
 }
 
 // server starts an instance of a room and waits until it is ready.
 func (w *world) server(in allocator.Room, name allocator.Instance) (ids marchv1.IDServiceClient, stop func()) {
 	w.Helper()
-	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Build = in, name, w.ledger(), w.listen(""), "v1.0.0"
-	s, err := room.New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	stop = w.run(s.Run)
-	conn, err := grpc.NewClient(cfg.GRPC.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = conn.Close() })
-	w.await("room "+string(in)+" is ready", func() bool { return s.Ready() == nil })
-	return marchv1.NewIDServiceClient(conn), stop
+	r := w.Room(in, name, func(cfg *room.Config) { cfg.Build = "v1.0.0" })
+	return r, r.Stop
 }
 
-// run runs a server until stop or the end of the test.
-func (w *world) run(server func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- server(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				w.Errorf("run: %v", err)
-			}
-		case <-time.After(patience):
-			w.Error("a server did not stop")
-		}
-	})
-	w.Cleanup(stop)
-	return stop
-}
-
-func (w *world) listen(at string) net.Listener {
+func (w *world) tag(names ...allocator.Tag) {
 	w.Helper()
-	if at == "" {
-		at = "127.0.0.1:0"
-	}
-	l, err := net.Listen("tcp", at)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
-func (w *world) tag(names ...string) {
-	w.Helper()
-	for _, name := range names {
-		if _, err := w.admin.CreateTag(w.Context(), allocator.Tag(name), record.DefaultTag(), "ann"); err != nil {
-			w.Fatal(err)
-		}
-	}
+	w.Tag(nil, "ann", names...)
 }
 
 // load asks for IDs all the time, n at a time, until the test ends. Any other error fails
@@ -168,22 +93,6 @@ func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 		cancel()
 		work.Wait()
 	})
-}
-
-// await polls until done, or fails the test.
-func (w *world) await(what string, done func() bool) {
-	w.Helper()
-	await(w, what, done)
-}
-
-func await(tb testing.TB, what string, done func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(patience); !done(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not in time: %s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }
 
 // browser is a Chromium without a window.

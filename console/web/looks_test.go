@@ -32,7 +32,7 @@ func (b *browser) looks(t *testing.T) {
 	w := newWorld(t, 1_000_000_007, rooms...)
 	at, _ := w.console("")
 	long := strings.Repeat("a.very_long-tag.name", 3) + "end"
-	w.tag("order", long)
+	w.tag("order", allocator.Tag(long))
 	for _, i := range []int{0, 3} {
 		ids, _ := w.server(rooms[i], allocator.Instance(strings.Repeat("a-host-of-a-long-name.", 2)+"end"))
 		for _, tag := range []string{"order", long} {
@@ -43,7 +43,7 @@ func (b *browser) looks(t *testing.T) {
 	}
 	p := b.open(t, at)
 	plan := url.Values{"boundary": {"1000000007"}}
-	record, err := w.admin.Ledger.Refresh(t.Context())
+	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

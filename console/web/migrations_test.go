@@ -52,11 +52,11 @@ func (b *browser) migration(t *testing.T) {
 	p.until("the migration's page", `location.pathname.startsWith("/migrations/0")`)
 	p.says("Done: all moves were made and reported.")
 	p.says("Moves made 2 of 2")
-	record, err := w.admin.Ledger.Refresh(t.Context())
+	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if want := (allocator.Range{Lower: 250, Upper: 1000}); err != nil || record.Layout.Ranges["b"] != want || record.Layout.Version != 3 {
 		t.Errorf("layout %+v, %v, want version 3 with b %v", record.Layout, err, want)
 	}
-	entries, _, err := w.admin.Audits(t.Context(), "", 100)
+	entries, _, err := w.Admin.Audits(t.Context(), "", 100)
 	started := ""
 	for _, e := range entries {
 		if e.Action == "start migration" {
@@ -134,13 +134,13 @@ func (b *browser) planner(t *testing.T) {
 	// A plan that was made for an earlier layout is not applied.
 	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"}, "upper": {"200", "600", "900"}, "do": {"apply"}}
 	p.visit("/migrations?" + q.Encode())
-	record, err := w.admin.Ledger.Refresh(t.Context())
+	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := record.Layout
 	other.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 100}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 600, Upper: 900}}
-	if _, err := w.admin.ChangeLayout(t.Context(), record, other, "bob"); err != nil {
+	if _, err := w.Admin.ChangeLayout(t.Context(), record, other, "bob"); err != nil {
 		t.Fatal(err)
 	}
 	p.click(button("Apply: 2 moves"))
@@ -153,7 +153,7 @@ func (b *browser) steering(t *testing.T) {
 	at, _ := w.console("")
 	w.server("a", "host-1")
 	// This instance is registered and never reports.
-	silent, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0", Hold: 10 * time.Minute})
+	silent, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0", Hold: 10 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func (b *browser) steering(t *testing.T) {
 	p.says("Abort this migration?")
 	p.click(button("Abort and go back"))
 	p.says("Aborted: the layout is as it was.")
-	record, err := w.admin.Ledger.Refresh(t.Context())
+	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if want := (allocator.Range{Lower: 0, Upper: 25}); err != nil || record.Layout.Ranges["a"] != want {
 		t.Errorf("after the abort a has %v, %v, want %v", record.Layout.Ranges["a"], err, want)
 	}
@@ -216,7 +216,7 @@ func (p *tab) fillPlanner(b *browser, at string) {
 func (b *browser) keyboard(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	p := b.open(t, at)

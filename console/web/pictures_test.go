@@ -35,7 +35,7 @@ func TestPictures(t *testing.T) {
 			w.load(ids, "invoice", 5)
 		}
 	}
-	if _, err := w.ledger().Join(t.Context(), ledger.Registration{Room: "eu-1", Name: "host-3", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "eu-1", Name: "host-3", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	p := startBrowser(t).open(t, at)

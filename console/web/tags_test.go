@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // The page searches, sorts and pages 10,000 tags.
@@ -28,7 +29,7 @@ func (b *browser) tags(t *testing.T) {
 	creating.SetLimit(32)
 	for i := range many {
 		creating.Go(func() error {
-			_, err := w.admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), record.DefaultTag(), "ann")
+			_, err := w.Admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), record.DefaultTag(), "ann")
 			return err
 		})
 	}
@@ -87,7 +88,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-reserve", "20m")
 	p.click(button("Save"))
 	p.says("The settings were saved")
-	tag, err := w.admin.Tag(t.Context(), "order")
+	tag, err := w.Admin.Tag(t.Context(), "order")
 	if s := tag.TagSettings; err != nil || s.Limit != 2_000_000 || s.Reserve != "20m0s" || s.MinStep != 1000 {
 		t.Errorf("settings %+v, %v", s, err)
 	}
@@ -96,12 +97,12 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Save"))
 	p.says("Lower the limit to 1005?")
 	p.says("they stop issuing at once: a (its next ID is ")
-	if tag, err = w.admin.Tag(t.Context(), "order"); err != nil || tag.Limit != 2_000_000 {
+	if tag, err = w.Admin.Tag(t.Context(), "order"); err != nil || tag.Limit != 2_000_000 {
 		t.Errorf("before it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
 	p.click(button("Lower the limit"))
 	p.says("The settings were saved")
-	tag, err = w.admin.Tag(t.Context(), "order")
+	tag, err = w.Admin.Tag(t.Context(), "order")
 	if s := tag.TagSettings; err != nil || s.Limit != 1005 || s.Reserve != "20m0s" {
 		t.Errorf("once it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
@@ -119,7 +120,7 @@ func (b *browser) tag(t *testing.T) {
 	p.says("The IDs in between are never issued.")
 	p.click(button("Skip to 500,000"))
 	p.says("Done: rooms lease only IDs from there on.")
-	await(t, "a issues from there", func() bool {
+	testcluster.Await(t, "a issues from there", func() bool {
 		r, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: "order"})
 		return err == nil && r.GetId() >= 500_000
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -173,7 +174,7 @@ func TestForms(t *testing.T) {
 	if answer, _ := post(strings.Repeat("x", 2<<20), nil); answer.StatusCode != http.StatusBadRequest {
 		t.Errorf("a form of 2 MiB: %s", answer.Status)
 	}
-	entries, _, err := w.admin.Audits(t.Context(), "", 10)
+	entries, _, err := w.Admin.Audits(t.Context(), "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func TestBarred(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	w.server("a", "host-1")
-	report, err := recovery.Run(t.Context(), w.ledger(), recovery.Config{
+	report, err := recovery.Run(t.Context(), w.Ledger(), recovery.Config{
 		Actor: "ann", Apply: true,
 		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -204,12 +205,12 @@ func TestBarred(t *testing.T) {
 			if m.Barred {
 				const says = "<b>Instance a/host-1 is barred by the recover of ann.</b> Since "
 				for _, path := range []string{"/", "/instances", "/migrations"} {
-					w.await(path+" names the instance", func() bool {
+					testcluster.Await(w, path+" names the instance", func() bool {
 						_, page := get(t, at+path)
 						return strings.Contains(page, says)
 					})
 				}
-				w.await("its row says it", func() bool {
+				testcluster.Await(w, "its row says it", func() bool {
 					_, page := get(t, at+"/instances")
 					return strings.Contains(page, `<span class="state waiting">barred</span>`)
 				})
