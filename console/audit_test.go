@@ -25,7 +25,7 @@ type auditEntry struct {
 // audit returns the entries of the audit, the oldest first.
 func (c *consoleOf) audit() (entries []auditEntry) {
 	c.Helper()
-	answer, err := c.etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{
+	answer, err := c.Etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{
 		Interval: store.Interval{Key: "/march/default/audit/", End: "/march/default/audit0"},
 	}}}})
 	if err != nil {

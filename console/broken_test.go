@@ -17,7 +17,7 @@ func TestBrokenLayout(t *testing.T) {
 	if _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	etcd := c.etcd.Store(t)
+	etcd := c.Etcd.Store(t)
 	const key = "/march/default/layout"
 	there, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: key}}}}})
 	if err != nil || len(there.Got[0]) != 1 {
@@ -61,7 +61,7 @@ func TestBrokenLayout(t *testing.T) {
 		t.Errorf("of a good layout: %q", problem)
 	}
 	put(strings.ReplaceAll(good, `boundary":"100"`, `boundary":"200"`))
-	fresh := startOver(t, c.etcd)
+	fresh := startOver(c.Cluster)
 	for name, c := range map[string]*consoleOf{"that saw it": c, "that is new": fresh} {
 		if problem := shown(c); !strings.Contains(problem, "it differs from its own history") {
 			t.Errorf("a console %s: %q", name, problem)

@@ -6,6 +6,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestCluster shows and changes the settings of the cluster, over each interface of a
@@ -40,12 +41,12 @@ func TestCluster(t *testing.T) {
 		}
 		return names
 	}
-	l := c.ledger()
+	l := c.Ledger()
 	i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}) // the address is never called
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(c, i.Run)
+	testcluster.Run(c, i.Run)
 	if names := unconfirmed(); len(names) != 1 || names[0] != "b/b1" {
 		t.Errorf("unconfirmed: %v", names)
 	}
@@ -55,7 +56,7 @@ func TestCluster(t *testing.T) {
 	c.wants("POST /v1/rooms/b/instances/b2:confirm", 404, "march instance list")
 	c.wants("POST /v1/rooms/B/instances/b1:confirm", 400, "room")
 	c.wants("POST /v1/rooms/b/instances/b1:confirm", 200, "{}")
-	etcd := c.etcd.Store(t)
+	etcd := c.Etcd.Store(t)
 	put := func(value string) {
 		t.Helper()
 		if _, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Put: &store.Put{Key: "/march/default/settings", Value: []byte(value)}}}}); err != nil {
@@ -68,5 +69,5 @@ func TestCluster(t *testing.T) {
 	if names := unconfirmed(); len(names) != 0 {
 		t.Errorf("unconfirmed: %v", names)
 	}
-	await(t, "it may lease", func() bool { return l.Leasable() == nil })
+	testcluster.Await(t, "it may lease", func() bool { return l.Leasable() == nil })
 }

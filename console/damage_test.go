@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 const damagedULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -50,7 +51,7 @@ func TestDamageStopsNoPage(t *testing.T) {
 			t.Parallel()
 			c := startHalves(t)
 			c.create(&marchv1.Tag{Name: "order"})
-			l := c.ledger()
+			l := c.Ledger()
 			record, err := l.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
@@ -64,12 +65,12 @@ func TestDamageStopsNoPage(t *testing.T) {
 				t.Fatal(err)
 			}
 			showsAll(t, c, "", nil)
-			store, key := c.etcd.Store(t), "/march/default/"+test.key
+			store, key := c.Etcd.Store(t), "/march/default/"+test.key
 			for i := 0; i < len(test.puts); i += 2 {
 				putRaw(t, store, "/march/default/"+test.puts[i], test.puts[i+1])
 			}
 			putRaw(t, store, key, "garbage")
-			for _, c := range []*consoleOf{c, startOver(t, c.etcd)} {
+			for _, c := range []*consoleOf{c, startOver(c.Cluster)} {
 				showsAll(t, c, key, test.says)
 			}
 		})
@@ -126,7 +127,7 @@ func showsAll(t *testing.T, c *consoleOf, key string, says []string) {
 	}
 	for _, path := range []string{"/", "/instances", "/tags", "/migrations", "/audit", "/decode", "/decode?tag=order&id=1"} {
 		code, body := 0, ""
-		await(t, path+" answers", func() bool { code, body = c.get(path); return code != 0 })
+		testcluster.Await(t, path+" answers", func() bool { code, body = c.get(path); return code != 0 })
 		if shows := strings.Contains(body, key); code != http.StatusOK || line != "" && (path == "/" || path == "/instances" && !strings.Contains(key, "migration")) && !shows {
 			t.Errorf("%s: %d, shows the key: %t\n%s", path, code, shows, body)
 		}

@@ -22,7 +22,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
 	n := w.node()
-	if _, err := w.admin.CreateTag(bg, "wide", record.DefaultTag(), "test"); err != nil {
+	if _, err := w.Admin.CreateTag(bg, "wide", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
 	const large = 100_000_000_000_000
@@ -64,13 +64,13 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	// If a tag has fewer IDs left than rooms lease at once, the plan has a warning.
 	small := record.DefaultTag()
 	small.Limit = 2000
-	if _, err := w.admin.CreateTag(bg, "small", small, "test"); err != nil {
+	if _, err := w.Admin.CreateTag(bg, "small", small, "test"); err != nil {
 		t.Fatal(err)
 	}
 	if ends := w.cost(n, w.plan(n, quarter())).GetCost().GetEnds(); len(ends) != 1 || ends[0].GetTag() != "small" || ends[0].GetLeft() != 0 {
 		t.Errorf("ends: %v", ends)
 	}
-	if err := w.admin.DeleteTag(bg, "small", "test"); err != nil {
+	if err := w.Admin.DeleteTag(bg, "small", "test"); err != nil {
 		t.Fatal(err)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -25,7 +26,7 @@ func TestHalted(t *testing.T) {
 	c.room("a", "a1")
 	c.wants("GET /v1/layout", 200, `"halt":null`)
 	c.wants("GET /readyz?verbose", 200, "[+]leasing ok\n")
-	l := c.ledger()
+	l := c.Ledger()
 	if _, err := l.Halt(bg, "ann", "tonight's restore"); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func TestBarred(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
 	c.room("a", "a1")
-	l := c.ledger()
+	l := c.Ledger()
 	shown := func(path string) bool {
 		_, body := c.get(path)
 		return strings.Contains(body, `"barred":[{"room":"a","name":"a1","barred":{"by":"ann","since":"2`)
@@ -63,7 +64,7 @@ func TestBarred(t *testing.T) {
 			m, err := room.AskMarks(ctx, conn, q, use)
 			for _, path := range paths {
 				if m.Barred {
-					await(t, path+" names the instance", func() bool { return shown(path) })
+					testcluster.Await(t, path+" names the instance", func() bool { return shown(path) })
 				} else if shown(path) {
 					t.Errorf("%s names an instance that is not barred", path)
 				}
@@ -75,7 +76,7 @@ func TestBarred(t *testing.T) {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	for _, path := range paths {
-		await(t, path+" names no instance any longer", func() bool { return !shown(path) })
+		testcluster.Await(t, path+" names no instance any longer", func() bool { return !shown(path) })
 	}
 }
 
@@ -85,18 +86,18 @@ func TestSeesARestore(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
 	c.register("a", "down", "127.0.0.1:1", false)
-	backup := c.etcd.Backup(t)
+	backup := c.Etcd.Backup(t)
 	for i := range 100 {
 		c.create(&marchv1.Tag{Name: fmt.Sprint("tag-", i)})
 	}
 	c.wants("GET /v1/layout", 200, `"halt":null`) // the console sees the revision
-	c.etcd.Restore(t, backup, 0, "")
-	await(t, "leasing is halted", func() bool {
+	c.Etcd.Restore(t, backup, 0, "")
+	testcluster.Await(t, "leasing is halted", func() bool {
 		_, body := c.get("/v1/layout")
 		return strings.Contains(body, `"halt":{"by":"console `) && strings.Contains(body, "etcd ")
 	})
 	c.wants("DELETE /v1/rooms/a/instances/down", 400, `"reason":"`+allocator.WentBack.Error()+`"`)
-	l := c.ledger()
+	l := c.Ledger()
 	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"},
 		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {

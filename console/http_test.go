@@ -12,6 +12,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // send sends "POST /path body" as ann, and returns the answer's status and body.
@@ -19,7 +20,7 @@ func (c *consoleOf) send(line string) (code int, body string) {
 	c.Helper()
 	method, rest, _ := strings.Cut(line, " ")
 	path, sent, _ := strings.Cut(rest, " ")
-	r, err := http.NewRequestWithContext(c.Context(), method, "http://"+c.http+path, strings.NewReader(sent))
+	r, err := http.NewRequestWithContext(c.Context(), method, "http://"+c.HTTP+path, strings.NewReader(sent))
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -109,14 +110,14 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("GET /v1/migrations", 200, id)
 
 	// This migration waits for an instance that never reports, so it can be steered.
-	if _, err := c.ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := c.Ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	plan = c.wants(`POST /v1/migrations:plan {"move":["b:25-50=a"]}`, 200, `"instances":["b/b1"]`)
 	started := c.wants("POST /v1/migrations "+plan, 200, `"state":"MIGRATION_STATE_RUNNING"`)
 	_, rest, _ := strings.Cut(started, `"id":"`)
 	id, _, _ = strings.Cut(rest, `"`)
-	await(t, "it waits", func() bool {
+	testcluster.Await(t, "it waits", func() bool {
 		_, body := c.send("GET /v1/migrations:latest")
 		return strings.Contains(body, `"reached":1`) && strings.Contains(body, `"waiting":[{"instance":"b/b1"`)
 	})
@@ -125,7 +126,7 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("POST /v1/migrations/"+id+":resume", 200, `"state":"MIGRATION_STATE_RUNNING"`)
 	c.wants("POST /v1/migrations/"+id+`:continue {"without":["b/nobody"]}`, 404, "b/nobody")
 	c.wants("POST /v1/migrations/"+id+`:continue {"without":["b/b1"]}`, 200, `"without":["b/b1"]`)
-	await(t, "it is done", func() bool {
+	testcluster.Await(t, "it is done", func() bool {
 		_, body := c.send("GET /v1/migrations/" + id)
 		return strings.Contains(body, `"state":"MIGRATION_STATE_DONE"`)
 	})
@@ -145,7 +146,7 @@ func TestHealthWithoutEtcd(t *testing.T) {
 	health := func(want healthpb.HealthCheckResponse_ServingStatus) func() bool {
 		return func() bool {
 			for _, service := range []string{"", marchv1.ConsoleService_ServiceDesc.ServiceName} {
-				r, err := healthpb.NewHealthClient(c.conn).Check(bg, &healthpb.HealthCheckRequest{Service: service})
+				r, err := healthpb.NewHealthClient(c.Conn).Check(bg, &healthpb.HealthCheckRequest{Service: service})
 				if err != nil || r.GetStatus() != want {
 					return false
 				}
@@ -153,18 +154,18 @@ func TestHealthWithoutEtcd(t *testing.T) {
 			return true
 		}
 	}
-	await(t, "serving", health(healthpb.HealthCheckResponse_SERVING))
+	testcluster.Await(t, "serving", health(healthpb.HealthCheckResponse_SERVING))
 	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok\n[!]room a has a range, and no instance of it is alive. Since 2")
 	c.wants("GET /readyz?verbose", 200, "\nreadyz check passed\n")
-	c.etcd.Stop()
+	c.Etcd.Stop()
 	c.wants("GET /readyz", 503, "[-]etcd failed: ")
-	await(t, "not serving", health(healthpb.HealthCheckResponse_NOT_SERVING))
+	testcluster.Await(t, "not serving", health(healthpb.HealthCheckResponse_NOT_SERVING))
 	c.wants("GET /livez", 200, "ok")
 	began := time.Now()
 	c.wants("GET /v1/layout", 503, `{"code":"UNAVAILABLE","reason":"unavailable"`)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("the error took %v", took)
 	}
-	c.etcd.Start(t)
-	await(t, "serving again", health(healthpb.HealthCheckResponse_SERVING))
+	c.Etcd.Start(t)
+	testcluster.Await(t, "serving again", health(healthpb.HealthCheckResponse_SERVING))
 }

@@ -18,17 +18,18 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // register registers an instance that serves nothing. It sends heartbeats if alive is set.
 func (c *consoleOf) register(in allocator.Room, name allocator.Instance, address string, alive bool) {
 	c.Helper()
-	i, err := c.ledger().Join(bg, ledger.Registration{Room: in, Name: name, Address: address, Build: "none"})
+	i, err := c.Ledger().Join(bg, ledger.Registration{Room: in, Name: name, Address: address, Build: "none"})
 	if err != nil {
 		c.Fatal(err)
 	}
 	if alive {
-		run(c, i.Run)
+		testcluster.Run(c, i.Run)
 	}
 }
 
@@ -50,7 +51,7 @@ func TestInstances(t *testing.T) {
 	}
 
 	var instances []*marchv1.Instance
-	await(t, "heartbeats", func() bool {
+	testcluster.Await(t, "heartbeats", func() bool {
 		r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -135,7 +136,7 @@ func TestInstanceComesBack(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order"})
-	l := listen(t)
+	l := testcluster.Listen(t, "")
 	address := l.Addr().String()
 	_ = l.Close()
 	c.register("a", "one", address, true)
@@ -162,7 +163,7 @@ func TestInstanceComesBack(t *testing.T) {
 	defer serving.Wait()
 	defer server.Stop()
 	start := time.Now()
-	await(t, "it answers", func() bool { return silent() == 0 })
+	testcluster.Await(t, "it answers", func() bool { return silent() == 0 })
 	if passed := time.Since(start); passed > 1500*time.Millisecond {
 		t.Errorf("the console saw only after %v that the instance is back", passed)
 	}
@@ -176,7 +177,7 @@ func TestEtcdAway(t *testing.T) {
 	if code, body := c.get("/readyz"); code != 200 {
 		t.Errorf("readyz: %d %s", code, body)
 	}
-	c.etcd.Stop()
+	c.Etcd.Stop()
 	var calls sync.WaitGroup
 	for what, do := range map[string]func() error{
 		"init":    func() error { _, err := c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()}); return err },
@@ -202,13 +203,13 @@ func TestEtcdAway(t *testing.T) {
 		calls.Go(func() {
 			start := time.Now()
 			err := do()
-			want{codes.Unavailable, "unavailable", []string{c.etcd.Endpoint}}.check(t, what, err)
+			want{codes.Unavailable, "unavailable", []string{c.Etcd.Endpoint}}.check(t, what, err)
 			if passed := time.Since(start); passed > 5*time.Second {
 				t.Errorf("%s took %v", what, passed)
 			}
 		})
 	}
-	if code, body := c.get("/readyz"); code != 503 || !strings.Contains(body, c.etcd.Endpoint) {
+	if code, body := c.get("/readyz"); code != 503 || !strings.Contains(body, c.Etcd.Endpoint) {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	if code, _ := c.get("/livez"); code != 200 {
@@ -218,9 +219,9 @@ func TestEtcdAway(t *testing.T) {
 	if r, err := c.ValidateLayout(bg, &marchv1.ValidateLayoutRequest{Layout: halves()}); err != nil || len(r.GetProblems()) > 0 {
 		t.Errorf("validate needs no etcd: %v, %v", r, err)
 	}
-	c.etcd.Start(t)
-	await(t, "it is back", func() bool { code, _ := c.get("/readyz"); return code == 200 })
-	await(t, "changes are made", func() bool {
+	c.Etcd.Start(t)
+	testcluster.Await(t, "it is back", func() bool { code, _ := c.get("/readyz"); return code == 200 })
+	testcluster.Await(t, "changes are made", func() bool {
 		_, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "new"}})
 		return err == nil || status.Code(err) == codes.AlreadyExists
 	})

@@ -104,7 +104,7 @@ func TestBadLayouts(t *testing.T) {
 
 func TestLayoutHistory(t *testing.T) {
 	c := startHalves(t)
-	l := c.ledger()
+	l := c.Ledger()
 	from, err := l.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+
+	"github.com/march-id/march/internal/testcluster"
 )
 
 func TestSkipTag(t *testing.T) {
@@ -105,13 +107,13 @@ func TestPrescaleTag(t *testing.T) {
 	if tag, err = prescale(0, nil); err != nil || tag.GetPrescale() != 0 || tag.GetPrescaleUntil() != nil {
 		t.Errorf("ended: %v, %v", tag, err)
 	}
-	await(t, "the chain knows", func() bool { return c.chain("order").GetStep() == 10 })
+	testcluster.Await(t, "the chain knows", func() bool { return c.chain("order").GetStep() == 10 })
 
 	// A prescale that has ended limits no later setting.
 	if _, err = prescale(5000, durationpb.New(time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "its time is over", func() bool {
+	testcluster.Await(t, "its time is over", func() bool {
 		r, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
 		return err == nil && r.GetTag().GetPrescale() == 0
 	})

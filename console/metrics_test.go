@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // value returns the value of a metric, or -1 if there is none. state is its label, or empty
@@ -34,7 +35,7 @@ func TestMetrics(t *testing.T) {
 	n := w.node()
 	wants := func(what string, running, paused, moves, made, waiting, done float64) {
 		t.Helper()
-		await(t, what, func() bool {
+		testcluster.Await(t, what, func() bool {
 			return n.value("march_migrations", "running") == running && n.value("march_migrations", "paused") == paused &&
 				n.value("march_migration_moves", "") == moves && n.value("march_migration_moves_made", "") == made &&
 				n.value("march_migration_waiting_instances", "") == waiting &&

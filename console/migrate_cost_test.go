@@ -23,7 +23,7 @@ func (w *world) tags(n int) {
 	for part := range 8 {
 		work.Go(func() {
 			for k := part; k < n; k += 8 {
-				if _, err := w.admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
+				if _, err := w.Admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
 					w.Error(err)
 					return
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // tagGate is a store that holds back reads of many tags, except for as many as a test lets
@@ -92,7 +93,7 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 	}
 	const counted, names = 1, 2 // other reads than of pages, until two pages are read
 	etcd.open(counted + names + 2)
-	await(t, "two pages are read", func() bool {
+	testcluster.Await(t, "two pages are read", func() bool {
 		answer := cost()
 		if answer.GetCost() != nil {
 			t.Fatalf("too early: %v", answer)
@@ -113,7 +114,7 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 	}
 
 	etcd.open(1000)
-	await(t, "all tags are read", func() bool { return cost().GetCost() != nil })
+	testcluster.Await(t, "all tags are read", func() bool { return cost().GetCost() != nil })
 	if answer := cost(); answer.GetCost().GetTags() != tags || answer.GetRead() != tags {
 		t.Errorf("%v", answer)
 	}
@@ -151,7 +152,7 @@ func TestSearchShowsTheFirstTags(t *testing.T) {
 		return answer
 	}
 	var found *marchv1.SearchTagsResponse
-	await(t, "the first tags are there", func() bool {
+	testcluster.Await(t, "the first tags are there", func() bool {
 		found = search(&marchv1.SearchTagsRequest{PageSize: 10, Offset: 20})
 		return len(found.GetTags()) > 0
 	})
@@ -169,7 +170,7 @@ func TestSearchShowsTheFirstTags(t *testing.T) {
 		}
 	}
 	etcd.open(1000)
-	await(t, "all tags are there", func() bool {
+	testcluster.Await(t, "all tags are there", func() bool {
 		found = search(&marchv1.SearchTagsRequest{PageSize: 10, Offset: 2000})
 		return found.GetAsOf() != nil
 	})

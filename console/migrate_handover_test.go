@@ -117,7 +117,7 @@ func TestMigrateInDoubt(t *testing.T) {
 		id := ""
 		for range 5 {
 			r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan})
-			there, active, lookErr := w.admin.ActiveMigration(bg)
+			there, active, lookErr := w.Admin.ActiveMigration(bg)
 			if lookErr != nil {
 				t.Fatal(lookErr)
 			}
@@ -171,13 +171,13 @@ func TestMakeMoveInDoubt(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			memory := ledgertest.NewFake(t)
 			w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "doubt", halves())
-			from, err := w.admin.Ledger.Refresh(bg)
+			from, err := w.Admin.Ledger.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
 			}
 			to := from.Layout
 			to.Boundary = 200
-			m, err := w.admin.StartMigration(bg, from, record.Migration{
+			m, err := w.Admin.StartMigration(bg, from, record.Migration{
 				From: from.Layout, Target: to, Moves: []record.Move{{Kind: "switch", Layout: to}},
 			}, "test")
 			if err != nil {
@@ -215,7 +215,7 @@ func TestMakeMoveInDoubt(t *testing.T) {
 					if again, err := do(); err == nil {
 						t.Errorf("%s: done a second time: %v", step, again)
 					}
-					next, err = w.admin.Migration(bg, m.ID)
+					next, err = w.Admin.Migration(bg, m.ID)
 				}
 				if err != nil || next.Reached != 1 || w.version() != 2 {
 					t.Fatalf("%s: %v, %v, version %d", step, next, err, w.version())

@@ -10,19 +10,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // gate is a store that counts a console's writes. A test can shut it for some
@@ -146,10 +144,7 @@ func (g *gate) idle(holds func() bool) {
 
 // world is one of several clusters in a store.
 type world struct {
-	testing.TB
-	name  string
-	open  func(testing.TB) store.Store
-	admin *admin.Admin
+	*testcluster.Cluster
 	// silence is after how long its consoles call an instance silent, or 0 for the
 	// default.
 	silence time.Duration
@@ -159,27 +154,18 @@ type world struct {
 
 func newWorld(tb testing.TB, open func(testing.TB) store.Store, name string, first *marchv1.Layout) *world {
 	tb.Helper()
-	w := &world{TB: tb, name: name, open: open}
-	w.admin = admin.New(w.ledger(open(tb)), admin.DefaultConfig())
+	w := &world{Cluster: testcluster.Over(tb, name, open)}
 	l, err := api.LayoutFromProto(first)
-	if err == nil {
-		_, err = w.admin.Init(bg, l, "test")
-	}
 	if err != nil {
 		tb.Fatal(err)
 	}
+	w.Init(l, "test")
 	return w
 }
 
 func (w *world) ledger(etcd store.Store) *ledger.Ledger {
 	w.Helper()
-	cfg := ledger.DefaultConfig()
-	cfg.Cluster, cfg.TryTimeout = w.name, cmp.Or(w.try, 5*time.Second)
-	l, err := ledger.New(etcd, cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return l
+	return w.LedgerOver(etcd, func(cfg *ledger.Config) { cfg.TryTimeout = cmp.Or(w.try, 5*time.Second) })
 }
 
 // node is a running console.
@@ -221,7 +207,7 @@ lines:
 
 func (w *world) node() *node {
 	w.Helper()
-	return w.nodeOver(w.open(w))
+	return w.nodeOver(w.Open(w))
 }
 
 func (w *world) nodeOver(etcd store.Store) *node {
@@ -233,7 +219,7 @@ func (w *world) nodeOver(etcd store.Store) *node {
 	n := &node{gate: g, metrics: observe.New("test", nil), log: &logged{}}
 	cfg := console.DefaultConfig()
 	cfg.Metrics, cfg.Logger = n.metrics, hclog.New(&hclog.LoggerOptions{Output: n.log})
-	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), listen(w)
+	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), testcluster.Listen(w, "")
 	server, err := console.New(cfg)
 	if err != nil {
 		w.Fatal(err)
@@ -243,35 +229,30 @@ func (w *world) nodeOver(etcd store.Store) *node {
 	}
 	stopping, stop := context.WithCancel(bg)
 	n.stop = stop
-	run(w, func(ctx context.Context) error {
+	testcluster.Run(w, func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, stop)()
 		return server.Run(stopping)
 	})
-	conn, err := grpc.NewClient(cfg.GRPC.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = conn.Close() })
-	n.ConsoleServiceClient = marchv1.NewConsoleServiceClient(conn)
+	n.ConsoleServiceClient = marchv1.NewConsoleServiceClient(testcluster.Dial(w, cfg.GRPC.Addr().String()))
 	return n
 }
 
 // puppet registers an instance that reports the layouts that the test chooses.
 func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *ledger.Instance {
 	w.Helper()
-	i, err := w.ledger(w.open(w)).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1"})
+	i, err := w.ledger(w.Open(w)).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1"})
 	if err != nil {
 		w.Fatal(err)
 	}
 	if alive {
-		run(w, i.Run)
+		testcluster.Run(w, i.Run)
 	}
 	return i
 }
 
 func (w *world) version() int64 {
 	w.Helper()
-	r, err := w.admin.Ledger.Refresh(bg)
+	r, err := w.Admin.Ledger.Refresh(bg)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -291,7 +272,7 @@ func (w *world) plan(n *node, target *marchv1.Layout) *marchv1.Plan {
 func (w *world) cost(n *node, p *marchv1.Plan) *marchv1.CountPlanCostResponse {
 	w.Helper()
 	answer := &marchv1.CountPlanCostResponse{}
-	await(w, "the costs are counted", func() (done bool) {
+	testcluster.Await(w, "the costs are counted", func() (done bool) {
 		var err error
 		answer, err = n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p, Wait: durationpb.New(time.Second), Count: answer.GetCount()})
 		if err != nil {
@@ -314,7 +295,7 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 // follow polls a migration until done returns true for it.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(testcluster.Patience)
 	for {
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
 		if err == nil {
@@ -352,7 +333,7 @@ func (w *world) stays(n *node, id string, reached int32) {
 // holds checks that the cluster is at a layout, and that the ledger verifies.
 func (w *world) holds(want *marchv1.Layout, version int64) {
 	w.Helper()
-	r, err := w.admin.Ledger.Refresh(bg)
+	r, err := w.Admin.Ledger.Refresh(bg)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -363,7 +344,7 @@ func (w *world) holds(want *marchv1.Layout, version int64) {
 	if !r.Layout.Equal(l) || r.Layout.Version != version {
 		w.Errorf("layout %v, want %v, version %d", r.Layout, l, version)
 	}
-	ledgertest.CheckCluster(w, w.open(w), w.name, nil)
+	ledgertest.CheckCluster(w, w.Open(w), w.ClusterName, nil)
 }
 
 func reached(n int32) func(*marchv1.Migration) bool {

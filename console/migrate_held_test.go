@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // metered is a store that counts leases.
@@ -79,7 +80,7 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 			})
 		}
 		work.Wait()
-		await(t, "all chains are full", func() bool { return leases[room].leases.Load() == int64(2*tags/every) })
+		testcluster.Await(t, "all chains are full", func() bool { return leases[room].leases.Load() == int64(2*tags/every) })
 	}
 	size := func() (keys, bytes, layouts int) {
 		answer, err := opened[0].Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/", End: "/march/default0"}}}}})
@@ -103,19 +104,19 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 	keys, bytes, layouts := size()
 	start := time.Now()
 	for move := int64(1); move <= moves; move++ {
-		from, err := w.admin.Ledger.Refresh(bg)
+		from, err := w.Admin.Ledger.Refresh(bg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		to := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
 			"same": {Lower: 0, Upper: 300}, "grows": {Lower: 300, Upper: 400 + 10*((move)/2)}, "loses": {Lower: 700 + 10*((move+1)/2), Upper: 1000},
 		}}
-		made, err := w.admin.ChangeLayout(bg, from, to, "test")
+		made, err := w.Admin.ChangeLayout(bg, from, to, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
-		await(t, "all report", func() bool {
-			list, _, err := w.admin.Instances(bg, "")
+		testcluster.Await(t, "all report", func() bool {
+			list, _, err := w.Admin.Instances(bg, "")
 			done := err == nil && len(list) == 3
 			for _, i := range list {
 				done = done && i.Version == made.Layout.Version
@@ -141,5 +142,5 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 	if nowKeys != keys || nowBytes-bytes > 200 {
 		t.Errorf("%d keys and %d bytes, then %d and %d", keys, bytes, nowKeys, nowBytes)
 	}
-	ledgertest.CheckCluster(w, w.open(w), w.name, nil)
+	ledgertest.CheckCluster(w, w.Open(w), w.ClusterName, nil)
 }

@@ -14,7 +14,7 @@ import (
 // join registers an instance with a hold. It never sends a heartbeat.
 func (w *world) join(in allocator.Room, name allocator.Instance, hold time.Duration) *ledger.Instance {
 	w.Helper()
-	i, err := w.admin.Ledger.Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1", Hold: hold})
+	i, err := w.Admin.Ledger.Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1", Hold: hold})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // consoleProcess is the environment variable that makes this test program a console in a
@@ -99,7 +100,7 @@ func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, poin
 			}
 		}
 	}
-	await(t, "the first console is killed", func() bool {
+	testcluster.Await(t, "the first console is killed", func() bool {
 		if reports {
 			serve()
 		}

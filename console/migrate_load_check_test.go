@@ -19,6 +19,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // phase is the state of the cluster while a call is made.
@@ -114,7 +115,7 @@ func newLoad(w *world, tags int, most int64, adapts bool) *load {
 	l.ended.Store(1)
 	l.reached.Store(1)
 	l.canary.answered(time.Now())
-	store := w.open(w)
+	store := w.Open(w)
 	l.work.Go(func() { l.canary.run(store, l.done) })
 	if adapts {
 		l.work.Go(l.adapt)
@@ -182,7 +183,7 @@ func (l *load) call(in allocator.Room, name allocator.Instance) {
 // warm waits until every caller has got something.
 func (l *load) warm() {
 	l.Helper()
-	await(l, "all callers are warm", func() bool { return l.warmed.Load() == int64(len(l.callers)) })
+	testcluster.Await(l, "all callers are warm", func() bool { return l.warmed.Load() == int64(len(l.callers)) })
 }
 
 // stop ends the load.
@@ -197,7 +198,7 @@ func (l *load) stop() {
 // reports follows which layout an instance has reported.
 func (l *load) reports(in allocator.Room, name allocator.Instance, reported *atomic.Int64) {
 	for {
-		list, _, err := l.admin.Instances(bg, in)
+		list, _, err := l.Admin.Instances(bg, in)
 		if err == nil {
 			for _, i := range list {
 				if i.Name == name {
@@ -315,7 +316,7 @@ type tally struct {
 // check checks every issued ID and every failed call. The load has stopped.
 func (l *load) check() tally {
 	l.Helper()
-	dump, err := l.admin.Ledger.Cluster().Dump(bg)
+	dump, err := l.Admin.Ledger.Cluster().Dump(bg)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -330,7 +331,7 @@ func (l *load) check() tally {
 			l.Errorf("%s, but it has one", text)
 		}
 	}
-	everyEra, err := ledgertest.Eras(bg, l.open(l), "default")
+	everyEra, err := ledgertest.Eras(bg, l.Open(l), "default")
 	if err != nil {
 		l.Fatal(err)
 	}

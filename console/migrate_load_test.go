@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -66,7 +67,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 	etcd := ledgertest.StartEtcd(t)
 	w := newWorld(t, etcd.Store, "default", halves())
 	for k := range tags {
-		if _, err := w.admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
+		if _, err := w.Admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,7 +114,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 	for _, text := range failed[:min(10, len(failed))] {
 		t.Error(text)
 	}
-	ledgertest.CheckCluster(t, w.open(t), w.name, nil)
+	ledgertest.CheckCluster(t, w.Open(t), w.ClusterName, nil)
 	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs; calls that failed: %d, %d as etcd was slow, %d of rooms without a range",
 		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, len(failed), away, calls.refused)
 	next := float64(calls.next) / load.elapsed.Seconds()
@@ -209,13 +210,13 @@ func randomLayout(random *rand.Rand, rooms []allocator.Room) *marchv1.Layout {
 func (w *world) server(in allocator.Room, name allocator.Instance) marchv1.IDServiceClient {
 	w.Helper()
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = in, name, w.ledger(w.open(w)), listen(w)
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = in, name, w.ledger(w.Open(w)), testcluster.Listen(w, "")
 	cfg.CreateTags = true
 	server, err := room.New(cfg)
 	if err != nil {
 		w.Fatal(err)
 	}
-	run(w, server.Run)
+	testcluster.Run(w, server.Run)
 	conn, err := grpc.NewClient(cfg.GRPC.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -141,7 +140,7 @@ func TestMigrateStops(t *testing.T) {
 		shut := func(moves int32) {
 			n.on(func(what string) verdict {
 				v := int32(1)
-				if r, err := w.admin.Ledger.Refresh(bg); err == nil {
+				if r, err := w.Admin.Ledger.Refresh(bg); err == nil {
 					v = int32(r.Layout.Version)
 				}
 				if what == "move" && v > moves || what == "finish" && moves < 100 {
@@ -257,7 +256,7 @@ func TestMigrateAbortsWithout(t *testing.T) {
 func TestMigrateRefuses(t *testing.T) {
 	t.Parallel()
 	c := startHalves(t)
-	w := &world{TB: t, name: "default", open: c.etcd.Store, admin: admin.New(c.ledger(), admin.DefaultConfig())}
+	w := &world{Cluster: c.Cluster}
 	n := w.node()
 	_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{})
 	notFound("no migration").check(t, "get none", err)

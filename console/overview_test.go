@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestOverview: the figures of a room come from all its instances together.
@@ -23,7 +24,7 @@ func TestOverview(t *testing.T) {
 		t.Fatal(err)
 	}
 	var o *marchv1.GetOverviewResponse
-	await(t, "the rate of room a was measured", func() bool {
+	testcluster.Await(t, "the rate of room a was measured", func() bool {
 		var err error
 		if o, err = c.GetOverview(bg, &marchv1.GetOverviewRequest{}); err != nil {
 			t.Fatal(err)
@@ -47,11 +48,11 @@ func TestOverview(t *testing.T) {
 		}
 		return sum
 	}
-	await(t, "all that was issued is told", func() bool { return issued() == 700 })
+	testcluster.Await(t, "all that was issued is told", func() bool { return issued() == 700 })
 	if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the chain is gone from memory", func() bool {
+	testcluster.Await(t, "the chain is gone from memory", func() bool {
 		list, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Status: true})
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +73,7 @@ func TestOverview(t *testing.T) {
 func (c *consoleOf) search(r *marchv1.SearchTagsRequest, total int64) *marchv1.SearchTagsResponse {
 	c.Helper()
 	var answer *marchv1.SearchTagsResponse
-	await(c, fmt.Sprint("the console has read ", total, " tags"), func() bool {
+	testcluster.Await(c, fmt.Sprint("the console has read ", total, " tags"), func() bool {
 		var err error
 		if answer, err = c.SearchTags(bg, r); err != nil {
 			c.Fatal(err)
@@ -186,7 +187,7 @@ func TestDecode(t *testing.T) {
 	if o := d.GetOrigin(); err != nil || o.GetRoom() != "a" || o.GetResidue() != 1 || o.GetSince() == nil || o.GetUntil() != nil {
 		t.Fatalf("%v, %v", d, err)
 	}
-	l := c.ledger()
+	l := c.Ledger()
 	stored, err := l.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +215,7 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 	if _, err := c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
 		t.Fatal(err)
 	}
-	l := c.ledger()
+	l := c.Ledger()
 	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"},
 		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {

@@ -15,7 +15,7 @@ import (
 // however large a page they ask for. No entry is missing.
 func TestPagesAreBounded(t *testing.T) {
 	c := startHalves(t)
-	l := c.ledger()
+	l := c.Ledger()
 	from, err := l.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func putRaw(tb testing.TB, etcd store.Store, key, value string) {
 func TestListsNameWhatIsUnreadable(t *testing.T) {
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "good"})
-	etcd := c.etcd.Store(t)
+	etcd := c.Etcd.Store(t)
 	const prefix, ulid = "/march/default/", "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 	for _, key := range []string{
 		"tags/Bad Name", "tags/bad", "rooms/a/newer", "rooms/stray", "marks/a/good",
@@ -122,7 +122,7 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 	if _, err := c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
 		t.Fatal(err)
 	}
-	l := c.ledger()
+	l := c.Ledger()
 	for upper := int64(20); upper < 22; upper++ {
 		record, err := l.Refresh(bg)
 		if err != nil {
@@ -135,7 +135,7 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 		}
 	}
 	const key = "/march/default/layouts/0000000000000000001"
-	putRaw(t, c.etcd.Store(t), key, `{"format":99,"build":"v9.9.9"}`)
+	putRaw(t, c.Etcd.Store(t), key, `{"format":99,"build":"v9.9.9"}`)
 	d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
 	if bad := d.GetUnreadable(); err != nil || d.GetOrigin() != nil || !slices.Equal(d.GetRooms(), []string{"a"}) ||
 		len(bad) != 1 || bad[0].GetKey() != key || !strings.Contains(bad[0].GetWhy(), "v9.9.9") {
