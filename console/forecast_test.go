@@ -19,6 +19,7 @@ import (
 // left, or if a room may have nothing to lease afterwards. Before, the forecast said 0 and
 // some IDs.
 func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
+	t.Parallel()
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
 	n := w.node()

@@ -73,6 +73,7 @@ func TestSkipTag(t *testing.T) {
 }
 
 func TestPrescaleTag(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order", MinStep: p(10), MaxStep: p(5000)})
 	prescale := func(step int64, d *durationpb.Duration) (*marchv1.Tag, error) {

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	}
 	// Parallel tests wait more than they work. So this many run at once, however few
 	// processors there are. A flag overrides it.
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

@@ -111,6 +111,7 @@ func TestMigrateManyActiveTags(t *testing.T) {
 
 // TestMigrateLargest stores, sends and shows the longest known plan of the largest cluster.
 func TestMigrateLargest(t *testing.T) {
+	t.Parallel()
 	from := allocator.Layout{Version: 1, Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
 	to := allocator.Layout{Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
 	share := int64(allocator.MaxID / allocator.MaxRooms)
@@ -139,6 +140,7 @@ func TestMigrateLargest(t *testing.T) {
 // TestMigrateLongest reverses as many rooms as a layout may have, each with a single
 // residue, with one gap to park in: the longest known plan.
 func TestMigrateLongest(t *testing.T) {
+	t.Parallel()
 	for _, width := range []int{2, 63} {
 		t.Run(fmt.Sprint(width), func(t *testing.T) {
 			from := allocator.Layout{Version: 1, Boundary: allocator.MaxRooms + 1, Ranges: make(map[allocator.Room]allocator.Range)}

@@ -67,6 +67,7 @@ func (g *tagGate) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 // about the costs says how many tags were read so far. Once counted, the costs are not
 // counted again when the plan is applied.
 func TestPlanAnswersBeforeItsCosts(t *testing.T) {
+	t.Parallel()
 	const tags, pages = 2500, 3
 	memory := ledgertest.NewFake(t)
 	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())

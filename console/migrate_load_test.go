@@ -51,7 +51,7 @@ const (
 // each group of migrations comes an equally long time without, so that both are measured
 // on the same machine in the same state.
 func TestMigrationsUnderLoad(t *testing.T) {
-	want, group, within, measure := 25, 3, 25*time.Second, *migrations > 0
+	want, group, within, measure := 10, 3, 25*time.Second, *migrations > 0
 	rate, tags := int64(besideRate), loadTags
 	if measure {
 		rate = measuredRate

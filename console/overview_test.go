@@ -16,6 +16,7 @@ import (
 
 // TestOverview: the figures of a room come from all its instances together.
 func TestOverview(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	c.create(&marchv1.Tag{Name: "order"})
 	ids := c.room("a", "host-1")
@@ -84,6 +85,7 @@ func (c *consoleOf) search(r *marchv1.SearchTagsRequest, total int64) *marchv1.S
 }
 
 func TestSearchTags(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	for i := range 30 {
 		c.create(&marchv1.Tag{Name: fmt.Sprintf("t-%02d", i), Limit: ptr(int64(1_000_000 - i))})

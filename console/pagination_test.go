@@ -14,6 +14,7 @@ import (
 // Layouts and audit entries of the largest cluster come in pages that clients can take,
 // however large a page they ask for. No entry is missing.
 func TestPagesAreBounded(t *testing.T) {
+	t.Parallel()
 	c := startHalves(t)
 	l := c.Ledger()
 	from, err := l.Refresh(bg)

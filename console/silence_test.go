@@ -20,6 +20,7 @@ import (
 // 15 s, and consoles went on with each other's notes. Now each console counts by itself and
 // does not use the clocks of instances or of other consoles.
 func TestForgetSilent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.join("a", "gone", time.Minute)
@@ -68,6 +69,7 @@ func TestForgetSilent(t *testing.T) {
 // While a console does not look, etcd does not answer or nothing can be written, the console
 // hears of no instance. After that it begins the count anew.
 func TestSilenceIsCountedWithoutABreak(t *testing.T) {
+	t.Parallel()
 	for name, pause := range map[string]func(b *bubble, s *Server, conn *ledgertest.Conn){
 		"it did not look": func(*bubble, *Server, *ledgertest.Conn) { time.Sleep(time.Minute) },
 		"etcd did not answer": func(b *bubble, s *Server, conn *ledgertest.Conn) {
