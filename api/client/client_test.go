@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 func TestOptions(t *testing.T) {
@@ -84,7 +85,7 @@ func TestIssues(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := got.unique(t, "a", halves()); n < 4*2000 {
+		if n := got.unique(t, "a", testcluster.Halves()); n < 4*2000 {
 			t.Errorf("%s: %d IDs", name, n)
 		}
 	}
@@ -96,7 +97,7 @@ func TestErrors(t *testing.T) {
 	a := c.room("a", "a1")
 	settings := record.DefaultTag()
 	settings.Limit = 20
-	if _, err := c.admin.CreateTag(t.Context(), "short", settings, "test"); err != nil {
+	if _, err := c.Admin.CreateTag(t.Context(), "short", settings, "test"); err != nil {
 		t.Fatal(err)
 	}
 	f := newFront(t, a)
@@ -157,7 +158,7 @@ func TestClose(t *testing.T) {
 		waiting <- err
 	}()
 	before := f.calls()
-	await(t, "a call for the other tags", func() bool { return f.calls() > before })
+	testcluster.Await(t, "a call for the other tags", func() bool { return f.calls() > before })
 	ids.Close()
 	ids.Close()
 	for range 2 {
@@ -184,7 +185,7 @@ func TestClose(t *testing.T) {
 	if s := order.Status(); s.Held != 0 || s.Dropped == 0 {
 		t.Errorf("%+v", s)
 	}
-	got.unique(t, "a", halves())
+	got.unique(t, "a", testcluster.Halves())
 }
 
 // TestUnusedTags: the client drops unused tags from memory, but not those to which a

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // quick returns options with which a fault that hangs takes little time.
@@ -55,7 +56,7 @@ func TestFaults(t *testing.T) {
 			for _, times := range []int{1, 3} {
 				got.some(t, 300)
 				front.fault(nil, slices.Repeat([]fault{harm}, times)...)
-				await(t, "the faults", func() bool {
+				testcluster.Await(t, "the faults", func() bool {
 					front.mu.Lock()
 					defer front.mu.Unlock()
 					return len(front.mu.next) == 0
@@ -65,7 +66,7 @@ func TestFaults(t *testing.T) {
 			if errs := stop(); errs != nil {
 				t.Errorf("%d calls failed: %v", len(errs), errs[0])
 			}
-			got.unique(t, "a", halves())
+			got.unique(t, "a", testcluster.Halves())
 			mu.Lock()
 			defer mu.Unlock()
 			happened := len(name) > 10 && name[len(name)-8:] == "happened"
@@ -131,7 +132,7 @@ func TestSenselessAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the client has seen that the room is back", func() bool { return tag.Warm(t.Context()) == nil })
+	testcluster.Await(t, "the client has seen that the room is back", func() bool { return tag.Warm(t.Context()) == nil })
 	_, err = tag.NextN(t.Context(), first.GetCount()+1, nil)
 	is(t, err, allocator.WentBack, "for the second time")
 }
@@ -154,7 +155,7 @@ func TestInstances(t *testing.T) {
 	if errs := stop(); errs != nil {
 		t.Errorf("%d calls failed: %v", len(errs), errs[0])
 	}
-	t.Logf("%d IDs, %d leases", got.unique(t, "a", halves()), order.Status().Refills)
+	t.Logf("%d IDs, %d leases", got.unique(t, "a", testcluster.Halves()), order.Status().Refills)
 }
 
 // TestSticks: a client stays with the instance that answers. It asks an instance that
@@ -230,7 +231,7 @@ func TestFallback(t *testing.T) {
 	a.fault(nil)
 	a.listen()
 	n := 0
-	await(t, "home again", func() bool { n++; return take(fmt.Sprintf("home-%d", n)) < 50 })
+	testcluster.Await(t, "home again", func() bool { n++; return take(fmt.Sprintf("home-%d", n)) < 50 })
 }
 
 // TestRefusals: a refusal is no reason to ask another instance.

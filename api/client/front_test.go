@@ -3,6 +3,7 @@ package client_test
 import (
 	"cmp"
 	"context"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -99,7 +100,10 @@ func newFront(tb testing.TB, to *instance) *front {
 // listen makes the front listen, also after down.
 func (f *front) listen() {
 	f.Helper()
-	l := listen(f, f.address)
+	l, err := net.Listen("tcp", cmp.Or(f.address, "127.0.0.1:0")) // serve.Run closes it
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.address = l.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,9 +1,9 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -14,10 +14,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -34,23 +34,22 @@ func TestMain(m *testing.M) {
 // cluster is a store in memory with a cluster in it: rooms a [0, 50) and
 // b [50, 100) mod 100. The room servers are real.
 type cluster struct {
-	testing.TB
+	*testcluster.Cluster
 	memory *ledgertest.Fake
-	admin  *admin.Admin
 	hold   time.Duration // of rooms that are started, 0 for the default
 }
 
 func newCluster(tb testing.TB) *cluster {
 	tb.Helper()
-	c := &cluster{TB: tb, memory: ledgertest.NewFake(tb)}
-	c.admin = admin.New(c.ledger(), admin.DefaultConfig())
-	if _, err := c.admin.Init(tb.Context(), halves(), "test"); err != nil {
-		tb.Fatal(err)
-	}
+	memory := ledgertest.NewFake(tb)
+	c := &cluster{memory: memory, Cluster: testcluster.Over(tb, "default", func(tb testing.TB) store.Store {
+		conn := memory.Open()
+		tb.Cleanup(func() { _ = conn.Close() })
+		return conn
+	})}
+	c.Init(testcluster.Halves(), "test")
 	return c
 }
-
-func halves() allocator.Layout { return layout(100, 0, 50, 50, 100) }
 
 func layout(boundary, aLower, aUpper, bLower, bUpper int64) allocator.Layout {
 	return allocator.Layout{Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{
@@ -58,23 +57,12 @@ func layout(boundary, aLower, aUpper, bLower, bUpper int64) allocator.Layout {
 	}}
 }
 
-func (c *cluster) ledger() *ledger.Ledger {
-	c.Helper()
-	store := c.memory.Open()
-	c.Cleanup(func() { _ = store.Close() })
-	l, err := ledger.New(store, ledger.DefaultConfig())
-	if err != nil {
-		c.Fatal(err)
-	}
-	return l
-}
-
 // change changes the layout.
 func (c *cluster) change(to allocator.Layout) {
 	c.Helper()
-	from, err := c.admin.Ledger.Refresh(c.Context())
+	from, err := c.Admin.Ledger.Refresh(c.Context())
 	if err == nil {
-		_, err = c.admin.ChangeLayout(c.Context(), from, to, "test")
+		_, err = c.Admin.ChangeLayout(c.Context(), from, to, "test")
 	}
 	if err != nil {
 		c.Fatal(err)
@@ -84,54 +72,28 @@ func (c *cluster) change(to allocator.Layout) {
 // instance is a room server that runs.
 type instance struct {
 	*cluster
-	in       allocator.Room
-	name     allocator.Instance
-	address  string
-	stop     context.CancelFunc
-	stopped  chan error
-	finished bool
+	in      allocator.Room
+	name    allocator.Instance
+	address string
+	end     func() // stops it and waits for its end
 }
 
 // room starts an instance, which creates tags when they are asked for.
 func (c *cluster) room(in allocator.Room, name allocator.Instance) *instance {
 	c.Helper()
-	i := &instance{cluster: c, in: in, name: name, address: "127.0.0.1:0"}
+	i := &instance{cluster: c, in: in, name: name}
 	i.start()
-	c.Cleanup(i.end)
 	return i
 }
 
 // start starts the instance, also after end, and waits until it is ready.
 func (i *instance) start() {
 	i.Helper()
-	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.CreateTags = i.in, i.name, i.ledger(), listen(i, i.address), true
-	cfg.Drain = time.Second
-	if i.hold > 0 {
-		cfg.Hold = i.hold
-	}
-	i.address = cfg.GRPC.Addr().String()
-	server, err := room.New(cfg)
-	if err != nil {
-		i.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	i.stop, i.stopped, i.finished = stop, make(chan error, 1), false
-	go func() { i.stopped <- server.Run(ctx) }()
-	await(i, "the room is ready", func() bool { return server.Ready() == nil })
-}
-
-// end stops it and waits for its end.
-func (i *instance) end() {
-	i.Helper()
-	if i.finished {
-		return
-	}
-	i.finished = true
-	i.stop()
-	if err := <-i.stopped; err != nil {
-		i.Errorf("instance %s of room %s: %v", i.name, i.in, err)
-	}
+	r := i.Room(i.in, i.name, func(cfg *room.Config) {
+		cfg.GRPC, cfg.CreateTags, cfg.Drain = testcluster.Listen(i, i.address), true, time.Second
+		cfg.Hold = cmp.Or(i.hold, cfg.Hold)
+	})
+	i.address, i.end = r.Address, r.Stop
 }
 
 // newClient returns a client, closed when the test ends.
@@ -260,34 +222,14 @@ func load(tb testing.TB, t *client.Tag, into *issued) (stop func() []error) {
 func (s *issued) some(tb testing.TB, n int) {
 	tb.Helper()
 	want := s.count() + n
-	await(tb, "more IDs", func() bool { return s.count() >= want })
-}
-
-// await polls until done or fails the test.
-func await(tb testing.TB, what string, done func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within the test's time: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
-func listen(tb testing.TB, address string) net.Listener {
-	tb.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return l
+	testcluster.Await(tb, "more IDs", func() bool { return s.count() >= want })
 }
 
 // silence listens at an address that a server left, and closes every connection.
 // Otherwise another program's server could answer there.
 func silence(tb testing.TB, address string) {
 	tb.Helper()
-	l := listen(tb, address)
+	l := testcluster.Listen(tb, address)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestTimeToLive lets segments end while the room is away, in every way. From then on
@@ -43,7 +44,7 @@ func TestTimeToLive(t *testing.T) {
 				away := time.Now()
 				var last time.Time // when the last call that got an ID began
 				var err error
-				await(t, "the end", func() bool {
+				testcluster.Await(t, "the end", func() bool {
 					start := time.Now()
 					if _, err = order.Next(t.Context()); err == nil {
 						last = start
@@ -62,7 +63,7 @@ func TestTimeToLive(t *testing.T) {
 					t.Errorf("%+v, %d were held", s, held)
 				}
 				front.fault(nil)
-				await(t, "the room is back", func() bool { _, err := order.Next(t.Context()); return err == nil })
+				testcluster.Await(t, "the room is back", func() bool { _, err := order.Next(t.Context()); return err == nil })
 			})
 		}
 	}
@@ -76,7 +77,7 @@ func TestHold(t *testing.T) {
 	c.hold = 2 * time.Second
 	strict := record.DefaultTag()
 	strict.StrictRetract = true
-	if _, err := c.admin.CreateTag(t.Context(), "strict", strict, "test"); err != nil {
+	if _, err := c.Admin.CreateTag(t.Context(), "strict", strict, "test"); err != nil {
 		t.Fatal(err)
 	}
 	a := c.room("a", "a1")
@@ -84,13 +85,13 @@ func TestHold(t *testing.T) {
 	for _, name := range []string{"order", "strict"} {
 		tag := tagOf(t, ids, name)
 		leases := tag.Status().Refills
-		await(t, "its IDs are replaced", func() bool { mustNext(t, tag); return tag.Status().Refills > leases+1 })
+		testcluster.Await(t, "its IDs are replaced", func() bool { mustNext(t, tag); return tag.Status().Refills > leases+1 })
 	}
 	a.end()
 	silence(t, a.address)
 	for _, name := range []string{"order", "strict"} {
 		var err error
-		await(t, "the end", func() bool { _, err = ids.Next(t.Context(), name); return err != nil })
+		testcluster.Await(t, "the end", func() bool { _, err = ids.Next(t.Context(), name); return err != nil })
 		is(t, err, allocator.Unavailable, "tag "+name, "since ", "room at "+a.address)
 	}
 }
@@ -107,16 +108,16 @@ func TestRenewsBeforeTheEnd(t *testing.T) {
 	order := tagOf(t, newClient(t, opts), "order")
 	var got issued
 	stop := load(t, order, &got)
-	await(t, "ten segments", func() bool { return order.Status().Refills >= 10 })
+	testcluster.Await(t, "ten segments", func() bool { return order.Status().Refills >= 10 })
 	if errs := stop(); errs != nil {
 		t.Errorf("%d calls failed: %v", len(errs), errs[0])
 	}
 	if s := order.Status(); s.Waits > 1 || s.Dropped == 0 {
 		t.Errorf("%+v", s)
 	}
-	got.unique(t, "a", halves())
+	got.unique(t, "a", testcluster.Halves())
 	// The tag is unused now. The client lets its IDs end, and asks no room for more.
-	await(t, "nothing is held", func() bool { return order.Status().Held == 0 })
+	testcluster.Await(t, "nothing is held", func() bool { return order.Status().Held == 0 })
 	before := front.calls()
 	time.Sleep(1500 * time.Millisecond) // three times to live, and more than the keeper's second
 	if n := front.calls() - before; n != 0 {
@@ -138,7 +139,7 @@ func TestShortEnds(t *testing.T) {
 	order := tagOf(t, newClient(t, opts), "order")
 	var got issued
 	stop := load(t, order, &got)
-	await(t, "the end is near", func() bool { return time.Until(end) < 300*time.Millisecond })
+	testcluster.Await(t, "the end is near", func() bool { return time.Until(end) < 300*time.Millisecond })
 	if n := front.calls(); n > 30 {
 		t.Errorf("%d calls for segments that are no better", n)
 	}
@@ -147,7 +148,7 @@ func TestShortEnds(t *testing.T) {
 	if errs := stop(); errs != nil {
 		t.Errorf("%d calls failed: %v", len(errs), errs[0])
 	}
-	got.unique(t, "a", halves())
+	got.unique(t, "a", testcluster.Halves())
 }
 
 // TestLayoutChanges changes the layout under load. No call fails, and all tags move to
@@ -163,7 +164,7 @@ func TestLayoutChanges(t *testing.T) {
 	}
 	var got issued
 	stop := load(t, busy, &got)
-	layouts := []allocator.Layout{halves()}
+	layouts := []allocator.Layout{testcluster.Halves()}
 	for _, next := range []allocator.Layout{
 		layout(100, 50, 100, 0, 50), layout(1000, 100, 200, 500, 1000), layout(7, 0, 1, 1, 7), layout(1<<40, 0, 1<<30, 1<<30, 1<<40),
 	} {
@@ -171,13 +172,13 @@ func TestLayoutChanges(t *testing.T) {
 		c.change(next)
 		layouts = append(layouts, next)
 		version := int64(len(layouts))
-		await(t, fmt.Sprintf("layout %d", version), func() bool {
+		testcluster.Await(t, fmt.Sprintf("layout %d", version), func() bool {
 			mustNext(t, others[0]) // one of the other tags leases now and then
 			_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
 			return err == nil && busy.Status().Version >= version
 		})
 		for _, tag := range others {
-			await(t, "a tag that is not used has moved", func() bool { return tag.Status().Version >= version })
+			testcluster.Await(t, "a tag that is not used has moved", func() bool { return tag.Status().Version >= version })
 			if id := mustNext(t, tag); !next.Ranges["a"].Contains(id % next.Boundary) {
 				t.Errorf("%d of tag %s is not of layout %d", id, tag.Name(), version)
 			}
@@ -209,7 +210,7 @@ func TestLagging(t *testing.T) {
 		t.Fatalf("layout %d", v)
 	}
 	knows.fault(nil, nil) // for one lease of another tag
-	await(t, "layout 2 is heard of", func() bool {
+	testcluster.Await(t, "layout 2 is heard of", func() bool {
 		lags.fault(faults["away"])
 		tag, err := ids.Tag(fmt.Sprintf("other-%d", knows.calls()))
 		if err == nil {
@@ -227,7 +228,7 @@ func TestLagging(t *testing.T) {
 		t.Errorf("%d calls to the instance that lags", n)
 	}
 	knows.fault(nil)
-	await(t, "layout 2", func() bool { return order.Status().Version == 2 })
+	testcluster.Await(t, "layout 2", func() bool { return order.Status().Version == 2 })
 	if errs := stop(); errs != nil {
 		t.Errorf("%d calls failed: %v", len(errs), errs[0])
 	}
@@ -248,11 +249,11 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 	}
 	before := make([]allocator.Status, len(others))
 	for i, tag := range others {
-		await(t, "it holds its target again", func() bool { before[i] = tag.Status(); return before[i].Held >= before[i].Target })
+		testcluster.Await(t, "it holds its target again", func() bool { before[i] = tag.Status(); return before[i].Held >= before[i].Target })
 	}
 	for n, next := range []allocator.Layout{layout(100, 0, 50, 60, 100), layout(100, 0, 60, 60, 100), layout(100, 0, 60, 70, 100)} {
 		c.change(next)
-		await(t, "the layout is heard of", func() bool {
+		testcluster.Await(t, "the layout is heard of", func() bool {
 			var heard atomic.Bool // other calls are under way at the same time
 			front.alter(func(r *marchv1.LeaseResponse) { heard.Store(r.GetServes().GetVersion() == int64(n+2)) })
 			_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
@@ -267,7 +268,7 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 		}
 	}
 	c.change(layout(100, 0, 49, 70, 100))
-	await(t, "all are replaced", func() bool {
+	testcluster.Await(t, "all are replaced", func() bool {
 		_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
 		done := err == nil
 		for _, tag := range others {
@@ -314,7 +315,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				if swapped = !swapped; swapped {
 					c.change(layout(100, 50, 100, 0, 50))
 				} else {
-					c.change(halves())
+					c.change(testcluster.Halves())
 				}
 			}
 			got[rand.IntN(len(got))].some(t, 100)
@@ -323,7 +324,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			for _, err := range stop() { // both instances may be away for a moment when little is held
 				is(t, err, allocator.Unavailable)
 			}
-			n := got[i].unique(t, "a", halves(), layout(100, 50, 100, 0, 50))
+			n := got[i].unique(t, "a", testcluster.Halves(), layout(100, 50, 100, 0, 50))
 			t.Logf("strict %t, tag %s: %d IDs, %+v", strict, tags[i].Name(), n, tags[i].Status())
 		}
 		var all sync.WaitGroup
@@ -340,13 +341,13 @@ func TestLowerLimit(t *testing.T) {
 	c := newCluster(t)
 	a := c.room("a", "a1")
 	order := tagOf(t, newClient(t, quick(a.address)), "order")
-	await(t, "it holds its target", func() bool { s := order.Status(); return s.Held >= s.Target })
+	testcluster.Await(t, "it holds its target", func() bool { s := order.Status(); return s.Held >= s.Target })
 	limit := order.Status().Last + 1 - 500
-	if _, err := c.admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.Limit = limit; return nil }, "test"); err != nil {
+	if _, err := c.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.Limit = limit; return nil }, "test"); err != nil {
 		t.Fatal(err)
 	}
 	mustNext(t, order) // it holds less than its target, and asks
-	await(t, "the client has heard of it", func() bool { return order.Status().Dropped > 0 })
+	testcluster.Await(t, "the client has heard of it", func() bool { return order.Status().Dropped > 0 })
 	for {
 		id, err := order.Next(t.Context())
 		if err != nil {

@@ -19,7 +19,8 @@ import (
 // Room is a running instance.
 type Room struct {
 	marchv1.IDServiceClient
-	Conn *grpc.ClientConn
+	Conn    *grpc.ClientConn
+	Address string
 	// Stop stops the server and waits for its end. It may be called more than once.
 	Stop func()
 }
@@ -29,15 +30,19 @@ type Room struct {
 func (c *Cluster) Room(in allocator.Room, name allocator.Instance, change func(*room.Config)) *Room {
 	c.Helper()
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = in, name, c.Ledger(), Listen(c, "")
+	cfg.Room, cfg.Name, cfg.Ledger = in, name, c.Ledger()
 	if change != nil {
 		change(&cfg)
+	}
+	if cfg.GRPC == nil {
+		cfg.GRPC = Listen(c, "")
 	}
 	server, err := room.New(cfg)
 	if err != nil {
 		c.Fatal(err)
 	}
-	r := &Room{Stop: Run(c, server.Run), Conn: Dial(c, cfg.GRPC.Addr().String())}
+	r := &Room{Address: cfg.GRPC.Addr().String(), Stop: Run(c, server.Run)}
+	r.Conn = Dial(c, r.Address)
 	r.IDServiceClient = marchv1.NewIDServiceClient(r.Conn)
 	Await(c, "room "+string(in)+" is ready", func() bool { return server.Ready() == nil })
 	return r
