@@ -97,6 +97,7 @@ func slug(name string) string {
 
 // TestSenselessAnswers: the client refuses answers that no room gives, with their IDs.
 func TestSenselessAnswers(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	f := newFront(t, c.room("a", "a1"))
 	ids := newClient(t, quick(f.address))

@@ -3,6 +3,7 @@ package client_test
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -22,6 +23,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Parallel tests wait more than they work. So this many run at once, however few
+	// processors there are. A flag overrides it.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	stopExampleRoom()
 	if err := goleak.Find(); err != nil && code == 0 {

@@ -154,6 +154,7 @@ func TestShortEnds(t *testing.T) {
 // TestLayoutChanges changes the layout under load. No call fails, and all tags move to
 // the new layout, including unused ones, though only one tag leases.
 func TestLayoutChanges(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	front := newFront(t, c.room("a", "a1"))
 	ids := newClient(t, quick(front.address))
@@ -197,6 +198,7 @@ func TestLayoutChanges(t *testing.T) {
 // segments while it has no others, does not storm it, and replaces them as soon as the
 // other instance is there.
 func TestLagging(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	c.change(layout(100, 50, 100, 0, 50))
 	a := c.room("a", "a1")
@@ -239,6 +241,7 @@ func TestLagging(t *testing.T) {
 // range, or a larger one. A client hears of them and keeps its IDs. Before, every layout
 // made clients replace all their IDs.
 func TestLayoutsThatTakeNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t)
 	front := newFront(t, c.room("a", "a1"))
 	ids := newClient(t, quick(front.address))
