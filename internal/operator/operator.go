@@ -174,7 +174,8 @@ func NewSettings(p *marchv1.Tag) (s record.TagSettings, err error) {
 			return s, err
 		}
 	}
-	return s, applyCounter(p, &s)
+	err = applyCounter(p, &s)
+	return s, err
 }
 
 // apply sets in s, the settings of an existing tag, what p carries. Its errors are
