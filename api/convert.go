@@ -89,7 +89,8 @@ func RunsToProto(runs []allocator.Run) []*marchv1.Run {
 	for i, run := range runs {
 		values[i].First, values[i].Count = run.First, run.Count
 		if run.Stride > 1 {
-			values[i].Stride = run.Stride
+			stride := run.Stride // a copy, so that other runs stay off the heap
+			values[i].Stride = &stride
 		}
 		messages[i] = &values[i]
 	}

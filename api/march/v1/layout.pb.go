@@ -355,8 +355,8 @@ type Run struct {
 	First int64                  `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
 	Count int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	// The distance from one ID to the next: 2^worker_bits for a tag of kind time whose
-	// worker is last, or else 1. 0 means 1.
-	Stride        int64 `protobuf:"varint,3,opt,name=stride,proto3" json:"stride,omitempty"`
+	// worker is last; absent means 1.
+	Stride        *int64 `protobuf:"varint,3,opt,name=stride,proto3,oneof" json:"stride,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,8 +406,8 @@ func (x *Run) GetCount() int64 {
 }
 
 func (x *Run) GetStride() int64 {
-	if x != nil {
-		return x.Stride
+	if x != nil && x.Stride != nil {
+		return *x.Stride
 	}
 	return 0
 }
@@ -495,11 +495,12 @@ const file_march_v1_layout_proto_rawDesc = "" +
 	"\x04Part\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
 	"\bboundary\x18\x02 \x01(\x03R\bboundary\x12%\n" +
-	"\x05range\x18\x03 \x01(\v2\x0f.march.v1.RangeR\x05range\"I\n" +
+	"\x05range\x18\x03 \x01(\v2\x0f.march.v1.RangeR\x05range\"Y\n" +
 	"\x03Run\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x16\n" +
-	"\x06stride\x18\x03 \x01(\x03R\x06stride\"0\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x1b\n" +
+	"\x06stride\x18\x03 \x01(\x03H\x00R\x06stride\x88\x01\x01B\t\n" +
+	"\a_stride\"0\n" +
 	"\n" +
 	"Unreadable\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x10\n" +
@@ -548,6 +549,7 @@ func file_march_v1_layout_proto_init() {
 	if File_march_v1_layout_proto != nil {
 		return
 	}
+	file_march_v1_layout_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
