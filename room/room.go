@@ -76,6 +76,9 @@ type Config struct {
 	// next process waits for so long after a crash. Default 30 s.
 	Worker       worker.Pin
 	WorkerWindow time.Duration
+	// AgreeClock has this instance take workers although its clock is ahead of the other
+	// instances'. Default false.
+	AgreeClock bool
 	// Limits bound what callers may take of the server.
 	Limits serve.Limits
 	// MaxBusyStreams is how many streams answer at the same moment. The others wait

@@ -11,7 +11,7 @@ import (
 // startTimes makes what issues time-ordered IDs. Its error is Invalid.
 func (s *Server) startTimes() error {
 	cfg := worker.DefaultConfig()
-	cfg.PinnedWindow, cfg.Logger = s.cfg.WorkerWindow, s.log
+	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
 		s.times = timetags.New(timetags.Config{Workers: workers, Pin: s.cfg.Worker, Logger: s.log})
