@@ -64,7 +64,7 @@ func newMetrics(s *Server) *metrics {
 	s.chains.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*tagChain]series)}
 	m.results.WithLabelValues(resultOK)
 	m.results.WithLabelValues(allocator.Unavailable.Error())
-	s.cfg.Metrics.Register(m, m.results, m.orphans)
+	s.cfg.Metrics.Register(m, m.results, m.orphans, newTimeMetrics(s))
 	return m
 }
 

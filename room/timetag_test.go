@@ -2,7 +2,9 @@ package room_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -108,6 +110,18 @@ func TestTimeTags(t *testing.T) {
 		seen[answer.GetId()] = true
 	}
 	_ = stream.CloseSend()
+
+	_, body := a1.get("/metrics")
+	for name, least := range map[string]float64{
+		"march_time_tags": 3, "march_time_requests_total": 1002, "march_time_issued_ids_total": 11_001, "march_worker_window_seconds": 1,
+	} {
+		found := regexp.MustCompile(`(?m)^` + name + `\{[^}]*\} (\S+)$`).FindStringSubmatch(body)
+		if found == nil {
+			t.Errorf("no %s", name)
+		} else if value, err := strconv.ParseFloat(found[1], 64); err != nil || value < least {
+			t.Errorf("%s is %s, want %v or more", name, found[1], least)
+		}
+	}
 
 	// A tag that is deleted is gone, and IDs of one of the same name are above all before.
 	before := a1.mustNext("event")

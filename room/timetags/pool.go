@@ -24,6 +24,8 @@ type pool struct {
 	failed error             // why the last try to take or renew failed, nil where it did not
 	after  time.Time         // the next try
 	ended  bool              // close was called
+
+	exchanges int64 // of workers
 }
 
 // patience is for how long a try to take a worker that failed is not repeated.
@@ -202,6 +204,7 @@ func (p *pool) extend() {
 // had, the tags have none. The lock is held.
 func (p *pool) exchange(ctx context.Context) {
 	old := p.worker
+	p.exchanges++
 	p.after = time.Time{}
 	var settings record.TimeTag
 	for tag := range p.opened {

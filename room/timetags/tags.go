@@ -37,6 +37,8 @@ type Tags struct {
 		sync.RWMutex
 		tags  map[allocator.Tag]*Tag
 		pools map[int]*pool // by width
+
+		deleted Totals // of tags that are not there any longer
 	}
 }
 
@@ -116,13 +118,21 @@ func (t *Tags) Update(name allocator.Tag, settings *record.TimeTag) {
 		return
 	}
 	if settings == nil {
-		t.mu.Lock()
-		delete(t.mu.tags, name)
-		t.mu.Unlock()
 		tag.pool.remove(tag)
+		t.forget(tag)
 		return
 	}
 	tag.pool.update(tag, *settings)
+}
+
+// forget takes a tag out of memory, and keeps its counts.
+func (t *Tags) forget(tag *Tag) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.tags[tag.name] == tag {
+		delete(t.mu.tags, tag.name)
+		t.mu.deleted.add(tag)
+	}
 }
 
 // Name returns the tag's name.

@@ -1,0 +1,63 @@
+package room
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// timeMetrics are the states of tags of time-ordered IDs as Prometheus reads them, all tags
+// together.
+type timeMetrics struct {
+	server *Server
+
+	tags, asked, issued, overflows, waited, rollbacks, ahead *prometheus.Desc
+	window, exchanges                                        *prometheus.Desc
+}
+
+func newTimeMetrics(s *Server) *timeMetrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("march_"+name, help, labels, nil)
+	}
+	return &timeMetrics{
+		server:    s,
+		tags:      desc("time_tags", "Tags of time-ordered IDs in memory."),
+		asked:     desc("time_requests_total", "Requests for time-ordered IDs, whatever became of them."),
+		issued:    desc("time_issued_ids_total", "Time-ordered IDs issued."),
+		overflows: desc("time_overflows_total", "Callers that found a tick's sequence full, and waited for a later tick."),
+		waited:    desc("time_overflow_wait_seconds_total", "How long those callers waited, together."),
+		rollbacks: desc("time_rollbacks_total", "How often the clock was found behind the last ID."),
+		ahead:     desc("time_ahead_seconds", "How far IDs are ahead of the clock now, where a tag goes on ahead of a clock that went back."),
+		window:    desc("worker_window_seconds", "For how long the window of the instance's worker lasts, by the worker's bits; 0 where IDs cannot be issued.", "bits"),
+		exchanges: desc("worker_exchanges_total", "Workers that were exchanged, as a layout took them away or another process had them."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *timeMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead, m.window, m.exchanges} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *timeMetrics) Collect(out chan<- prometheus.Metric) {
+	if m.server.times == nil { // it has not joined yet
+		return
+	}
+	t := m.server.times.Totals()
+	send := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
+	}
+	send(m.tags, prometheus.GaugeValue, float64(t.Tags))
+	send(m.asked, prometheus.CounterValue, float64(t.Requests))
+	send(m.issued, prometheus.CounterValue, float64(t.IDs))
+	send(m.overflows, prometheus.CounterValue, float64(t.Overflows))
+	send(m.waited, prometheus.CounterValue, t.OverflowWait.Seconds())
+	send(m.rollbacks, prometheus.CounterValue, float64(t.Rollbacks))
+	send(m.ahead, prometheus.GaugeValue, t.Ahead.Seconds())
+	send(m.exchanges, prometheus.CounterValue, float64(t.Exchanges))
+	for bits, left := range t.Left {
+		send(m.window, prometheus.GaugeValue, left.Seconds(), strconv.Itoa(bits))
+	}
+}

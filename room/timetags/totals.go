@@ -1,0 +1,63 @@
+package timetags
+
+import (
+	"time"
+
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Totals are counts of all tags since the process began, deleted tags included, and the
+// state of the workers.
+type Totals struct {
+	Requests, IDs int64
+	timeid.Stats        // Ahead is the largest of all tags
+	Exchanges     int64 // workers that were exchanged, as a layout took them away or another process had them
+	Tags          int   // in memory
+
+	// Left says, by width, for how long a worker's window lasts if it is not renewed; 0
+	// where it is over, or the instance has no worker of the width.
+	Left map[int]time.Duration
+}
+
+// add adds the counts of a tag.
+func (t *Totals) add(tag *Tag) {
+	requests, ids := tag.Asked()
+	stats := tag.Stats()
+	t.Requests, t.IDs = t.Requests+requests, t.IDs+ids
+	ahead := max(t.Ahead, stats.Ahead)
+	t.Stats = plus(t.Stats, stats)
+	t.Ahead = ahead
+}
+
+// Totals returns the counts as they are now.
+func (t *Tags) Totals() Totals {
+	total := t.deleted()
+	for _, tag := range t.All() {
+		total.add(tag)
+		total.Tags++
+	}
+	total.Left = make(map[int]time.Duration)
+	for _, p := range t.pools() {
+		left, exchanges := p.left(t.now())
+		total.Left[p.bits] = left
+		total.Exchanges += exchanges
+	}
+	return total
+}
+
+// deleted returns the counts of the tags that were deleted.
+func (t *Tags) deleted() Totals {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.mu.deleted
+}
+
+// left returns for how long the pool's window lasts, and how often its worker was exchanged.
+func (p *pool) left(now int64) (time.Duration, int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.worker == nil {
+		return 0, p.exchanges
+	}
+	return time.Duration(max(p.worker.Window().Until-now, 0)) * time.Millisecond, p.exchanges
+}
