@@ -2,15 +2,18 @@ package room_test
 
 import (
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
@@ -218,5 +221,53 @@ func TestTimeTagsMove(t *testing.T) {
 	slices.Sort(all)
 	if twice := len(all) - len(slices.Compact(all)); twice > 0 || len(all) == 0 {
 		t.Errorf("%d of %d IDs were issued twice", twice, len(all))
+	}
+}
+
+// An instance that finds no free worker is not ready, and is again without any call once
+// a worker is free.
+func TestTimeTagsWithoutWorker(t *testing.T) {
+	c := newCluster(t, halves())
+	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 1, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+	c.tag(timed(narrow), "event")
+	first := c.start("a", "a1", nil) // it takes the only worker of the slice
+	first.mustNext("event")
+	second := c.start("a", "a2", nil)
+	if _, err := second.next("event"); allocator.KindOf(api.FromStatus(err)) != allocator.Unavailable {
+		t.Fatalf("a second instance with one worker: %v", err)
+	}
+	if code, body := second.get("/readyz"); code == http.StatusOK {
+		t.Errorf("it is ready without a worker: %s", body)
+	}
+	first.stop()
+	if err := first.wait(); err != nil {
+		t.Fatal(err)
+	}
+	second.await("ready", func() bool { code, _ := second.get("/readyz"); return code == http.StatusOK })
+	second.mustNext("event")
+}
+
+// Readiness and metrics answer while a renewal waits for etcd.
+func TestTimeTagsWhileEtcdHangs(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event")
+	a := c.start("a", "a1", nil)
+	a.mustNext("event")
+	hangs, over := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	a.store.onTxn(func(txn store.Txn) {
+		for _, op := range txn.Then {
+			if op.Get != nil && strings.Contains(op.Get.Key, "/workers/") {
+				once.Do(func() { close(hangs) })
+				<-over
+			}
+		}
+	})
+	defer close(over)
+	<-hangs // the first window is three seconds long
+	for _, path := range []string{"/readyz", "/metrics"} {
+		if code, body := a.get(path); code == 0 {
+			t.Errorf("%s: %s", path, body)
+		}
 	}
 }

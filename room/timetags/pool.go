@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -26,6 +27,34 @@ type pool struct {
 	ended  bool              // close was called
 
 	exchanges int64 // of workers
+
+	shown atomic.Pointer[shown] // as it was when the lock was last given up
+}
+
+// shown is what a pool tells of itself. The lock may be held while etcd does not answer, so
+// readiness and metrics read this instead.
+type shown struct {
+	worker    *worker.Worker
+	opened    int // generators
+	failed    error
+	exchanges int64
+}
+
+// lock takes the lock. The caller defers what it returns.
+func (p *pool) lock() (unlock func()) {
+	p.mu.Lock()
+	return func() {
+		p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges})
+		p.mu.Unlock()
+	}
+}
+
+// show returns the pool as it was when the lock was last given up.
+func (p *pool) show() shown {
+	if s := p.shown.Load(); s != nil {
+		return *s
+	}
+	return shown{}
 }
 
 // patience is for how long a try to take a worker that failed is not repeated.
@@ -34,8 +63,7 @@ const patience = 200 * time.Millisecond
 // open makes a generator for a tag in the place of one that is closed, nil for none. It
 // takes a worker where there is none.
 func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.lock()()
 	if tag.deleted {
 		return timeid.ErrClosed
 	}
@@ -105,12 +133,7 @@ func (p *pool) generate(tag *Tag) error {
 
 // shut closes a tag's generator, if it has one. The lock is held.
 func (p *pool) shut(tag *Tag) {
-	g := tag.generator.Swap(nil)
-	if g == nil {
-		return
-	}
-	p.used = max(p.used, g.Close())
-	tag.past = plus(tag.past, g.Stats())
+	p.used = max(p.used, tag.shut())
 	delete(p.opened, tag)
 }
 
@@ -128,16 +151,14 @@ func (p *pool) shutAll() []*Tag {
 
 // remove closes a tag's generator for good.
 func (p *pool) remove(tag *Tag) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.lock()()
 	tag.deleted = true
 	p.shut(tag)
 }
 
 // update changes a tag's settings: its next generator has them.
 func (p *pool) update(tag *Tag, settings record.TimeTag) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.lock()()
 	if tag.settings == settings {
 		return
 	}
@@ -153,24 +174,15 @@ func plus(past, last timeid.Stats) timeid.Stats {
 	return last
 }
 
-// stats returns a tag's counts.
-func (p *pool) stats(tag *Tag) timeid.Stats {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if g := tag.generator.Load(); g != nil {
-		return plus(tag.past, g.Stats())
-	}
-	last := tag.past
-	last.Ahead = 0
-	return last
-}
-
 // look renews the worker's window when half of it is over, and exchanges a worker that
 // is lost.
 func (p *pool) look(ctx context.Context) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.worker == nil || p.ended || time.Now().Before(p.after) {
+	defer p.lock()()
+	if p.ended || time.Now().Before(p.after) {
+		return
+	}
+	if p.worker == nil {
+		p.retry(ctx)
 		return
 	}
 	if p.tags.now() < p.worker.RenewAt().UnixMilli() && p.tags.cfg.Workers.Holds(p.worker) {
@@ -188,6 +200,24 @@ func (p *pool) look(ctx context.Context) {
 	if p.worker.Lost() != nil {
 		p.exchange(ctx)
 	}
+}
+
+// retry takes a worker where the last try failed: an instance that is not ready for that
+// reason may not be called any more, so no caller would try again. The lock is held.
+func (p *pool) retry(ctx context.Context) {
+	if p.failed == nil {
+		return
+	}
+	for _, tag := range p.tags.All() {
+		if tag.pool != p {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_ = p.take(ctx, tag.settings) // trouble tells why, until it succeeds
+		return
+	}
+	p.failed = nil // no tag needs a worker
 }
 
 // extend gives the generators the worker's window. The lock is held.
@@ -246,8 +276,7 @@ func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
 // fits reports whether the room's slice has the worker. It exchanges one that is not
 // there any longer.
 func (p *pool) fits(ctx context.Context) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.lock()()
 	if p.worker == nil {
 		return true
 	}
@@ -264,8 +293,7 @@ func (p *pool) fits(ctx context.Context) bool {
 
 // close ends the pool.
 func (p *pool) close(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.lock()()
 	p.ended = true
 	p.shutAll()
 	if p.worker == nil {
@@ -279,25 +307,25 @@ func (p *pool) close(ctx context.Context) error {
 // trouble returns why the pool's tags cannot issue IDs at a time, nil where they can or
 // there are none.
 func (p *pool) trouble(now int64) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.worker == nil {
-		return p.failed // nil where none was asked for
+	s := p.show()
+	if s.worker == nil {
+		return s.failed // nil where none was asked for
 	}
-	until := p.worker.Window().Until
+	until := s.worker.Window().Until
 	if now < until {
 		return nil
 	}
-	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", p.worker.ID(), time.UnixMilli(until).UTC().Format(timeid.Format))
-	if p.failed != nil {
-		err = allocator.Errorf(allocator.KindOf(p.failed), "%w, and was not renewed: %w", err, p.failed)
+	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", s.worker.ID(), time.UnixMilli(until).UTC().Format(timeid.Format))
+	if s.failed != nil {
+		err = allocator.Errorf(allocator.KindOf(s.failed), "%w, and was not renewed: %w", err, s.failed)
 	}
 	return err
 }
 
-// issues reports whether the pool's tags can issue IDs at a time.
-func (p *pool) issues(now int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.worker != nil && len(p.opened) > 0 && now < p.worker.Window().Until
+// left returns for how long the pool's window lasts.
+func (s shown) left(now int64) time.Duration {
+	if s.worker == nil {
+		return 0
+	}
+	return time.Duration(max(s.worker.Window().Until-now, 0)) * time.Millisecond
 }

@@ -65,7 +65,11 @@ type Tag struct {
 	// Guarded by the pool's lock.
 	settings record.TimeTag
 	deleted  bool
-	past     timeid.Stats // of the generators before
+
+	counts struct {
+		sync.Mutex
+		past timeid.Stats // of the generators before
+	}
 }
 
 // Get returns a tag, nil where it is not in memory.
@@ -198,7 +202,30 @@ func (t *Tag) with(ctx context.Context, g *timeid.Generator, use func(*timeid.Ge
 }
 
 // Stats returns the counts of the tag's generators so far.
-func (t *Tag) Stats() timeid.Stats { return t.pool.stats(t) }
+func (t *Tag) Stats() timeid.Stats {
+	t.counts.Lock()
+	defer t.counts.Unlock()
+	if g := t.generator.Load(); g != nil {
+		return plus(t.counts.past, g.Stats())
+	}
+	last := t.counts.past
+	last.Ahead = 0
+	return last
+}
+
+// shut closes the tag's generator, if it has one, and returns the end of the last tick
+// that it may have used, in Unix ms; 0 where it has none.
+func (t *Tag) shut() (used int64) {
+	t.counts.Lock()
+	defer t.counts.Unlock()
+	g := t.generator.Swap(nil)
+	if g == nil {
+		return 0
+	}
+	used = g.Close()
+	t.counts.past = plus(t.counts.past, g.Stats())
+	return used
+}
 
 // PerSecond returns how many IDs the tag has in a second at most.
 func (t *Tag) PerSecond() int64 { return t.bits.PerSecond() }
@@ -285,7 +312,7 @@ func (t *Tags) Close(ctx context.Context) error {
 // Issue reports whether some tag can issue IDs now.
 func (t *Tags) Issue() bool {
 	for _, p := range t.pools() {
-		if p.issues(t.now()) {
+		if s := p.show(); s.opened > 0 && s.left(t.now()) > 0 {
 			return true
 		}
 	}

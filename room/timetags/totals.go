@@ -38,9 +38,9 @@ func (t *Tags) Totals() Totals {
 	}
 	total.Left = make(map[int]time.Duration)
 	for _, p := range t.pools() {
-		left, exchanges := p.left(t.now())
-		total.Left[p.bits] = left
-		total.Exchanges += exchanges
+		s := p.show()
+		total.Left[p.bits] = s.left(t.now())
+		total.Exchanges += s.exchanges
 	}
 	return total
 }
@@ -50,14 +50,4 @@ func (t *Tags) deleted() Totals {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.mu.deleted
-}
-
-// left returns for how long the pool's window lasts, and how often its worker was exchanged.
-func (p *pool) left(now int64) (time.Duration, int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.worker == nil {
-		return 0, p.exchanges
-	}
-	return time.Duration(max(p.worker.Window().Until-now, 0)) * time.Millisecond, p.exchanges
 }
