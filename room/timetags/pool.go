@@ -3,6 +3,7 @@ package timetags
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,16 +209,15 @@ func (p *pool) retry(ctx context.Context) {
 	if p.failed == nil {
 		return
 	}
-	for _, tag := range p.tags.All() {
-		if tag.pool != p {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		_ = p.take(ctx, tag.settings) // trouble tells why, until it succeeds
+	all := p.tags.All()
+	k := slices.IndexFunc(all, func(tag *Tag) bool { return tag.pool == p })
+	if k < 0 {
+		p.failed = nil // no tag needs a worker
 		return
 	}
-	p.failed = nil // no tag needs a worker
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_ = p.take(ctx, all[k].settings) // trouble tells why, until it succeeds
 }
 
 // extend gives the generators the worker's window. The lock is held.
