@@ -26,9 +26,6 @@ type Segment struct {
 // time-ordered IDs whose worker is last are further apart.
 type Run struct{ First, Count, Stride int64 }
 
-// ID returns the run's k-th ID, counted from 0.
-func (r Run) ID(k int64) int64 { return r.First + k*max(r.Stride, 1) }
-
 // Segment returns the first n IDs of room that are at least base and below
 // limit, or as many as there are. n must be at least 1, base at least 0. Its
 // errors are NoRange (the room has no range in l) and Exhausted (no ID is

@@ -63,7 +63,7 @@ type ownWindow struct {
 // latest returns the worker with its latest end that may be in etcd.
 func (w ownWindow) latest() record.Worker { return w.worker.Raised(w.sent) }
 
-// maxWindows bounds how many workers are remembered: those whose windows end last.
+// maxWindows bounds how many workers are remembered: those with the latest ends.
 const maxWindows = journal.MaxWindows
 
 // setWindow remembers a worker. The caller holds the instance's lock.
@@ -156,17 +156,6 @@ func untilOf(kv store.KV) int64 {
 		return allocator.MaxID
 	}
 	return w.Until
-}
-
-// ReadWorker reads one worker's key as ReadWorkers does. The KV has no mod revision
-// where there is no such key.
-func (i *Instance) ReadWorker(ctx context.Context, f Footing, id record.WorkerID) (kv store.KV, ok bool, err error) {
-	found, _, ok, err := i.ReadWorkers(ctx, f, id.Bits, allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2, 1)
-	kv.Key = i.ledger.keys.Worker(id)
-	if len(found) > 0 {
-		kv = found[0]
-	}
-	return kv, ok, err
 }
 
 // PutWorker writes a worker's key over what was read there, if f still holds. True

@@ -6,7 +6,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Slice returns the workers that a room has whose range is r, of the 2^w workers of
+// Slice returns the workers of a room with the range r, out of the 2^w workers of
 // a width of w bits: the image of the range,
 //
 //	[ceil(Lower * 2^w / boundary), ceil(Upper * 2^w / boundary))
@@ -40,7 +40,7 @@ func SliceOf(l allocator.Layout, room allocator.Room, workerBits int) (allocator
 	return Slice(r, l.Boundary, workerBits), true
 }
 
-// RoomOf returns the room whose slice in a layout has a worker, and whether one has.
+// RoomOf returns the room that has a worker in its slice of a layout, and whether one has.
 func RoomOf(l allocator.Layout, worker int64, workerBits int) (allocator.Room, bool) {
 	for room, r := range l.Ranges {
 		if Slice(r, l.Boundary, workerBits).Contains(worker) {

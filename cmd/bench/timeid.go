@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,18 +28,28 @@ func generator(sequenceBits int, clock func() int64) (*timeid.Generator, error) 
 	})
 }
 
-// givenClock is a clock that is only a variable, which a goroutine sets each ms until ctx ends.
-func givenClock(ctx context.Context) func() int64 {
+// givenClock is a clock that is only a variable, which a goroutine sets each ms until stop.
+func givenClock() (clock func() int64, stop func()) {
 	ms := new(counter)
 	ms.n.Store(time.Now().UnixMilli())
-	go func() {
+	var setting sync.WaitGroup
+	over := make(chan struct{})
+	setting.Go(func() {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
-		for ctx.Err() == nil {
-			ms.n.Store((<-tick.C).UnixMilli())
+		for {
+			select {
+			case at := <-tick.C:
+				ms.n.Store(at.UnixMilli())
+			case <-over:
+				return
+			}
 		}
-	}()
-	return ms.n.Load
+	})
+	return ms.n.Load, func() {
+		close(over)
+		setting.Wait()
+	}
 }
 
 // callLoop calls next without end.
@@ -123,9 +134,8 @@ func others() (bwmarrin, sony func() (int64, error), err error) {
 
 // timeRows measures the generator of time-ordered IDs alone.
 func timeRows(ctx context.Context, b *bench) error {
-	ctx, stop := context.WithCancel(ctx)
+	given, stop := givenClock()
 	defer stop()
-	given := givenClock(ctx)
 	bwmarrin, sony, err := others()
 	if err != nil {
 		return err

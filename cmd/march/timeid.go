@@ -159,7 +159,7 @@ func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
 		p.EpochMs = &layout.Epoch
 		if p.Preset = f.layout.preset; p.Preset == "" {
 			p.TimeBits, p.WorkerBits, p.SequenceBits = int32(layout.TimeBits), int32(layout.WorkerBits), int32(layout.SequenceBits)
-			p.Unit, p.Order = durationpb.New(layout.Unit), marchv1.WorkerOrder(layout.Order)+1
+			p.Unit, p.Order = durationpb.New(layout.Unit), api.FromWord[marchv1.WorkerOrder](strings.TrimPrefix(layout.Order.String(), "worker-"))
 		}
 	}
 	if !given {
@@ -169,18 +169,16 @@ func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "kind: counter, with settings of time-ordered IDs; allowed: time")
 	}
 	if changed("sequence") {
-		sequence, err := timeid.ParseSequence(f.sequence)
-		if err != nil {
+		var err error
+		if p.Sequence, err = api.ParseWord[marchv1.SequencePolicy]("sequence", f.sequence); err != nil {
 			return nil, err
 		}
-		p.Sequence = marchv1.SequencePolicy(sequence) + 1
 	}
 	if changed("rollback") {
-		rollback, err := timeid.ParseRollback(f.rollback)
-		if err != nil {
+		var err error
+		if p.Rollback, err = api.ParseWord[marchv1.RollbackPolicy]("rollback", f.rollback); err != nil {
 			return nil, err
 		}
-		p.Rollback = marchv1.RollbackPolicy(rollback) + 1
 	}
 	if changed("max-wait") {
 		p.MaxWait = durationpb.New(f.maxWait)

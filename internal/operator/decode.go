@@ -13,10 +13,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// unknown returns the error of a tag that there is not, nor ever was: the marks of a
-// deleted one stay. Its errors are NotFound and Unavailable.
-func unknown(ctx context.Context, a *admin.Admin, tag allocator.Tag) error {
-	_, err := a.Tag(ctx, tag)
+// unknown returns err, with which a tag was read, if there is no such tag and never was one:
+// the marks of a deleted tag stay. Its errors are NotFound and Unavailable.
+func unknown(ctx context.Context, a *admin.Admin, tag allocator.Tag, err error) error {
 	if allocator.KindOf(err) != allocator.NotFound {
 		return nil
 	}
@@ -40,12 +39,13 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*mar
 	if id < 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
 	}
-	if t, err := a.Tag(ctx, tag); err == nil && t.Time != nil {
+	t, tagErr := a.Tag(ctx, tag)
+	if tagErr == nil && t.Time != nil {
 		return decodeTime(ctx, a, *t.Time, id)
 	}
 	origin, err := a.Origin(ctx, tag, id)
 	if allocator.KindOf(err) == allocator.NotFound { // it was never leased
-		err = unknown(ctx, a, tag)
+		err = unknown(ctx, a, tag, tagErr)
 	}
 	if err != nil {
 		return nil, err

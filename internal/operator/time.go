@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -8,10 +9,12 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// The enums of the messages follow those of package timeid, one further: 0 is unspecified.
+// orderPrefix is what the word of an order has in commands, and not in the messages' enum.
+const orderPrefix = "worker-"
 
 // timeToProto returns the settings of a tag of time-ordered IDs as a message, with
 // defaults spelled out.
@@ -19,8 +22,8 @@ func timeToProto(t *record.TimeTag) *marchv1.TimeTag {
 	c := t.Config(0, timeid.Window{}).WithDefaults()
 	p := &marchv1.TimeTag{
 		TimeBits: int32(t.TimeBits), WorkerBits: int32(t.WorkerBits), SequenceBits: int32(t.SequenceBits),
-		Unit: durationpb.New(c.Layout.Unit), EpochMs: &t.EpochMS, Order: marchv1.WorkerOrder(t.Order) + 1,
-		Sequence: marchv1.SequencePolicy(t.Sequence) + 1, Rollback: marchv1.RollbackPolicy(t.Rollback) + 1,
+		Unit: durationpb.New(c.Layout.Unit), EpochMs: &t.EpochMS, Order: api.FromWord[marchv1.WorkerOrder](strings.TrimPrefix(t.Order.String(), orderPrefix)),
+		Sequence: api.FromWord[marchv1.SequencePolicy](t.Sequence.String()), Rollback: api.FromWord[marchv1.RollbackPolicy](t.Rollback.String()),
 		MaxWait: durationpb.New(c.MaxWait),
 	}
 	switch t.Sequence {
@@ -65,11 +68,11 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 	if p.EpochMs != nil {
 		layout.Epoch = p.GetEpochMs()
 	}
-	if p.GetOrder() != 0 {
-		if p.GetOrder() > marchv1.WorkerOrder_WORKER_ORDER_LAST || p.GetOrder() < 0 {
-			return nil, allocator.Errorf(allocator.Invalid, "order: %v; allowed: WORKER_ORDER_MIDDLE, WORKER_ORDER_LAST", p.GetOrder())
+	if o := p.GetOrder(); o != 0 {
+		var err error
+		if layout.Order, err = timeid.ParseOrder(orderPrefix + api.Word(o)); err != nil {
+			return nil, api.NotAllowed("order", o)
 		}
-		layout.Order = timeid.Order(p.GetOrder() - 1)
 	}
 	t := record.NewTimeTag(layout)
 	t.Sequence = sequence
@@ -80,10 +83,11 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 // Invalid.
 func changeTime(p *marchv1.TimeTag, t *record.TimeTag) error {
 	if s := p.GetSequence(); s != 0 {
-		if s > marchv1.SequencePolicy_SEQUENCE_POLICY_RANDOM || s < 0 {
-			return allocator.Errorf(allocator.Invalid, "sequence: %v; allowed: SEQUENCE_POLICY_RESET, _CARRY, _RANDOM", s)
+		sequence, err := timeid.ParseSequence(api.Word(s))
+		if err != nil {
+			return api.NotAllowed("sequence", s)
 		}
-		t.Sequence, t.CarryTo, t.RandomBelow = timeid.Sequence(s-1), 0, 0
+		t.Sequence, t.CarryTo, t.RandomBelow = sequence, 0, 0
 	}
 	if p.GetCarryTo() != 0 {
 		t.CarryTo = p.GetCarryTo()
@@ -92,10 +96,11 @@ func changeTime(p *marchv1.TimeTag, t *record.TimeTag) error {
 		t.RandomBelow = p.GetRandomBelow()
 	}
 	if r := p.GetRollback(); r != 0 {
-		if r > marchv1.RollbackPolicy_ROLLBACK_POLICY_FAIL || r < 0 {
-			return allocator.Errorf(allocator.Invalid, "rollback: %v; allowed: ROLLBACK_POLICY_WAIT, _OFFSET, _FAIL", r)
+		rollback, err := timeid.ParseRollback(api.Word(r))
+		if err != nil {
+			return api.NotAllowed("rollback", r)
 		}
-		t.Rollback = timeid.Rollback(r - 1)
+		t.Rollback = rollback
 	}
 	if p.GetMaxWait() != nil {
 		wait, err := Duration("max_wait", p.GetMaxWait())

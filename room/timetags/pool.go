@@ -138,7 +138,7 @@ func (p *pool) shut(tag *Tag) {
 	delete(p.opened, tag)
 }
 
-// shutAll closes all generators, and returns whose they were. The lock is held.
+// shutAll closes all generators, and returns the tags that had one. The lock is held.
 func (p *pool) shutAll() []*Tag {
 	shut := make([]*Tag, 0, len(p.opened))
 	for tag := range p.opened {
@@ -273,9 +273,9 @@ func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
 	}
 }
 
-// fits reports whether the room's slice has the worker. It exchanges one that is not
-// there any longer.
-func (p *pool) fits(ctx context.Context) bool {
+// adopt exchanges a worker that the room's slice does not have any longer. False means that
+// this is not known yet.
+func (p *pool) adopt(ctx context.Context) bool {
 	defer p.lock()()
 	if p.worker == nil {
 		return true

@@ -275,7 +275,7 @@ func (t *Tags) pools() []*pool {
 // returns when none of them is used. It returns false when ctx ended first.
 func (t *Tags) Adopt(ctx context.Context) bool {
 	for _, p := range t.pools() {
-		for pause := 5 * time.Millisecond; !p.fits(ctx); pause = min(2*pause, time.Second) {
+		for pause := 5 * time.Millisecond; !p.adopt(ctx); pause = min(2*pause, time.Second) {
 			select {
 			case <-ctx.Done():
 				return false

@@ -39,8 +39,8 @@ func readPage[T any](
 	}
 }
 
-// EachTag calls use with every tag, in the order of names, and its marks. See
-// record.Walk, whose errors it has, and Refresh's.
+// EachTag calls use with every tag, in the order of names, and its marks. Its
+// errors are those of record.Walk and of Refresh.
 func (a *Admin) EachTag(ctx context.Context, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {

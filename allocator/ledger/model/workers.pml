@@ -141,7 +141,7 @@ short issued[INSTANCES];
 short buried;
 
 #if LATE
-/* A request whose sender gave up: until 0, there is none. */
+/* A request that its sender gave up; until is 0 where there is none. */
 typedef Request { byte by; byte stamp; byte owner; byte end; byte from; byte until; bit lowers }
 Request late;
 #endif
@@ -228,9 +228,9 @@ inline compare(i, known, owner0, until0) {
 }
 
 /* It is done. A number is taken from its slice only. */
-inline write(i, whose, known, from0, until0) {
+inline write(i, holder, known, from0, until0) {
 	assert(etcd.slice == ROOM(i)); /* in the slice */
-	etcd.owner = whose; etcd.from = from0; etcd.until = until0; etcd.wrote = EPOCH(known)
+	etcd.owner = holder; etcd.from = from0; etcd.until = until0; etcd.wrote = EPOCH(known)
 }
 
 /* The look at the beat comes before each window, and each look at a key, over a new

@@ -36,7 +36,7 @@ const unusedLook = 16
 //
 //   - the one that a lost answer left to this process;
 //   - the one that this instance had before, if its window is over;
-//   - one whose window ended more than record.MaxAhead ago, at random;
+//   - one with a window that ended more than record.MaxAhead ago, at random;
 //   - one that was never used;
 //   - the one that is free soonest. It may have to be waited for.
 //
@@ -77,7 +77,7 @@ func (f field) choose(random func(n int64) int64) (candidate, bool) {
 	return *soonest, true
 }
 
-// latest returns the candidate whose window ended last: that which the instance had.
+// latest returns the candidate with the window that ended last: the worker that the instance had.
 func latest(all []candidate) candidate {
 	c := all[0]
 	for _, other := range all[1:] {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -24,8 +23,6 @@ import (
 
 // clocks is what an instance knows of the others' clocks.
 type clocks struct {
-	agreed atomic.Bool
-
 	mu struct {
 		sync.Mutex
 		first  map[string]int64 // the mod revisions of heartbeats as they were when the clock first looked ahead; nil while it does not
@@ -59,10 +56,6 @@ func (e *ClockError) Unwrap() error {
 	return allocator.Unavailable
 }
 
-// AgreeClock takes an operator's consent to this process's clock, however far it is
-// ahead of the others', until the process ends.
-func (w *Workers) AgreeClock() { w.clocks.agreed.Store(true) }
-
 // check compares the clock with heartbeats. Its error is a *ClockError.
 func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	now, at := cfg.Now(), cfg.Elapsed()
@@ -79,11 +72,11 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	ahead := now.Sub(median(now, all))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(all)+1 < 3 || ahead <= allowed || c.agreed.Load() {
+	if len(all)+1 < 3 || ahead <= allowed || cfg.AgreeClock {
 		c.mu.first, c.mu.warned = nil, c.mu.warned && ahead > allowed
 		if ahead > allowed && !c.mu.warned {
 			c.mu.warned = true
-			cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead", ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", c.agreed.Load())
+			cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead", ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
 		}
 		return nil
 	}

@@ -45,8 +45,10 @@ func TestAClockThatIsAhead(t *testing.T) {
 	wantKind(t, err, allocator.Refused, "1h0m0s ahead of the median of 3 instances, more than 20s", "agree")
 	_, err = p.Take(bg, ms(9))
 	wantKind(t, err, allocator.Refused, "ahead")
-	p.AgreeClock()
-	p.renew(w)
+	agreed := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })
+	agreed.ahead.Store(time.Hour.Milliseconds())
+	w = agreed.take(ms(9))
+	agreed.renew(w)
 	if got := w.Window().Until - start; got < time.Hour.Milliseconds() {
 		t.Errorf("the window ends at %d", got)
 	}

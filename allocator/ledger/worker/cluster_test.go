@@ -23,7 +23,7 @@ var bg = context.Background()
 // start is when the clocks of tests begin, in Unix ms: at the full second.
 const start = int64(1_800_000_000_000)
 
-// cluster is a cluster whose etcd, real or in memory, open connects to.
+// cluster is a cluster of rooms. open connects to its etcd, which is real or in memory.
 type cluster struct {
 	tb     testing.TB
 	open   func() store.Store

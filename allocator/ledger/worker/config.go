@@ -35,8 +35,8 @@ type Config struct {
 	Elapsed func() time.Duration
 	// Rand returns a random number below n, which is above 0. nil is math/rand/v2's.
 	Rand func(n int64) int64
-	// AgreeClock is an operator's consent to a clock that is ahead of the others': see
-	// Workers.AgreeClock.
+	// AgreeClock is an operator's consent to this process's clock, however far it is ahead
+	// of the others', until the process ends.
 	AgreeClock bool
 	// Logger; nil logs nothing.
 	Logger hclog.Logger

@@ -38,3 +38,16 @@ func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, 
 	c, ok := f.choose(random)
 	return c.id.Number, ok
 }
+
+// Held returns the workers that this process has, in no order.
+func (w *Workers) Held() []*Worker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make([]*Worker, 0, len(w.mu.held))
+	for _, held := range w.mu.held {
+		if held != nil {
+			all = append(all, held)
+		}
+	}
+	return all
+}

@@ -51,7 +51,6 @@ func New(i Instance, cfg Config) (*Workers, error) {
 		return nil, err
 	}
 	w := &Workers{instance: i, cfg: cfg.withDefaults(i)}
-	w.clocks.agreed.Store(cfg.AgreeClock)
 	w.mu.held = make(map[record.WorkerID]*Worker)
 	w.mu.sought = make(map[record.WorkerID]int64)
 	return w, nil
@@ -75,9 +74,6 @@ type Worker struct {
 
 // ID returns the width and the number.
 func (w *Worker) ID() record.WorkerID { return w.id }
-
-// Request returns what the worker was taken for.
-func (w *Worker) Request() Request { return w.request }
 
 // Window returns the time for which the worker is this process's.
 func (w *Worker) Window() timeid.Window {
@@ -267,17 +263,4 @@ func (w *Workers) unclaim(id record.WorkerID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.mu.held, id)
-}
-
-// Held returns the workers that this process has, in no order.
-func (w *Workers) Held() []*Worker {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]*Worker, 0, len(w.mu.held))
-	for _, held := range w.mu.held {
-		if held != nil {
-			all = append(all, held)
-		}
-	}
-	return all
 }
