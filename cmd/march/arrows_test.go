@@ -26,6 +26,7 @@ var arrows = []struct {
 	{"allocator/ledger/verify", []string{"allocator/ledger/journal"}},
 	{"allocator/ledger", []string{"allocator/ledger/recovery", "allocator/ledger/admin"}},
 	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}}, // so neither the ledger nor its administration, which reach the journal
+	{"allocator/ledger/rules", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/admin", []string{"allocator/ledger/verify", "allocator/ledger/recovery"}},
 	{"room", []string{"console"}},
 	{"internal/serve", []string{"room", "console"}},

@@ -128,6 +128,16 @@ func TestMemoryComplains(t *testing.T) {
 	remove := func(key string) func(*ledgertest.Fake) store.Txn {
 		return func(*ledgertest.Fake) store.Txn { return store.Txn{Then: []store.Op{{Delete: prefix + key}}} }
 	}
+	window := func(before string) func(*ledgertest.Fake) store.Txn {
+		return func(m *ledgertest.Fake) store.Txn {
+			const key = prefix + "workers/10/0000000000000000007"
+			if before != "" {
+				m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(before)}})
+			}
+			value := `{"format":2,"room":"a","instance":"one","incarnation":"c","from":"1","until":"2","stamp":{"epoch":"e","layout_revision":"7"},"clock":"1"}`
+			return store.Txn{Then: []store.Op{{Put: &store.Put{Key: key, Value: []byte(value)}}}}
+		}
+	}
 	for _, test := range []struct {
 		name string
 		txn  func(*ledgertest.Fake) store.Txn
@@ -135,18 +145,25 @@ func TestMemoryComplains(t *testing.T) {
 	}{
 		{"a raised mark", edit("marks/a/t", `"next":"1`, `"next":"91`), ""},
 		{"a tag deleted", remove("tags/t"), ""},
-		{"a mark that falls", edit("marks/a/t", `"next":"1`, `"next":"`), "falls from"},
-		{"a mark deleted", remove("marks/a/t"), "never may be"},
-		{"a layout deleted", remove("layouts/0000000000000000001"), "not its turn"},
-		{"an era gone", edit("marks/a/t", `{"version":"1",`, `{"version":"2",`), "does not fit"},
-		{"the identity deleted", remove("identity"), "never may be"},
-		{"a version reused", edit("layouts/0000000000000000001", `"boundary":"10"`, `"boundary":"11"`), "written again"},
-		{"an era rewritten", edit("marks/a/t", `"first":"1"`, `"first":"2"`), "does not fit"},
-		{"a layout without a new version", edit("layout", `"boundary":"10"`, `"boundary":"11"`), "version goes from 2 to 2"},
+		{"a mark that falls", edit("marks/a/t", "120", "90"), "mark fell"},
+		{"a mark deleted", remove("marks/a/t"), "kept key deleted"},
+		{"a layout deleted", remove("layouts/0000000000000000001"), "kept key deleted"},
+		{"an era gone", edit("marks/a/t", `{"version":"1",`, `{"version":"2",`), "era"},
+		{"the identity deleted", remove("identity"), "kept key deleted"},
+		{"a version reused", edit("layouts/0000000000000000001", `"actor":"test"`, `"actor":"ann"`), "kept key rewritten"},
+		{"an era rewritten", edit("marks/a/t", `"first":"1"`, `"first":"2"`), "era"},
+		{"a layout without a new version", edit("layout", `"actor":"test"`, `"actor":"ann"`), "2 follows 2"},
 		{"a layout without its history", edit("layout", `"version":"2"`, `"version":"3"`), "without its history"},
 		{"a room that is forgotten", edit("layout", `"ever":["a","b"]`, `"ever":["a"]`), "rooms that ever were"},
-		{"a lease under another layout", edit("marks/a/t", `"layout_revision":"`, `"layout_revision":"9`), "stamp of layout"},
-		{"a lease without conditions", edit("marks/a/t", "120", "125"), "without a condition on rooms/a/"},
+		{"a lease under another layout", edit("marks/a/t", `"layout_revision":"`, `"layout_revision":"9`), "stamp"},
+		{"a lease without conditions", edit("marks/a/t", "120", "125"), "without a condition on " + prefix + "rooms/a/"},
+		{"a window under another epoch", window(""), "window stamp"},
+		{"a window over what is no worker", window("x"), "written over what is no worker"},
+		{"a window without conditions", window(""), "without a condition on " + prefix + "layout"},
+		{"a worker deleted", func(m *ledgertest.Fake) store.Txn {
+			window("x")(m)
+			return remove("workers/10/0000000000000000007")(m)
+		}, "kept key deleted"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r recorder

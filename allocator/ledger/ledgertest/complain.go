@@ -1,236 +1,187 @@
 package ledgertest
 
 import (
-	"encoding/json"
-	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/rules"
 	"github.com/march-id/march/allocator/ledger/store"
-)
-
-// The complaints are a second opinion on what package ledger writes: they know
-// the keys and the JSON from the design alone, not from the ledger's code.
-
-type seenStamp struct {
-	Epoch    string `json:"epoch"`
-	Revision int64  `json:"layout_revision,string"`
-}
-
-type seenEra struct {
-	Version int64  `json:"version,string"`
-	Epoch   string `json:"epoch"`
-	First   int64  `json:"first,string"`
-	End     int64  `json:"end,string"`
-}
-
-type seenMark struct {
-	Next  int64     `json:"next,string"`
-	Stamp seenStamp `json:"stamp"`
-	Total int64     `json:"total,string"`
-	Began int64     `json:"began,string"`
-	Eras  []seenEra `json:"eras"`
-}
-
-// seenEras is how many eras a mark keeps.
-const seenEras = 8
-
-type seenLayout struct {
-	Version int64    `json:"version,string"`
-	Ever    []string `json:"ever"`
-}
-
-// forever are the keys that are never deleted, once those that are never changed.
-// Of those in turn the oldest goes when another one comes.
-var (
-	forever = []string{"identity", "epoch", "layout", "marks/", "workers/"}
-	once    = []string{"identity", "layouts/", "audit/"}
-	inTurn  = []string{"layouts/", "migrations/", "audit/"}
 )
 
 // complain fails the test where ops, which are about to be done because txn's
 // conditions decided so, are something that no ledger may ever do. The caller
 // holds mu.
 func (m *Fake) complain(txn store.Txn, ops []store.Op) {
+	for cluster, ops := range byCluster(ops) {
+		reader, err := record.NewReader(cluster)
+		if err != nil {
+			m.tb.Errorf("complaint: a key under %s%s: %v", root, cluster, err)
+			continue
+		}
+		before := before{reader: reader, prefix: root + cluster + "/", data: &m.mu.data, read: make(map[string]record.Entry)}
+		writes := m.writes(reader, ops)
+		all := append(rules.Check(reader, before, writes), rules.Conditions(before.prefix, before, txn.If, writes)...)
+		for _, broken := range all {
+			m.tb.Errorf("complaint: %s: %s", broken.Rule, broken.Text)
+		}
+	}
+}
+
+// root is what all keys of all clusters begin with.
+const root = "/march/"
+
+// byCluster parts operations that write by the clusters that they write to. Keys of no
+// cluster are left out.
+func byCluster(ops []store.Op) map[string][]store.Op {
+	var parts map[string][]store.Op
 	for _, op := range ops {
+		key := op.Delete
 		if op.Put != nil {
-			if cluster, rest, ok := cut(op.Put.Key); ok {
-				m.complainPut(txn, ops, op.Put, cluster, rest)
+			key = op.Put.Key
+		} else if op.Get != nil {
+			continue
+		}
+		rest, ok := strings.CutPrefix(key, root)
+		if !ok {
+			continue
+		}
+		if cluster, _, ok := strings.Cut(rest, "/"); ok {
+			if parts == nil {
+				parts = make(map[string][]store.Op, 1)
 			}
-			continue
-		}
-		cluster, rest, ok := cut(op.Delete)
-		if !ok || op.Get != nil {
-			continue
-		}
-		if isOneOf(rest, forever) {
-			m.tb.Errorf("complaint: %s is deleted; it never may be", op.Delete)
-		}
-		if isOneOf(rest, inTurn) && !m.isTurn(ops, cluster, rest) {
-			m.tb.Errorf("complaint: %s is deleted, and it is not its turn", op.Delete)
+			parts[cluster] = append(parts[cluster], op)
 		}
 	}
+	return parts
 }
 
-// isTurn reports whether a key is the oldest of its kind, but for those that go
-// with it, and another one comes. The caller holds mu.
-func (m *Fake) isTurn(ops []store.Op, cluster, rest string) bool {
-	kind, _, _ := strings.Cut(rest, "/")
-	kind = cluster + kind + "/"
-	kvs, _ := m.mu.data.get(store.Get{Interval: store.Interval{Key: kind, End: cluster + rest}}, m.mu.data.rev)
+// newer are the kinds of values that a test may write as a newer version of the program
+// does, in a format that this one cannot read.
+var newer = []string{"tags", "rooms", "migrations", "settings"}
+
+// writes returns what operations write, and complains of what cannot be read. The caller
+// holds mu.
+func (m *Fake) writes(reader *record.Reader, ops []store.Op) (writes []rules.Write) {
+	for _, op := range ops {
+		kv := store.KV{Key: op.Delete}
+		if op.Put != nil {
+			kv = store.KV{Key: op.Put.Key, Value: op.Put.Value, ModRevision: m.mu.data.rev + 1}
+		} else if _, there := m.mu.data.at(op.Delete, m.mu.data.rev); !there {
+			continue
+		}
+		entry, err := reader.Entry(kv)
+		if err != nil && !slices.Contains(newer, entry.Kind) {
+			m.tb.Errorf("complaint: values: %v", err)
+			continue
+		}
+		writes = append(writes, rules.Write{KV: kv, Entry: entry})
+	}
+	return writes
+}
+
+// before is what a cluster has in the store before a transaction: rules.Before. It reads
+// what is asked for, as each transaction needs little of it.
+type before struct {
+	reader *record.Reader
+	prefix string
+	data   *mvcc
+	read   map[string]record.Entry // what was read so far as it is now
+}
+
+// now returns what a key says; zero where it is not there, or cannot be read.
+func (b before) now(key string) record.Entry {
+	e, known := b.read[key]
+	if !known {
+		e = b.at(key, b.data.rev)
+		b.read[key] = e
+	}
+	return e
+}
+
+// at returns what a key said at a revision; zero where it was not there, or could not be
+// read.
+func (b before) at(key string, rev int64) record.Entry {
+	v, there := b.data.at(b.prefix+key, rev)
+	if !there {
+		return record.Entry{}
+	}
+	e, err := b.reader.Entry(store.KV{Key: b.prefix + key, Value: v.value, ModRevision: v.rev})
+	if err != nil {
+		return record.Entry{}
+	}
+	return e
+}
+
+func (b before) Get(key string) (store.KV, bool) {
+	v, there := b.data.at(key, b.data.rev)
+	if !there {
+		return store.KV{}, false
+	}
+	return store.KV{Key: key, Value: v.value, ModRevision: v.rev}, true
+}
+
+func (b before) Older(prefix, key string) (older []string) {
+	kvs, _ := b.data.get(store.Get{Interval: store.Interval{Key: prefix, End: key}}, b.data.rev)
 	for _, kv := range kvs {
-		if !slices.ContainsFunc(ops, func(op store.Op) bool { return op.Delete == kv.Key }) {
-			return false
+		older = append(older, kv.Key)
+	}
+	return older
+}
+
+func (b before) Epoch() record.Epoch {
+	if e := b.now("epoch"); e.Epoch != nil {
+		return *e.Epoch
+	}
+	return record.Epoch{}
+}
+
+func (b before) Layout() record.Layout {
+	if e := b.now("layout"); e.Layout != nil {
+		return *e.Layout
+	}
+	return record.Layout{}
+}
+
+func (b before) Tag(tag allocator.Tag) (record.Tag, bool) {
+	if e := b.now("tags/" + string(tag)); e.Stored != nil {
+		return *e.Stored, true
+	}
+	return record.Tag{}, false
+}
+
+func (b before) Mark(room allocator.Room, tag allocator.Tag) record.Mark {
+	if e := b.now("marks/" + string(room) + "/" + string(tag)); e.Mark != nil {
+		return *e.Mark
+	}
+	return record.Mark{}
+}
+
+// Floor implements rules.Before by what the marks were when the later of layout and epoch
+// was written.
+func (b before) Floor(tag allocator.Tag) int64 {
+	layout := b.Layout()
+	epoch, _ := b.Get(b.prefix + "epoch")
+	began := max(layout.Revision, epoch.ModRevision)
+	marks := make(map[allocator.Room]record.Mark, len(layout.Ever))
+	for _, room := range layout.Ever {
+		if e := b.at("marks/"+string(room)+"/"+string(tag), began); e.Mark != nil {
+			marks[room] = *e.Mark
 		}
 	}
-	return slices.ContainsFunc(ops, func(op store.Op) bool {
-		return op.Put != nil && strings.HasPrefix(op.Put.Key, kind)
+	return rules.Floor(layout, b.Epoch().MarginTotal, b.at("tags/"+string(tag), began).Stored, marks)
+}
+
+func (b before) Registered(room allocator.Room) bool {
+	prefix := b.prefix + "rooms/" + string(room) + "/"
+	kvs, _ := b.data.get(store.Get{Interval: store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}}, b.data.rev)
+	return len(kvs) > 0
+}
+
+func (b before) WasInForce(epoch string) bool {
+	return slices.ContainsFunc(b.data.versions[b.prefix+"epoch"], func(v version) bool {
+		e := b.at("epoch", v.rev)
+		return e.Epoch != nil && e.Epoch.Epoch == epoch
 	})
-}
-
-// cut parts a key into the cluster's prefix and the rest.
-func cut(key string) (cluster, rest string, ok bool) {
-	rest, ok = strings.CutPrefix(key, "/march/")
-	if !ok {
-		return "", "", false
-	}
-	cluster, rest, ok = strings.Cut(rest, "/")
-	return "/march/" + cluster + "/", rest, ok
-}
-
-func isOneOf(rest string, names []string) bool {
-	return slices.ContainsFunc(names, func(name string) bool {
-		return rest == name || strings.HasSuffix(name, "/") && strings.HasPrefix(rest, name)
-	})
-}
-
-func (m *Fake) complainPut(txn store.Txn, ops []store.Op, put *store.Put, cluster, rest string) {
-	old, there := m.mu.data.at(put.Key, m.mu.data.rev)
-	if there && isOneOf(rest, once) && string(old.value) != string(put.Value) && !moves(ops, cluster, rest, old.value, put.Value) {
-		m.tb.Errorf("complaint: %s is written again with other content:\n was %s\n now %s", put.Key, old.value, put.Value)
-	}
-	switch {
-	case rest == "layout":
-		m.complainLayout(ops, put, cluster, old, there)
-	case strings.HasPrefix(rest, "marks/"):
-		m.complainMark(txn, put, cluster, rest)
-	case strings.HasPrefix(rest, "workers/"):
-		m.complainWorker(txn, put, cluster, rest)
-	}
-}
-
-// moves reports whether a recover writes the ID of the etcd cluster, together with
-// a new epoch.
-func moves(ops []store.Op, cluster, rest string, old, now []byte) bool {
-	var was, is struct{ UUID string }
-	return rest == "identity" && json.Unmarshal(old, &was) == nil && json.Unmarshal(now, &is) == nil && was == is &&
-		slices.ContainsFunc(ops, func(op store.Op) bool { return op.Put != nil && op.Put.Key == cluster+"epoch" })
-}
-
-// complainLayout: the version grows, the rooms that ever were stay, and the
-// history gets the same value.
-func (m *Fake) complainLayout(ops []store.Op, put *store.Put, cluster string, old version, there bool) {
-	var was, now seenLayout
-	if err := json.Unmarshal(put.Value, &now); err != nil {
-		m.tb.Errorf("complaint: %s: %v", put.Key, err)
-		return
-	}
-	if there && json.Unmarshal(old.value, &was) == nil {
-		if now.Version <= was.Version {
-			m.tb.Errorf("complaint: the layout's version goes from %d to %d", was.Version, now.Version)
-		}
-		for _, room := range was.Ever {
-			if !slices.Contains(now.Ever, room) {
-				m.tb.Errorf("complaint: room %s was in the list of rooms that ever were, and is gone from layout version %d", room, now.Version)
-			}
-		}
-	}
-	if !slices.ContainsFunc(ops, func(op store.Op) bool {
-		return op.Put != nil && strings.HasPrefix(op.Put.Key, cluster+"layouts/") && string(op.Put.Value) == string(put.Value)
-	}) {
-		m.tb.Errorf("complaint: layout version %d is written without its history", now.Version)
-	}
-}
-
-// complainMark: next never falls, and a lease is made under the present epoch
-// and layout, under conditions on all that it stands on, above the floor, and
-// keeps the latest eras.
-func (m *Fake) complainMark(txn store.Txn, put *store.Put, cluster, rest string) {
-	d := &m.mu.data
-	var now, was seenMark
-	if err := json.Unmarshal(put.Value, &now); err != nil {
-		m.tb.Errorf("complaint: %s: %v", put.Key, err)
-		return
-	}
-	if old, ok := d.at(put.Key, d.rev); ok {
-		if err := json.Unmarshal(old.value, &was); err != nil {
-			m.tb.Errorf("complaint: %s is written over what is no mark: %s", put.Key, old.value)
-		}
-	}
-	if now.Next < was.Next {
-		m.tb.Errorf("complaint: %s falls from %d to %d", put.Key, was.Next, now.Next)
-	}
-	if reflect.DeepEqual(now.Eras, was.Eras) && now.Stamp == was.Stamp && now.Total == was.Total && now.Began == was.Began {
-		return // raised, not leased
-	}
-	_, room, _ := strings.Cut(rest, "/")
-	room, tag, _ := strings.Cut(room, "/")
-	layout, _ := d.at(cluster+"layout", d.rev)
-	epoch, _ := d.at(cluster+"epoch", d.rev)
-	var under seenLayout
-	var in struct {
-		Epoch string
-		Total int64 `json:"margin_total,string"`
-	}
-	_, _ = json.Unmarshal(layout.value, &under), json.Unmarshal(epoch.value, &in)
-	var era, last seenEra
-	if n := len(now.Eras); n > 0 {
-		era = now.Eras[n-1]
-	}
-	kept := was.Eras
-	if n := len(kept); n > 0 && was.Stamp == now.Stamp {
-		last, kept = kept[n-1], kept[:n-1]
-	}
-	kept = kept[max(len(kept)+1-seenEras, 0):]
-	began := was.Began
-	if was.Stamp.Epoch != now.Stamp.Epoch {
-		began = now.Began // anything from next up
-	}
-	switch {
-	case now.Stamp.Revision != layout.rev || era.Version != under.Version:
-		m.tb.Errorf("complaint: %s has the stamp of layout version %d, revision %d, but the layout is version %d, revision %d",
-			put.Key, era.Version, now.Stamp.Revision, under.Version, layout.rev)
-	case now.Stamp.Epoch != in.Epoch || in.Epoch == "" || era.Epoch != in.Epoch || now.Total != in.Total:
-		m.tb.Errorf("complaint: %s is leased in epoch %q, with the margin total %d, but the epoch is %s",
-			put.Key, now.Stamp.Epoch, now.Total, epoch.value)
-	case era.First < 0 || era.End <= era.First || era.End != now.Next, last.Version == 0 && era.First < was.Next,
-		last.Version != 0 && (era.First != last.First || era.End <= last.End),
-		now.Began != began || now.Began > era.First,
-		!slices.Equal(kept, now.Eras[:len(now.Eras)-1]):
-		m.tb.Errorf("complaint: %s does not fit: was %+v, now %s", put.Key, was, put.Value)
-	}
-	for _, needed := range []string{"epoch", "layout", "tags/" + tag, "rooms/" + room + "/", rest} {
-		if !slices.ContainsFunc(txn.If, func(c store.Cond) bool {
-			key, ok := strings.CutPrefix(c.Key, cluster)
-			return ok && (key == needed || strings.HasSuffix(needed, "/") && strings.HasPrefix(key, needed) && c.ModRevision != 0)
-		}) {
-			m.tb.Errorf("complaint: %s is leased without a condition on %s", put.Key, needed)
-		}
-	}
-	if last.Version != 0 {
-		return
-	}
-	// A new era: above all marks that do not already stand under this layout. One
-	// that was raised since the layout is of an instance that a recover left out: the
-	// floor may have been read before.
-	for _, other := range under.Ever {
-		var mark seenMark
-		v, ok := d.at(cluster+"marks/"+other+"/"+tag, d.rev)
-		if !ok || json.Unmarshal(v.value, &mark) != nil {
-			continue
-		}
-		if mark.Stamp.Revision != layout.rev && mark.Next > era.First && v.rev < layout.rev {
-			m.tb.Errorf("complaint: %s begins an era at %d, below the mark %d of room %s", put.Key, era.First, mark.Next, other)
-		}
-	}
 }

@@ -18,7 +18,7 @@ type TB interface {
 
 // Fake is an etcd in memory: as much of it as the ledger uses, with etcd's
 // semantics, and with faults by name. It complains by itself: a transaction
-// that no ledger may ever make (see complain.go) fails the test.
+// that breaks one of package rules' rules fails the test.
 type Fake struct {
 	tb TB
 

@@ -84,7 +84,7 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 }
 
 // Dump returns what keys and values of one snapshot say together: see
-// Ledger.Dump.
+// Cluster.Dump.
 func (r *Reader) Dump(revision int64, kvs []store.KV) (*Dump, error) {
 	return r.keys.Dump(revision, kvs)
 }

@@ -2,12 +2,9 @@
 //
 // Follow records all lasting keys that a cluster writes into etcd, from an empty etcd
 // on. It uses a watch, and writes an append-only file. Read replays the file and checks
-// every single transaction against the rules of the protocol (see package ledger). A
-// lease is made under the epoch and the layout in force, from the room's mark on, above
-// the floor, the tag's start and a skip, within the room's range and the tag's limit.
-// Marks never fall, keys that must stay are never deleted, and layouts only go forward.
-// At the end of each life all keys must pass package verify, which sees two leases that
-// share an ID.
+// every single transaction against the rules of the protocol: package rules. At the
+// end of each life all keys must pass package verify, which sees two leases that share an
+// ID.
 //
 // # Lives
 //

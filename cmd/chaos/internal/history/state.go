@@ -2,12 +2,12 @@ package history
 
 import (
 	"maps"
-	"math/big"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/rules"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -97,45 +97,11 @@ func (s *state) apply(k kv, e record.Entry) {
 func (s *state) adopted() {
 	s.floors = make(map[allocator.Tag]int64, len(s.marks))
 	for tag, rooms := range s.marks { // of tags that are gone, too
-		for _, mark := range rooms {
-			s.floors[tag] = max(s.floors[tag], mark.Next)
-		}
+		s.floors[tag] = rules.Floor(s.layout, s.epoch.MarginTotal, nil, rooms)
 	}
 	for tag, stored := range s.tags {
-		for _, room := range s.layout.Ever {
-			mark, there := s.marks[tag][room]
-			if !there {
-				mark = record.Mark{Next: stored.Start, Total: stored.BaseTotal}
-			}
-			if mark.Total < s.epoch.MarginTotal { // what was lost began at the start, or at a skip
-				mark.Next = max(mark.Next, stored.Start, stored.Skips[room])
-			}
-			s.floors[tag] = max(s.floors[tag], s.reach(mark, stored.LargestStep))
-		}
+		s.floors[tag] = rules.Floor(s.layout, s.epoch.MarginTotal, &stored, s.marks[tag])
 	}
-}
-
-// reach is what a mark says of where other rooms may lease: its next, and above it
-// what the recovers since its last lease left free. For each step of their margins
-// that is (ceil(s/w) + 1) * b, with s the largest step of the tag, w the narrowest
-// range and b the largest boundary so far. It is reckoned with numbers of any size:
-// not as what is checked here does it.
-func (s *state) reach(mark record.Mark, largestStep int64) int64 {
-	steps, width := big.NewInt(largestStep), big.NewInt(s.layout.NarrowestRange)
-	if width.Sign() < 1 || s.epoch.MarginTotal <= mark.Total {
-		return mark.Next
-	}
-	blocks, rest := new(big.Int).QuoRem(steps, width, new(big.Int))
-	if rest.Sign() > 0 {
-		blocks.Add(blocks, big.NewInt(1))
-	}
-	blocks.Add(blocks, big.NewInt(1))
-	d := blocks.Mul(blocks, big.NewInt(s.layout.LargestBoundary))
-	d.Mul(d, big.NewInt(s.epoch.MarginTotal-mark.Total)).Add(d, big.NewInt(mark.Next))
-	if !d.IsInt64() {
-		return allocator.MaxID
-	}
-	return min(d.Int64(), allocator.MaxID)
 }
 
 // load takes over a snapshot.

@@ -1,0 +1,39 @@
+package rules
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Conditions returns the rules that a transaction breaks by what it does not compare.
+// prefix is what the cluster's keys begin with.
+func Conditions(prefix string, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
+	for _, w := range writes {
+		for _, needed := range needs(prefix, before, w) {
+			if !slices.ContainsFunc(conds, func(c store.Cond) bool {
+				return c.Key == needed || strings.HasSuffix(needed, "/") && strings.HasPrefix(c.Key, needed) && c.ModRevision != 0
+			}) {
+				broken = append(broken, Broken{"conditions", w.Key + " is leased without a condition on " + needed})
+			}
+		}
+	}
+	return broken
+}
+
+// needs returns the keys that the transaction of a lease must compare. One that ends with
+// a slash stands for any key below it that is there.
+func needs(prefix string, before Before, w Write) []string {
+	switch {
+	case w.ModRevision == 0:
+		return nil
+	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
+		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag), prefix + "rooms/" + string(w.Room) + "/", w.Key}
+	case w.Kind == "workers" && before.Epoch().Halted != nil: // a recover raises it
+		return []string{prefix + "epoch", w.Key}
+	case w.Kind == "workers":
+		return []string{prefix + "epoch", w.Key, prefix + "layout", prefix + "rooms/" + string(w.Lease.Room) + "/"}
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Before is what a cluster has in etcd before a transaction. What is not there, or cannot
+// be read, is zero.
+type Before interface {
+	// Get returns a key and its value.
+	Get(key string) (store.KV, bool)
+	// Older returns the keys that begin with a prefix and come before a key.
+	Older(prefix, key string) []string
+	Epoch() record.Epoch
+	Layout() record.Layout // with its revision
+	Tag(tag allocator.Tag) (record.Tag, bool)
+	Mark(room allocator.Room, tag allocator.Tag) record.Mark
+	// Floor returns what Floor returned for a tag when the present layout and epoch came
+	// into force, 0 if that is not known.
+	Floor(tag allocator.Tag) int64
+	// Registered reports whether an instance of a room is registered.
+	Registered(room allocator.Room) bool
+	// WasInForce reports whether an epoch was in force before.
+	WasInForce(epoch string) bool
+}
+
+// Write is a key that a transaction writes, or deletes: then its mod revision is 0.
+type Write struct {
+	store.KV
+	record.Entry
+}
+
+// Broken is a rule that a transaction breaks.
+type Broken struct {
+	Rule string // the same words for the same rule
+	Text string
+}
+
+// transaction is what one transaction writes, and what is broken by it so far.
+type transaction struct {
+	Before
+	reader *record.Reader
+	writes []Write
+	broken []Broken
+}
+
+// Check returns the rules that a transaction breaks. Its conditions were met by what was
+// there before it, so that is what its writes are compared with.
+func Check(reader *record.Reader, before Before, writes []Write) []Broken {
+	t := &transaction{Before: before, reader: reader, writes: writes}
+	for _, w := range writes {
+		t.check(w)
+	}
+	return t.broken
+}
+
+// Begins reports whether a transaction begins an epoch: a cluster's first, or one after a
+// halt.
+func Begins(writes []Write) bool {
+	return slices.ContainsFunc(writes, func(w Write) bool { return w.Epoch != nil && w.Epoch.Epoch != "" })
+}
+
+func (t *transaction) breaks(rule, format string, args ...any) {
+	t.broken = append(t.broken, Broken{rule, fmt.Sprintf(format, args...)})
+}
+
+func (t *transaction) check(w Write) {
+	was, there := t.Get(w.Key)
+	if w.ModRevision == 0 {
+		if t.reader.Kept(w.Key) || !t.inTurn(w) {
+			t.breaks("kept key deleted", "%s", w.Key)
+		}
+		return
+	}
+	if w.ModRevision <= was.ModRevision {
+		t.breaks("revisions", "%s is written at revision %d, it was at %d", w.Key, w.ModRevision, was.ModRevision)
+	}
+	switch w.Kind {
+	case "marks":
+		t.mark(w)
+	case "workers":
+		t.worker(w, there)
+	case "layout":
+		t.layout(w, there)
+	case "layouts":
+		if there && string(was.Value) != string(w.Value) {
+			t.breaks("kept key rewritten", "%s", w.Key)
+		}
+		if !t.writesTo("layout", w.Value) {
+			t.breaks("layout history", "%s is written, and not the layout", w.Key)
+		}
+	case "epoch":
+		t.epoch(*w.Entry.Epoch)
+	case "identity":
+		if there && !Begins(t.writes) {
+			t.breaks("kept key rewritten", "%s, with no new epoch", w.Key)
+		}
+	case "audit":
+		if there {
+			t.breaks("kept key rewritten", "%s", w.Key)
+		}
+	}
+}
+
+// inTurn reports whether a key that is deleted may be: of layouts, migrations and audit
+// entries the oldest goes when another one comes.
+func (t *transaction) inTurn(w Write) bool {
+	if w.Kind != "layouts" && w.Kind != "migrations" && w.Kind != "audit" {
+		return true
+	}
+	gone := make(map[string]bool)
+	comes := false
+	for _, other := range t.writes {
+		gone[other.Key] = other.ModRevision == 0
+		comes = comes || other.Kind == w.Kind && other.ModRevision != 0
+	}
+	for _, key := range t.Older(w.Key[:strings.LastIndexByte(w.Key, '/')+1], w.Key) {
+		if !gone[key] {
+			return false
+		}
+	}
+	return comes
+}
+
+// writesTo reports whether the transaction writes a value to a key of a kind.
+func (t *transaction) writesTo(kind string, value []byte) bool {
+	return slices.ContainsFunc(t.writes, func(w Write) bool { return w.Kind == kind && string(w.Value) == string(value) })
+}
+
+func (t *transaction) epoch(now record.Epoch) {
+	was := t.Epoch()
+	if now.Epoch != "" {
+		if t.WasInForce(now.Epoch) {
+			t.breaks("epoch again", "%s was in force before", now.Epoch)
+		}
+		if was.Epoch != "" {
+			t.breaks("epoch without a halt", "%s follows %s", now.Epoch, was.Epoch)
+		}
+	}
+	if now.MarginTotal < was.MarginTotal || now.Halted != nil && now.MarginTotal != was.MarginTotal {
+		t.breaks("margin total", "%d, it was %d", now.MarginTotal, was.MarginTotal)
+	}
+}
+
+func (t *transaction) layout(w Write, there bool) {
+	now, was := w.Entry.Layout, t.Layout()
+	if !t.writesTo("layouts", w.Value) {
+		t.breaks("layout history", "version %d is written without its history", now.Layout.Version)
+	}
+	if t.Epoch().Halted != nil && !Begins(t.writes) {
+		t.breaks("layout while halted", "version %d", now.Layout.Version)
+	}
+	if !there {
+		return
+	}
+	if grown := now.Layout.Version - was.Layout.Version; grown < 1 || grown > 1 && !Begins(t.writes) {
+		t.breaks("layout version", "%d follows %d", now.Layout.Version, was.Layout.Version)
+	}
+	for _, room := range was.Ever {
+		if !slices.Contains(now.Ever, room) {
+			t.breaks("rooms that ever were", "room %s is gone in version %d", room, now.Layout.Version)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package rules
+
+import (
+	"math/big"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// worker checks a window. Only the owner lowers its end: a window of another process, or
+// one that begins elsewhere, begins at that end or later. While leasing is halted only a
+// recover writes windows, and it raises them.
+func (t *transaction) worker(w Write, there bool) {
+	now, was := *w.Entry.Lease, record.Lease{}
+	say := func(rule, format string, args ...any) {
+		t.breaks(rule, "worker %v room %s: "+format, append([]any{now.WorkerID, now.Room}, args...)...)
+	}
+	if there {
+		kv, _ := t.Get(w.Key)
+		if e, err := t.reader.Entry(kv); err != nil {
+			say("window", "it is written over what is no worker: %v", err)
+		} else {
+			was = *e.Lease
+		}
+	}
+	epoch, in := t.Epoch(), t.Layout()
+	if epoch.Halted != nil {
+		if now.Until <= was.Until {
+			say("window while halted", "up to %d, and it was up to %d: it is not raised", now.Until, was.Until)
+		}
+		return
+	}
+	goesOn := now.Incarnation == was.Incarnation && now.From == was.From
+	lower, upper := slice(in.Layout, now.Room, now.Bits)
+	switch {
+	case goesOn && now.Until < was.Until && now.Stamp == was.Stamp:
+		// It is given back. The room may not have it in its slice any longer.
+	case now.Stamp.Epoch != epoch.Epoch || now.Stamp.Revision != in.Revision:
+		say("window stamp", "epoch %s and layout revision %d, but %s and %d are in force",
+			now.Stamp.Epoch, now.Stamp.Revision, epoch.Epoch, in.Revision)
+	case !goesOn && now.From < was.Until:
+		say("window overlap", "it begins at %d, where the window before ends at %d", now.From, was.Until)
+	case !goesOn && now.From < epoch.NotBefore:
+		say("window not before", "it begins at %d, and windows of the epoch begin at %d", now.From, epoch.NotBefore)
+	case now.Number < lower || now.Number >= upper:
+		say("window slice", "the room has [%d, %d)", lower, upper)
+	case now.Until < now.From:
+		say("window", "it begins at %d and ends at %d", now.From, now.Until)
+	}
+	if !t.Registered(now.Room) {
+		say("registration", "no instance of the room is registered")
+	}
+}
+
+// slice returns the workers of a width that a room has: from lower, below upper. It is
+// reckoned with numbers of any size, and not as package timeid does it.
+func slice(layout allocator.Layout, room allocator.Room, bits int) (lower, upper int64) {
+	image := func(residue int64) int64 {
+		n := new(big.Int).Lsh(big.NewInt(residue), uint(bits))
+		n.Add(n, big.NewInt(layout.Boundary-1))
+		return n.Div(n, big.NewInt(max(layout.Boundary, 1))).Int64()
+	}
+	r := layout.Ranges[room]
+	return image(r.Lower), image(r.Upper)
+}
