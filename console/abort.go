@@ -63,7 +63,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 	case m.Reached == 0:
 		m.State = record.Aborted
 	default:
-		m.Moves = append(m.Moves[:m.Reached:m.Reached], movesOf(back)...)
+		m.Moves = append(m.Moves[:m.Reached:m.Reached], record.MovesOf(back.Moves...)...)
 	}
 	return nil
 }

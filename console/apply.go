@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
@@ -32,7 +30,7 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 	if err != nil {
 		return nil, err
 	}
-	answer := planToProto(planned)
+	answer := api.PlanToProto(planned)
 	answer.Force = r.GetForce()
 	instances, bad, err := s.instances(ctx)
 	if err != nil {
@@ -114,14 +112,11 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 	if err := s.madeHere(ctx, given); err != nil {
 		return stored, planned, err
 	}
-	from, err := api.LayoutFromProto(given.GetFrom())
+	said, err := api.PlanFromProto(given)
 	if err != nil {
-		return stored, planned, allocator.Errorf(allocator.Invalid, "plan: from: %w", err)
+		return stored, planned, err
 	}
-	target, err := api.LayoutFromProto(given.GetTarget())
-	if err != nil {
-		return stored, planned, allocator.Errorf(allocator.Invalid, "plan: target: %w", err)
-	}
+	from := said.From
 	if stored, err = s.ledger.Refresh(ctx); err != nil {
 		return stored, planned, err
 	}
@@ -131,11 +126,11 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 	if stored.Layout.Version != from.Version {
 		return stored, planned, allocator.Errorf(allocator.Conflict, "the plan was made for layout version %d, but the layout is version %d: plan again", from.Version, stored.Layout.Version)
 	}
-	planned, err = plan.New(stored.Layout, target, given.GetAtomic())
+	planned, err = plan.New(stored.Layout, said.Target, said.Atomic)
 	if err == nil {
 		err = refuseRooms(stored, planned)
 	}
-	if err == nil && !sameMoves(planToProto(planned).GetMoves(), given.GetMoves()) {
+	if err == nil && !sameMoves(planned, said) {
 		err = allocator.Errorf(allocator.Invalid, "plan: its moves are not those that lead from layout version %d to its target: plan again", from.Version)
 	}
 	return stored, planned, err
@@ -166,7 +161,7 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 	if err != nil {
 		return nil, err
 	}
-	moves := movesOf(planned)
+	moves := record.MovesOf(planned.Moves...)
 	noteHolds(moves, instances)
 	m, err := s.admin.StartMigration(ctx, stored, record.Migration{
 		From: planned.From, Target: planned.Target, Moves: moves, Hold: record.DurationOf(hold),
@@ -189,16 +184,8 @@ func (s *Server) madeHere(ctx context.Context, p *marchv1.Plan) error {
 	return err
 }
 
-func sameMoves(a, b []*marchv1.Move) bool {
-	return slices.EqualFunc(a, b, func(a, b *marchv1.Move) bool {
-		return a.GetKind() == b.GetKind() && proto.Equal(a.GetLayout(), b.GetLayout())
+func sameMoves(a, b plan.Plan) bool {
+	return slices.EqualFunc(a.Moves, b.Moves, func(a, b plan.Move) bool {
+		return a.Kind == b.Kind && a.Layout.Version == b.Layout.Version && a.Layout.Equal(b.Layout)
 	})
-}
-
-func movesOf(p plan.Plan) []record.Move {
-	moves := make([]record.Move, len(p.Moves))
-	for i, m := range p.Moves {
-		moves[i] = record.Move{Kind: string(m.Kind), Why: m.Why, Layout: m.Layout, Loses: m.Loses}
-	}
-	return moves
 }

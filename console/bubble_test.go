@@ -130,7 +130,7 @@ func (b *bubble) migrate(hold time.Duration) record.Migration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, err := b.admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target, Moves: movesOf(planned), Hold: record.DurationOf(hold)}, "test")
+	m, err := b.admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target, Moves: record.MovesOf(planned.Moves...), Hold: record.DurationOf(hold)}, "test")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
 )
@@ -87,7 +88,7 @@ func (s *costSum) add(f, single tagForecast) {
 
 // costOf returns the count of what a plan costs, as counts.get does.
 func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan, within time.Duration) (*count, error) {
-	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(planToProto(p))
+	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(api.PlanToProto(p))
 	if err != nil {
 		return nil, err
 	}

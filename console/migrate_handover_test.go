@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -178,7 +179,7 @@ func TestMakeMoveInDoubt(t *testing.T) {
 			to := from.Layout
 			to.Boundary = 200
 			m, err := w.Admin.StartMigration(bg, from, record.Migration{
-				From: from.Layout, Target: to, Moves: []record.Move{{Kind: "switch", Layout: to}},
+				From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Switch, Layout: to}),
 			}, "test")
 			if err != nil {
 				t.Fatal(err)

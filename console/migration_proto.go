@@ -9,32 +9,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
-
-func planToProto(p plan.Plan) *marchv1.Plan {
-	answer := &marchv1.Plan{From: api.LayoutToProto(p.From), Target: api.LayoutToProto(p.Target), Atomic: p.Atomic}
-	for _, m := range movesOf(p) {
-		answer.Moves = append(answer.Moves, moveToProto(m))
-	}
-	return answer
-}
-
-func moveToProto(m record.Move) *marchv1.Move {
-	p := &marchv1.Move{Kind: api.FromWord[marchv1.MoveKind](m.Kind), Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
-	for _, room := range m.Loses {
-		p.Loses = append(p.Loses, string(room))
-	}
-	if !m.Made.IsZero() {
-		p.Made = timestamppb.New(m.Made)
-	}
-	if !m.ClientsUntil.IsZero() {
-		p.ClientsUntil = timestamppb.New(m.ClientsUntil)
-	}
-	return p
-}
 
 // showMigration returns m as a message, with the instances that it waits for now.
 func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv1.Migration, error) {
@@ -59,7 +36,14 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 		NoWayBack: m.NoWayBack,
 	}
 	for _, move := range m.Moves {
-		p.Moves = append(p.Moves, moveToProto(move))
+		made := api.MoveToProto(move.Move)
+		if !move.Made.IsZero() {
+			made.Made = timestamppb.New(move.Made)
+		}
+		if !move.ClientsUntil.IsZero() {
+			made.ClientsUntil = timestamppb.New(move.ClientsUntil)
+		}
+		p.Moves = append(p.Moves, made)
 	}
 	for _, w := range m.Without {
 		if !slices.Contains(p.GetWithout(), string(w.Instance)) {

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // Eras were a key for each tag, room and move, and grew for ever, as layouts,
@@ -67,7 +68,7 @@ func migrate(t *testing.T, c *cluster, to string) {
 	target := lay(t, to)
 	target.Version = from.Layout.Version + 1
 	m, err := c.admin.StartMigration(bg, from, record.Migration{
-		From: from.Layout, Target: target, Moves: []record.Move{{Kind: "switch", Layout: target}},
+		From: from.Layout, Target: target, Moves: record.MovesOf(plan.Move{Kind: plan.Switch, Layout: target}),
 	}, "test")
 	if err == nil {
 		m, err = c.admin.MakeMove(bg, m, store.KV{})

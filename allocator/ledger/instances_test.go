@@ -5,6 +5,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // one returns the one instance that is registered.
@@ -99,7 +100,7 @@ func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 	to := from.Layout
 	to.Version, to.Ranges = 2, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 60}}
 	m, err := c.admin.StartMigration(bg, from, record.Migration{
-		From: from.Layout, Target: to, Moves: []record.Move{{Kind: "retract", Layout: to, Loses: []allocator.Room{"b"}}},
+		From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to, Loses: []allocator.Room{"b"}}),
 	}, "test")
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // Reads from the past do not make a move undone, for the console that made it: what MakeMove
@@ -30,7 +31,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	})
 	m := record.Migration{From: from.Layout, Target: lay(t, "100 a=0-50 b=60-100")}
 	for _, move := range []string{"100 a=0-50 b=55-100", "100 a=0-50 b=60-100"} {
-		m.Moves = append(m.Moves, record.Move{Kind: "retract", Layout: lay(t, move), Loses: []allocator.Room{"b"}})
+		m.Moves = append(m.Moves, record.MovesOf(plan.Move{Kind: plan.Retract, Layout: lay(t, move), Loses: []allocator.Room{"b"}})...)
 	}
 	if m, err = manage(l).StartMigration(bg, from, m, "test"); err != nil {
 		t.Fatal(err)

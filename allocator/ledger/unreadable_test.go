@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // later is what a newer version of the program may have written.
@@ -219,7 +220,7 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := lay(t, "100 a=0-40 b=50-100")
-	moves := []record.Move{{Kind: "retract", Layout: target}}
+	moves := record.MovesOf(plan.Move{Kind: plan.Retract, Layout: target})
 	m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: target, Moves: moves}, "ann")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // damaged are all kinds of key: what verify says that each stops where it cannot be
@@ -141,7 +142,7 @@ func TestVerifyMigrationUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		to := lay(t, "100 a=0-50 b=55-100")
-		m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to, Moves: []record.Move{{Kind: "retract", Layout: to}}}, "ann")
+		m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
 		if err != nil {
 			t.Fatal(err)
 		}

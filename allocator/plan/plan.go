@@ -43,19 +43,20 @@ const (
 	Switch MoveKind = "switch"
 )
 
-// Move is one change of layout.
+// Move is one change of layout, in a plan and in the migration that follows it, which
+// stores it as it is here.
 type Move struct {
-	Kind MoveKind
+	Kind MoveKind `json:"kind"`
+	// Why is one sentence for operators.
+	Why string `json:"why"`
 	// Layout after the move. Its Version is the one it will have: From's plus
 	// 1 for the first move, plus 2 for the second.
-	Layout allocator.Layout
+	Layout allocator.Layout `json:"layout"`
 	// Loses are the rooms that lose residues by the move, the drained ones
 	// too, by lower: before the next move (of this plan, or of the plan back
 	// that takes its place) every registered instance of theirs must have
 	// reported Layout.
-	Loses []allocator.Room
-	// Why is one sentence for operators.
-	Why string
+	Loses []allocator.Room `json:"loses,omitempty"`
 }
 
 // Plan is how to get From From to Target. Its layouts are its own: they share

@@ -117,10 +117,8 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 	if err != nil {
 		return err
 	}
-	p := &marchv1.Plan{Cluster: uuid, From: api.LayoutToProto(planned.From), Target: api.LayoutToProto(planned.Target), Atomic: planned.Atomic, Force: true}
-	for _, m := range planned.Moves {
-		p.Moves = append(p.Moves, &marchv1.Move{Kind: api.FromWord[marchv1.MoveKind](string(m.Kind)), Layout: api.LayoutToProto(m.Layout)})
-	}
+	p := api.PlanToProto(planned)
+	p.Cluster, p.Force = uuid, true
 	_, err = c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: p})
 	return err
 }

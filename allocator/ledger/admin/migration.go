@@ -192,7 +192,7 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 	move.Made, move.Layout.Version = a.now(), from.Layout.Version+1
 	next.Reached++
 	next.Fail("")
-	next.Note("move " + move.Kind + " made: layout version " + strconv.FormatInt(move.Layout.Version, 10))
+	next.Note("move " + string(move.Kind) + " made: layout version " + strconv.FormatInt(move.Layout.Version, 10))
 	next.Updated, next.Nonce = a.now(), record.RandomHex()
 	value := next.Encode()
 	with := store.Txn{

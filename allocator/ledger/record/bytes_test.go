@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // TestBytes: each kind of value is stored as these bytes, which other versions of the
@@ -31,10 +32,10 @@ func TestBytes(t *testing.T) {
 	moved.Error, moved.ErrorSince = "etcd is <away>", at
 	moved.Without = []record.Waiver{{Instance: "a/i", Incarnation: "x", Reached: 1}}
 	moved.Moves = []record.Move{
-		{Kind: "expand", Why: "w", Layout: one, Made: at},
-		{Kind: "retract", Why: "w", Layout: two, Loses: []allocator.Room{"b", "a"}, Made: at, Hold: "1m0s", ClientsUntil: at},
-		{Kind: "retract", Layout: two, Loses: []allocator.Room{"b"}, Hold: "1.5s"},
-		{Kind: "expand", Layout: two},
+		{Move: plan.Move{Kind: plan.Expand, Why: "w", Layout: one}, Made: at},
+		{Move: plan.Move{Kind: plan.Retract, Why: "w", Layout: two, Loses: []allocator.Room{"b", "a"}}, Made: at, Hold: "1m0s", ClientsUntil: at},
+		{Move: plan.Move{Kind: plan.Retract, Layout: two, Loses: []allocator.Room{"b"}}, Hold: "1.5s"},
+		{Move: plan.Move{Kind: plan.Expand, Layout: two}},
 	}
 	const (
 		oneText   = `{"version":"1","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"},"b":{"lower":"5","upper":"9"}}}`

@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // MigrationState says what becomes of a migration by itself.
@@ -53,20 +54,26 @@ type Migration struct {
 	KV store.KV `json:"-"`
 }
 
-// Move is one change of layout in a migration.
+// Move is a move of a plan, and what a migration notes of it.
 type Move struct {
 	kept
-	Kind   string           `json:"kind"`
-	Why    string           `json:"why"`
-	Layout allocator.Layout `json:"layout"`          // Version is the one it has or will have
-	Loses  []allocator.Room `json:"loses,omitempty"` // rooms that lose residues: their instances must report before the next move
-	Made   time.Time        `json:"made,omitzero"`   // zero before it is made
+	plan.Move
+	Made time.Time `json:"made,omitzero"` // zero before it is made
 	// Hold is the longest hold of the instances of Loses that were registered when
 	// the move was planned, or before a later change of the migration until it was
 	// made; and ClientsUntil when what they leased to clients ends: until then these
 	// may still issue residues that the rooms lost. It is zero before all reported.
 	Hold         Duration  `json:"hold,omitempty"` // stored of every move that was made
 	ClientsUntil time.Time `json:"clients_until,omitzero"`
+}
+
+// MovesOf returns moves of a plan of which nothing is noted yet.
+func MovesOf(planned ...plan.Move) []Move {
+	moves := make([]Move, len(planned))
+	for i, m := range planned {
+		moves[i].Move = m
+	}
+	return moves
 }
 
 // MarshalJSON writes a move with the fields that are kept in it.
