@@ -92,12 +92,11 @@ func under(layouts map[int64]allocator.Layout, eras []record.Era, id int64) (all
 	return allocator.Layout{}, false
 }
 
-// took fails the test when more than most passed since start.
+// took fails the test when much more than most passed since start. It is to find what hangs,
+// and not what is slow: the machine may be busy with other tests, and the race detector slows all.
 func took(tb testing.TB, what string, start time.Time, most time.Duration) {
 	tb.Helper()
-	if raceEnabled { // with the race detector all is slower by at least as much
-		most *= 5
-	}
+	most *= 10
 	if passed := time.Since(start); passed > most {
 		tb.Errorf("%s took %v, want at most %v", what, passed, most)
 	}
