@@ -50,15 +50,14 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 			store.OpPut(a.keys.LayoutAt(1), value),
 			a.audit(actor, "init", a.keys.Layout(), nil, value),
 		},
-		Else: []store.Op{store.OpGet(a.keys.Layout())},
 	})
-	if err != nil { // unknown: is what is there now ours?
-		check, checkErr := a.Ledger.Gets(ctx, store.OpGet(a.keys.Layout()))
-		if kv, ok := check.FirstIfAny(); checkErr != nil || !ok || string(kv.Value) != string(value) {
-			return record.Layout{}, err
-		}
-	} else if kv, _ := answer.FirstIfAny(); !answer.Succeeded && string(kv.Value) != string(value) {
-		return record.Layout{}, allocator.Errorf(allocator.Exists, "another process initialised %s just now", a.keys)
+	err = store.Outcome(answer, err, func() bool { // the layout has a nonce
+		now, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Layout()))
+		kv, ok := now.FirstIfAny()
+		return err == nil && ok && string(kv.Value) == string(value)
+	}, allocator.Errorf(allocator.Exists, "another process initialised %s just now", a.keys))
+	if err != nil {
+		return record.Layout{}, err
 	}
 	return a.Ledger.Refresh(ctx)
 }
@@ -103,21 +102,23 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 		),
 	}, a.keys.Layouts())
 	crash.Here(crash.AfterChange)
-	if err == nil && answer.Succeeded {
-		return a.Ledger.Refresh(ctx)
-	}
-	// A crash or a lost answer here leaves the outcome to the nonce; and an
-	// answer that it did not happen may be to its being sent twice.
-	made, checkErr := a.layoutHasNonce(ctx, to.Version, nonce)
+	var unknown error // why it could not be learned whether the change was made
+	refused := errors.New("the conditions do not hold")
+	err = store.Outcome(answer, err, func() (made bool) {
+		made, unknown = a.layoutHasNonce(ctx, to.Version, nonce)
+		return made
+	}, refused)
 	switch {
-	case checkErr != nil && err != nil:
+	case err == nil:
+		return a.Ledger.Refresh(ctx)
+	case err != refused && unknown != nil:
 		return record.Layout{}, allocator.Errorf(allocator.Unavailable, "change to layout version %d: the outcome is unknown, look at the layout before trying again: %w", to.Version, err)
-	case err != nil && !made:
+	case err != refused:
 		return record.Layout{}, err
 	}
-	current, refreshErr := a.Ledger.Refresh(ctx)
-	if refreshErr != nil || made {
-		return current, refreshErr
+	current, err := a.Ledger.Refresh(ctx)
+	if err != nil {
+		return record.Layout{}, err
 	}
 	if s, _ := a.Ledger.State(); s.Refusal() != nil {
 		return record.Layout{}, s.Refusal()

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"github.com/oklog/ulid/v2"
@@ -40,23 +41,24 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 		},
 		Else: []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Layout())},
 	}, a.keys.Migrations())
-	if err != nil { // unknown: its ID tells
-		if made, checkErr := a.Migration(ctx, m.ID); checkErr == nil {
-			return made, nil
-		}
-		return record.Migration{}, err
-	}
-	if answer.Succeeded {
+	refused := errors.New("the conditions do not hold")
+	err = store.Outcome(answer, err, func() bool { // its ID tells
+		_, err := a.Migration(ctx, m.ID)
+		return err == nil
+	}, refused)
+	switch {
+	case err == nil && answer.Succeeded:
 		m.KV = store.KV{Key: key, Value: value, ModRevision: answer.Revision}
 		return m, nil
+	case err == nil:
+		return a.Migration(ctx, m.ID)
+	case err != refused:
+		return record.Migration{}, err
 	}
 	if kv, ok := answer.One(0); ok {
 		var active record.ActiveMigration
 		if err := record.Decode(kv, &active); err != nil {
 			return record.Migration{}, err
-		}
-		if active.Name == m.ID {
-			return a.Migration(ctx, m.ID)
 		}
 		return record.Migration{}, allocator.Errorf(allocator.Exists, "migration %s is under way, and there is one at a time: `march migrate status` shows it", active.Name)
 	}
