@@ -1,58 +1,6 @@
 package api
 
-import (
-	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/plan"
-	marchv1 "github.com/march-id/march/api/march/v1"
-)
-
-// PlanToProto returns p as a message.
-func PlanToProto(p plan.Plan) *marchv1.Plan {
-	answer := &marchv1.Plan{From: LayoutToProto(p.From), Target: LayoutToProto(p.Target), Atomic: p.Atomic}
-	for _, m := range p.Moves {
-		answer.Moves = append(answer.Moves, MoveToProto(m))
-	}
-	return answer
-}
-
-// PlanFromProto returns the plan that a message is of. Its error is Invalid.
-func PlanFromProto(p *marchv1.Plan) (plan.Plan, error) {
-	from, err := LayoutFromProto(p.GetFrom())
-	if err != nil {
-		return plan.Plan{}, allocator.Errorf(allocator.Invalid, "plan: from: %w", err)
-	}
-	target, err := LayoutFromProto(p.GetTarget())
-	if err != nil {
-		return plan.Plan{}, allocator.Errorf(allocator.Invalid, "plan: target: %w", err)
-	}
-	answer := plan.Plan{From: from, Target: target, Atomic: p.GetAtomic()}
-	for i, m := range p.GetMoves() {
-		move, err := moveFromProto(m)
-		if err != nil {
-			return plan.Plan{}, allocator.Errorf(allocator.Invalid, "plan: move %d: %w", i+1, err)
-		}
-		answer.Moves = append(answer.Moves, move)
-	}
-	return answer, nil
-}
-
-// MoveToProto returns a move as a message.
-func MoveToProto(m plan.Move) *marchv1.Move {
-	p := &marchv1.Move{Kind: FromWord[marchv1.MoveKind](string(m.Kind)), Why: m.Why, Layout: LayoutToProto(m.Layout)}
-	for _, room := range m.Loses {
-		p.Loses = append(p.Loses, string(room))
-	}
-	return p
-}
-
-func moveFromProto(p *marchv1.Move) (plan.Move, error) {
-	layout, err := LayoutFromProto(p.GetLayout())
-	m := plan.Move{Kind: plan.MoveKind(Word(p.GetKind())), Why: p.GetWhy(), Layout: layout}
-	for _, room := range p.GetLoses() {
-		m.Loses = append(m.Loses, allocator.Room(room))
-	}
-	return m, err
-}
+import marchv1 "github.com/march-id/march/api/march/v1"
 
 // Ended reports whether a migration in a state makes no more moves.
 func Ended(state marchv1.MigrationState) bool {

@@ -30,7 +30,7 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 	if err != nil {
 		return nil, err
 	}
-	answer := api.PlanToProto(planned)
+	answer := operator.PlanToProto(planned)
 	answer.Force = r.GetForce()
 	instances, bad, err := s.instances(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 	if err := s.madeHere(ctx, given); err != nil {
 		return stored, planned, err
 	}
-	said, err := api.PlanFromProto(given)
+	said, err := operator.PlanFromProto(given)
 	if err != nil {
 		return stored, planned, err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
 )
@@ -88,7 +87,7 @@ func (s *costSum) add(f, single tagForecast) {
 
 // costOf returns the count of what a plan costs, as counts.get does.
 func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan, within time.Duration) (*count, error) {
-	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(api.PlanToProto(p))
+	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(operator.PlanToProto(p))
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 // showMigration returns m as a message, with the instances that it waits for now.
@@ -36,7 +37,7 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 		NoWayBack: m.NoWayBack,
 	}
 	for _, move := range m.Moves {
-		made := api.MoveToProto(move.Move)
+		made := operator.MoveToProto(move.Move)
 		if !move.Made.IsZero() {
 			made.Made = timestamppb.New(move.Made)
 		}

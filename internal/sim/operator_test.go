@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/operator"
 )
 
 // action is what an operator does by a console. A further one is a further row.
@@ -117,7 +118,7 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 	if err != nil {
 		return err
 	}
-	p := api.PlanToProto(planned)
+	p := operator.PlanToProto(planned)
 	p.Cluster, p.Force = uuid, true
 	_, err = c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: p})
 	return err

@@ -250,8 +250,8 @@ func (r *run) complete() error {
 		}
 	}
 	if ids = slices.Compact(ids); len(ids) > 0 {
-		return allocator.Errorf(allocator.Refused, "%d instances did not answer; start them, or give their journals (--journal FILE), or stop them for good and go on --without %s",
-			len(ids), strings.Join(ids, ","))
+		return allocator.Errorf(allocator.Refused, "not every instance answered; start what is missing, or give its journal (--journal FILE), or stop it for good and go on --without %s",
+			strings.Join(ids, ","))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package api_test
+package operator_test
 
 import (
 	"reflect"
@@ -6,8 +6,8 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/plan"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 // TestPlan: a plan is the same after the wire.
@@ -23,7 +23,7 @@ func TestPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := api.PlanFromProto(api.PlanToProto(p))
+		again, err := operator.PlanFromProto(operator.PlanToProto(p))
 		if err != nil || !reflect.DeepEqual(again, p) {
 			t.Errorf("got %+v, %v, want %+v", again, err, p)
 		}
@@ -37,9 +37,9 @@ func TestPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := api.PlanToProto(good)
+		p := operator.PlanToProto(good)
 		damage(p)
-		if _, err := api.PlanFromProto(p); allocator.KindOf(err) != allocator.Invalid || err.Error()[:len(name)] != name {
+		if _, err := operator.PlanFromProto(p); allocator.KindOf(err) != allocator.Invalid || err.Error()[:len(name)] != name {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
