@@ -93,7 +93,7 @@ func TestBarrierIsRefused(t *testing.T) {
 	// The rehearsal recovers a copy, with production's addresses.
 	rehearsal := c.mem.Copy(ledgertest.ClusterID, 1000)
 	report, err := c.recover(rehearsal.Open(), []*process{p})
-	wantKind(t, err, allocator.Refused, "did not answer")
+	wantKind(t, err, allocator.Refused, "not every instance answered")
 	if len(report.Missing) != 1 {
 		t.Errorf("rehearsal: %+v", report)
 	}

@@ -360,9 +360,9 @@ func windowsOf(s journal.State) []record.Lease {
 	leases := make([]record.Lease, 0, len(s.Windows))
 	for _, w := range s.Windows {
 		leases = append(leases, record.Lease{
-			WorkerID: record.WorkerID{Bits: w.Bits, Number: w.Number},
+			WorkerID: w.WorkerID,
 			Worker: record.Worker{
-				Room: allocator.Room(s.Room), Instance: allocator.Instance(s.Name), Incarnation: w.Incarnation, From: w.From, Until: w.Until,
+				Room: s.Room, Instance: s.Name, Incarnation: w.Incarnation, From: w.From, Until: w.Until,
 				Stamp: record.Stamp{Epoch: w.Epoch, Revision: w.Revision}, Clock: w.Clock,
 			},
 		})
@@ -374,7 +374,7 @@ func windowsOf(s journal.State) []record.Lease {
 // journalWindow is the reverse of windowsOf, of one window.
 func journalWindow(id record.WorkerID, w record.Worker) journal.Window {
 	return journal.Window{
-		WorkerID: journal.WorkerID{Bits: id.Bits, Number: id.Number}, Incarnation: w.Incarnation,
+		WorkerID: id, Incarnation: w.Incarnation,
 		From: w.From, Until: w.Until, Epoch: w.Stamp.Epoch, Revision: w.Stamp.Revision, Clock: w.Clock,
 	}
 }

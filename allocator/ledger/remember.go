@@ -29,7 +29,7 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 	l := i.ledger
 	uuid := l.pinned().UUID
 	path := filepath.Join(dir, uuid, string(i.room), string(i.name)+".journal")
-	j, s, err := journal.Open(ctx, path, journal.Record{UUID: uuid, Room: string(i.room), Name: string(i.name)}, l.log)
+	j, s, err := journal.Open(ctx, path, journal.Record{UUID: uuid, Room: i.room, Name: i.name}, l.log)
 	if err != nil {
 		return err
 	}
@@ -58,9 +58,9 @@ func (i *Instance) recall(s journal.State, m record.Memory) {
 		t.version, t.latest = m.Version, m.Latest
 	}
 	t.total, t.notBefore = max(t.total, m.MarginTotal), max(t.notBefore, m.NotBefore)
-	for name, mark := range s.Marks {
+	for tag, mark := range s.Marks {
 		// All that an earlier process leased counts as leased by this one.
-		i.memory.setMark(allocator.Tag(name), ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
+		i.memory.setMark(tag, ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
 	}
 	for _, lease := range m.Workers {
 		i.memory.setWindow(lease.WorkerID, ownWindow{worker: lease.Worker})
@@ -92,22 +92,17 @@ func ReadJournal(path string) (record.Memory, error) {
 // memoryOf checks what a journal holds.
 func memoryOf(s journal.State) (record.Memory, error) {
 	m := record.Memory{
-		UUID: s.UUID, Room: allocator.Room(s.Room), Name: allocator.Instance(s.Name), Incarnations: slices.Clone(s.Incarnations),
-		Epochs: slices.Clone(s.Epochs), Version: s.Version, MarginTotal: s.MarginTotal, SeenUnder: s.SeenUnder,
+		UUID: s.UUID, Room: s.Room, Name: s.Name, Incarnations: slices.Clone(s.Incarnations),
+		Epochs: slices.Clone(s.Epochs), Version: s.Version, MarginTotal: s.MarginTotal,
+		Rooms: slices.Clone(s.Rooms), Seen: slices.Clone(s.Seen), SeenUnder: s.SeenUnder,
 		Workers: windowsOf(s), NotBefore: s.NotBefore,
 		Marks: make([]record.RememberedMark, 0, len(s.Marks)),
 	}
 	if n := len(m.Epochs); n > 0 {
 		m.Latest = m.Epochs[n-1]
 	}
-	for _, name := range s.Rooms {
-		m.Rooms = append(m.Rooms, allocator.Room(name))
-	}
-	for _, seen := range s.Seen {
-		m.Seen = append(m.Seen, record.SeenInstance{Room: allocator.Room(seen.Room), Name: allocator.Instance(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address, Left: seen.Left})
-	}
-	for name, mark := range s.Marks {
-		m.Marks = append(m.Marks, record.RememberedMark{Tag: allocator.Tag(name), Next: mark.Next})
+	for tag, mark := range s.Marks {
+		m.Marks = append(m.Marks, record.RememberedMark{Tag: tag, Next: mark.Next})
 	}
 	m.SortMarks()
 	return m, m.Validate()
@@ -126,7 +121,7 @@ func (i *Instance) journalReady() error {
 // the process crashes before it is there, the segment is a gap; and the journal knows
 // less than etcd, which is no harm.
 func (i *Instance) note(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
-	return i.noteLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: string(tag), Next: next, Version: state.layout.Layout.Version}}})
+	return i.noteLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
 }
 
 // noteLease is note of any lease: r is what was leased.
@@ -167,9 +162,7 @@ func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 		r.NotBefore = state.notBefore
 	}
 	if !record.ContainsAll(known.rooms, state.layout.Ever) {
-		for _, room := range state.layout.Ever {
-			r.Rooms = append(r.Rooms, string(room))
-		}
+		r.Rooms = state.layout.Ever
 	}
 	return r
 }
@@ -191,11 +184,7 @@ func (i *Instance) noteSeen(all []record.SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}
-	r := journal.Record{SeenUnder: under}
-	for _, s := range all {
-		r.Seen = append(r.Seen, journal.Seen{Room: string(s.Room), Name: string(s.Name), Incarnation: s.Incarnation, Address: s.Address, Left: s.Left})
-	}
-	if err := i.journal.Note(r); err != nil {
+	if err := i.journal.Note(journal.Record{SeenUnder: under, Seen: slices.Clone(all)}); err != nil {
 		i.ledger.log.Warn("the journal could not be told which instances are registered", "error", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 var head = Record{UUID: "u", Room: "a", Name: "one"}
@@ -61,14 +62,14 @@ func TestAppendAndOpen(t *testing.T) {
 	if fresh.UUID != "u" || len(fresh.Marks) != 0 {
 		t.Errorf("fresh: %+v", fresh)
 	}
-	want := map[string]Mark{}
+	want := map[allocator.Tag]Mark{}
 	for i := range 20_000 { // more than the slack
-		tag := fmt.Sprint("tag-", i%50)
+		tag := allocator.Tag(fmt.Sprint("tag-", i%50))
 		want[tag] = Mark{tag, int64(i), 1}
 		r := Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: int64(i), Marks: []Mark{{tag, int64(i), 1}, {"low", 5, 2}, {"low", 3, 1}}}
 		if i == 19_999 {
 			r.Epochs, r.Epoch, r.Revision, r.MarginTotal, r.Unconfirmed = []string{"e2"}, "e2", 7, 3, true
-			r.Seen, r.Rooms, r.Incarnations, r.Version = []Seen{{"a", "two", "i2", "host:1", 0}, {"a", "two", "i2", "host:1", 8}}, []string{"a"}, []string{"i1"}, 9
+			r.Seen, r.Rooms, r.Incarnations, r.Version = []record.SeenInstance{{Room: "a", Name: "two", Incarnation: "i2", Address: "host:1"}, {Room: "a", Name: "two", Incarnation: "i2", Address: "host:1", Left: 8}}, []allocator.Room{"a"}, []string{"i1"}, 9
 		}
 		if err := j.Append(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -91,7 +92,7 @@ func TestAppendAndOpen(t *testing.T) {
 		}
 		if diff := cmp.Diff(Record{
 			Format: Format, UUID: "u", Room: "a", Name: "one", Incarnations: []string{"i1"}, Epochs: []string{"e1", "e2"}, Epoch: "e2", Revision: 7,
-			Version: 9, Rooms: []string{"a"}, Seen: []Seen{{"a", "two", "i2", "host:1", 8}}, MarginTotal: 3, Unconfirmed: true,
+			Version: 9, Rooms: []allocator.Room{"a"}, Seen: []record.SeenInstance{{Room: "a", Name: "two", Incarnation: "i2", Address: "host:1", Left: 8}}, MarginTotal: 3, Unconfirmed: true,
 		}, s.Record); diff != "" {
 			t.Error(diff)
 		}
@@ -139,7 +140,7 @@ func TestConcurrent(t *testing.T) {
 	for g := range 32 {
 		work.Go(func() {
 			for i := range 20 {
-				tag := fmt.Sprintf("t%d-%d", g, i)
+				tag := allocator.Tag(fmt.Sprintf("t%d-%d", g, i))
 				if err := j.Append(t.Context(), Record{Marks: []Mark{{tag, 5, 1}}}); err != nil {
 					t.Error(err)
 				}
@@ -165,14 +166,14 @@ func TestSize(t *testing.T) {
 	j, _ := mustOpen(t, path)
 	var r Record
 	for i := range tags {
-		r.Marks = append(r.Marks, Mark{fmt.Sprintf("a-tag-of-twenty-%d", i), int64(i), 1})
+		r.Marks = append(r.Marks, Mark{allocator.Tag(fmt.Sprintf("a-tag-of-twenty-%d", i)), int64(i), 1})
 	}
 	if err := j.Append(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 * most {
 		n := fmt.Sprint(i)
-		if err := j.Append(t.Context(), Record{Epochs: []string{n}, Incarnations: []string{n}, Seen: []Seen{{"a", n, n, n, 0}}}); err != nil {
+		if err := j.Append(t.Context(), Record{Epochs: []string{n}, Incarnations: []string{n}, Seen: []record.SeenInstance{{Room: "a", Name: allocator.Instance(n), Incarnation: n, Address: n}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -262,11 +263,11 @@ func TestUnknownRecord(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	h := head
 	h.Format = Format
-	record := encode(Record{Epochs: []string{"e"}, Epoch: "e", Revision: 3, SeenUnder: "e", Seen: []Seen{{"a", "i", "p", "h:1", 0}}, Marks: []Mark{{"t", 9, 1}}})
+	line := encode(Record{Epochs: []string{"e"}, Epoch: "e", Revision: 3, SeenUnder: "e", Seen: []record.SeenInstance{{Room: "a", Name: "i", Incarnation: "p", Address: "h:1"}}, Marks: []Mark{{"t", 9, 1}}})
 	f.Add(encode(h), false)
-	f.Add(append(encode(h), record...), false)
+	f.Add(append(encode(h), line...), false)
 	f.Add(append(encode(h), "00000000 {}\n00000000 {}"...), false)
-	f.Add(slices.Concat(encode(h)[9:], record[9:], []byte("[{\"marks\":[{\"tag\":\"\",\"next\":\"-1\"}]},{}]\n[{}] [{}]\nnull\n")), true)
+	f.Add(slices.Concat(encode(h)[9:], line[9:], []byte("[{\"marks\":[{\"tag\":\"\",\"next\":\"-1\"}]},{}]\n[{}] [{}]\nnull\n")), true)
 	f.Fuzz(func(t *testing.T, content []byte, sealed bool) {
 		if sealed {
 			var all []byte
@@ -294,7 +295,7 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(s, back); err != nil || diff != "" {
 			t.Errorf("%v %s", err, diff)
 		}
-		var want map[string]Mark // by lines that are whole and have their checksum
+		var want map[allocator.Tag]Mark // by lines that are whole and have their checksum
 		for line := range bytes.Lines(content) {
 			sum, text, _ := bytes.Cut(line, []byte(" "))
 			text, whole := bytes.CutSuffix(text, []byte("\n"))
@@ -308,7 +309,7 @@ func FuzzParse(f *testing.F) {
 			for _, r := range records {
 				for _, m := range r.Marks {
 					if want == nil {
-						want = make(map[string]Mark)
+						want = make(map[allocator.Tag]Mark)
 					}
 					if m.Next >= want[m.Tag].Next {
 						want[m.Tag] = m

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // Format is the number that a journal's first record has. Format 1 was the first
@@ -20,53 +21,38 @@ const Format = 2
 // nothing.
 type Record struct {
 	// In the first record, and in no other.
-	Format int    `json:"format,omitempty"`
-	UUID   string `json:"uuid,omitempty"`
-	Room   string `json:"room,omitempty"`
-	Name   string `json:"name,omitempty"`
+	Format int                `json:"format,omitempty"`
+	UUID   string             `json:"uuid,omitempty"`
+	Room   allocator.Room     `json:"room,omitempty"`
+	Name   allocator.Instance `json:"name,omitempty"`
 
-	Incarnations []string `json:"incarnations,omitempty"` // processes that wrote it
-	Epochs       []string `json:"epochs,omitempty"`       // that came into force
-	Epoch        string   `json:"epoch,omitempty"`        // that Revision is of
-	Revision     int64    `json:"revision,string,omitempty"`
-	Version      int64    `json:"version,string,omitempty"` // of the layout
-	Rooms        []string `json:"rooms,omitempty"`          // that ever had a range
-	Seen         []Seen   `json:"seen,omitempty"`
-	SeenUnder    string   `json:"seen_under,omitempty"` // the epoch that Seen is of; with another one, what was seen before goes
-	MarginTotal  int64    `json:"margin_total,string,omitempty"`
-	Unconfirmed  bool     `json:"unconfirmed,omitempty"` // a process began without what those before it remembered
-	Confirmed    bool     `json:"confirmed,omitempty"`   // it is no matter any longer; not in a state
-	Marks        []Mark   `json:"marks,omitempty"`
-	Windows      []Window `json:"windows,omitempty"`
-	NotBefore    int64    `json:"not_before,string,omitempty"` // the latest of any epoch
-}
-
-// Seen is a process that was registered.
-type Seen struct {
-	Room        string `json:"room"`
-	Name        string `json:"name"`
-	Incarnation string `json:"incarnation"`
-	Address     string `json:"address"`
-	Left        int64  `json:"left,string,omitempty"` // the revision at which it left in good order
+	Incarnations []string              `json:"incarnations,omitempty"` // processes that wrote it
+	Epochs       []string              `json:"epochs,omitempty"`       // that came into force
+	Epoch        string                `json:"epoch,omitempty"`        // that Revision is of
+	Revision     int64                 `json:"revision,string,omitempty"`
+	Version      int64                 `json:"version,string,omitempty"` // of the layout
+	Rooms        []allocator.Room      `json:"rooms,omitempty"`          // that ever had a range
+	Seen         []record.SeenInstance `json:"seen,omitempty"`
+	SeenUnder    string                `json:"seen_under,omitempty"` // the epoch that Seen is of; with another one, what was seen before goes
+	MarginTotal  int64                 `json:"margin_total,string,omitempty"`
+	Unconfirmed  bool                  `json:"unconfirmed,omitempty"` // a process began without what those before it remembered
+	Confirmed    bool                  `json:"confirmed,omitempty"`   // it is no matter any longer; not in a state
+	Marks        []Mark                `json:"marks,omitempty"`
+	Windows      []Window              `json:"windows,omitempty"`
+	NotBefore    int64                 `json:"not_before,string,omitempty"` // the latest of any epoch
 }
 
 // Mark is the next ID of a tag that is not yet leased, at least.
 type Mark struct {
-	Tag     string `json:"tag"`
-	Next    int64  `json:"next,string"`
-	Version int64  `json:"version,string"` // of the layout of the last lease
-}
-
-// WorkerID names a worker: a number among 2^Bits.
-type WorkerID struct {
-	Bits   int   `json:"bits"`
-	Number int64 `json:"number,string"`
+	Tag     allocator.Tag `json:"tag"`
+	Next    int64         `json:"next,string"`
+	Version int64         `json:"version,string"` // of the layout of the last lease
 }
 
 // Window is the time for which a worker is leased, as it was written last. A journal
 // without time-ordered IDs has none, and programs that know none can read it.
 type Window struct {
-	WorkerID
+	record.WorkerID
 	Incarnation string `json:"incarnation"`
 	From        int64  `json:"from,string"` // Unix ms
 	Until       int64  `json:"until,string"`
@@ -78,8 +64,8 @@ type Window struct {
 // State is all records of a journal together.
 type State struct {
 	Record  // Marks and Windows are empty; Epoch is the last one, Revision the highest under it
-	Marks   map[string]Mark
-	Windows map[WorkerID]Window
+	Marks   map[allocator.Tag]Mark
+	Windows map[record.WorkerID]Window
 }
 
 // MaxWindows is how many windows a state has at most: those that end last.
@@ -108,17 +94,17 @@ func (s *State) add(r Record) {
 	}
 	for _, seen := range r.Seen {
 		// A process that left is the one that was seen before.
-		s.Seen = slices.DeleteFunc(s.Seen, func(was Seen) bool {
+		s.Seen = slices.DeleteFunc(s.Seen, func(was record.SeenInstance) bool {
 			was.Left = seen.Left
 			return was == seen
 		})
-		s.Seen = union(s.Seen, []Seen{seen})
+		s.Seen = union(s.Seen, []record.SeenInstance{seen})
 	}
 	s.MarginTotal = max(s.MarginTotal, r.MarginTotal)
 	s.Unconfirmed = (s.Unconfirmed || r.Unconfirmed) && !r.Confirmed
 	for _, m := range r.Marks {
 		if s.Marks == nil {
-			s.Marks = make(map[string]Mark)
+			s.Marks = make(map[allocator.Tag]Mark)
 		}
 		if was := s.Marks[m.Tag]; m.Next >= was.Next {
 			s.Marks[m.Tag] = m
@@ -134,7 +120,7 @@ func (s *State) add(r Record) {
 // earlier.
 func (s *State) window(w Window) {
 	if s.Windows == nil {
-		s.Windows = make(map[WorkerID]Window)
+		s.Windows = make(map[record.WorkerID]Window)
 	}
 	s.Windows[w.WorkerID] = w
 	if len(s.Windows) <= MaxWindows {

@@ -16,7 +16,7 @@ import (
 // journaled is a source that has each lease written into a journal, as an instance does.
 type journaled struct {
 	j              *Journal
-	tag            string
+	tag            allocator.Tag
 	next           int64
 	leases, failed *atomic.Int64
 }
@@ -57,7 +57,7 @@ func TestSlowDisk(t *testing.T) {
 		})
 		var leases, failed, waited atomic.Int64
 		for k := range 8 {
-			s := &journaled{j: j, tag: fmt.Sprint("t", k), next: 1, leases: &leases, failed: &failed}
+			s := &journaled{j: j, tag: allocator.Tag(fmt.Sprint("t", k)), next: 1, leases: &leases, failed: &failed}
 			c, err := allocator.NewChain(allocator.ChainConfig{
 				Tag: allocator.Tag(s.tag), Source: s, Refiller: r,
 				Settings: allocator.Settings{MinStep: 1000, MaxStep: 2000, Reserve: 10 * time.Second},

@@ -47,15 +47,15 @@ type RememberedMark struct {
 // UseMarks takes some of the marks that an instance of a room remembers.
 type UseMarks func(room allocator.Room, marks []RememberedMark) error
 
-// SeenInstance is a process that was registered.
+// SeenInstance is a process that was registered. A journal stores it as JSON.
 type SeenInstance struct {
-	Room        allocator.Room
-	Name        allocator.Instance
-	Incarnation string
-	Address     string
+	Room        allocator.Room     `json:"room"`
+	Name        allocator.Instance `json:"name"`
+	Incarnation string             `json:"incarnation"`
+	Address     string             `json:"address"`
 	// Left is the revision at which the process was seen to leave in good order: it
 	// leased nothing after it. 0 where that was not seen.
-	Left int64
+	Left int64 `json:"left,string,omitempty"`
 }
 
 // ID returns the instance's name in the cluster.

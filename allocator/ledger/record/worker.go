@@ -22,8 +22,8 @@ const (
 
 // WorkerID names a worker: a number among the 2^Bits workers of a width.
 type WorkerID struct {
-	Bits   int   // 0 to timeid.MaxBits-1
-	Number int64 // from 0, below 2^Bits
+	Bits   int   `json:"bits"`          // 0 to timeid.MaxBits-1
+	Number int64 `json:"number,string"` // from 0, below 2^Bits
 }
 
 // String returns the worker as the end of its key has it, without the padding: 10/7.
