@@ -124,6 +124,13 @@ func stress(t *testing.T, goal, maxStep int64, gate allocator.Gate) {
 		}
 		return err
 	})
+	worker(func(take func(first, count int64)) error {
+		run, _, err := chain.NextRun(ctx, rand.Int64N(398)+1)
+		if err == nil {
+			take(run.First, run.Count)
+		}
+		return err
+	})
 	// The operator changes settings and layouts, and reads the status. Each layout drops
 	// the held IDs, so there are few.
 	all.Go(func() {
