@@ -88,10 +88,17 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	}
 	var runs []allocator.Run
 	err := s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+		if r.GetContiguous() {
+			runs, err = s.nextRun(ctx, c, r.GetCount(), runs[:0])
+			return err
+		}
 		// Runs taken before an error are lost: a gap.
 		runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
 		return err
 	}, func(t *timetags.Tag) (err error) {
+		if r.GetContiguous() {
+			return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other; leave contiguous out", t.Name())
+		}
 		runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
 		return err
 	})
@@ -101,6 +108,16 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	s.issued.Add(r.GetCount())
 	crash.Here(crash.BeforeReply)
 	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
+}
+
+// nextRun appends n consecutive IDs.
+func (s *Server) nextRun(ctx context.Context, c *allocator.Chain, n int64, dst []allocator.Run) ([]allocator.Run, error) {
+	run, skipped, err := c.NextRun(ctx, n)
+	s.metrics.skipped.Add(float64(skipped))
+	if err != nil {
+		return dst, err
+	}
+	return append(dst, run), nil
 }
 
 // Lease implements IDService.

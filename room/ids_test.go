@@ -301,6 +301,32 @@ func TestCreateTags(t *testing.T) {
 	}
 }
 
+// IDs in one run skip the rest of a block, and a metric counts what was skipped.
+func TestContiguous(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	c.tag(timed(cosid), "event")
+	a := c.start("a", "a1", nil)
+	for _, first := range []int64{1, 100, 200} { // 1 to 49 are left of the first block
+		r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true})
+		if err != nil || len(r.GetRuns()) != 1 || r.GetRuns()[0].GetFirst() != first || r.GetRuns()[0].GetCount() != 40 {
+			t.Errorf("40 in a row: %v, %v; want from %d", r, err, first)
+		}
+	}
+	if got := a.metrics()[`march_contiguous_skipped_ids_total{room="a"}`]; got != "19" {
+		t.Errorf("9 and 10 IDs were skipped, the metrics say %q", got)
+	}
+	for tag, want := range map[string]want{
+		"order": {codes.InvalidArgument, "invalid", []string{"count: 51; allowed: 1 to 50"}},
+		"event": {codes.FailedPrecondition, "refused", []string{"tag event has time-ordered IDs"}},
+	} {
+		_, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: tag, Count: 51, Contiguous: true})
+		if problem := want.check(err); problem != "" {
+			t.Errorf("%s: %s", tag, problem)
+		}
+	}
+}
+
 // A request on a stream that names no tag is for the tag of the request before it.
 // The first request must name a tag.
 func TestStreamRemembersTheTag(t *testing.T) {

@@ -27,6 +27,7 @@ type metrics struct {
 	server  *Server
 	results *prometheus.CounterVec
 	orphans prometheus.Counter
+	skipped prometheus.Counter
 
 	chains, ready, served                  *prometheus.Desc
 	held, reserve, step                    *prometheus.Desc
@@ -46,6 +47,9 @@ func newMetrics(s *Server) *metrics {
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "march_orphaned_tags_total", Help: "Tags whose IDs may have been issued twice, as a recover went on without this instance.",
 		}),
+		skipped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "march_contiguous_skipped_ids_total", Help: "IDs that were skipped so that others come in one run; they are in march_chain_dropped_ids_total, too.",
+		}),
 		chains:  desc("chains", "Tags in memory."),
 		ready:   desc("ready", "1 while this instance can issue IDs."),
 		served:  desc("layout_served_version", "The layout that this instance says it serves: it issues only IDs of segments that this layout keeps, or that are newer."),
@@ -64,7 +68,7 @@ func newMetrics(s *Server) *metrics {
 	s.chains.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*tagChain]series)}
 	m.results.WithLabelValues(resultOK)
 	m.results.WithLabelValues(allocator.Unavailable.Error())
-	s.cfg.Metrics.Register(m, m.results, m.orphans, newTimeMetrics(s))
+	s.cfg.Metrics.Register(m, m.results, m.orphans, m.skipped, newTimeMetrics(s))
 	return m
 }
 

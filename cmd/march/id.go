@@ -43,7 +43,7 @@ func newIDNext(c *common, t *target) *cobra.Command {
 			if c.output == "json" {
 				before, after = `{"id":"`, "\"}\n" // a NextResponse
 			}
-			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
+			return issue(cmd.Context(), c, t, &marchv1.NextBatchRequest{Tag: args[0], Count: count}, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
 				for _, run := range answer.GetRuns() {
 					for k := range run.GetCount() {
 						_, _ = w.WriteString(before)
@@ -61,16 +61,25 @@ func newIDNext(c *common, t *target) *cobra.Command {
 
 func newIDBatch(c *common, t *target) *cobra.Command {
 	var count int64
+	var contiguous bool
 	cmd := &cobra.Command{
 		Use:   "batch TAG",
 		Short: "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
 		Long: `Issue many IDs, printed as runs: the first ID and how many follow each other from
-it. A third number is how far apart they lie, where that is not 1. It takes 100,000 IDs from the room at a time, and with -o json prints a line
-for each time.`,
-		Example: `  march id batch order --count 100000`,
-		Args:    exactly("a tag"),
+it. A third number is how far apart they lie, where that is not 1. It takes 100,000
+IDs from the room at a time, and with -o json prints a line for each time.
+
+With --contiguous all IDs follow each other. They then come in one call: as many as
+the room's range is wide at most, and half of the tag's max_step.`,
+		Example: `  march id batch order --count 100000
+  march id batch order --count 50 --contiguous`,
+		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return issue(cmd.Context(), c, t, args[0], count, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
+			if contiguous && count > api.MaxBatch {
+				return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed with --contiguous: 1 to %d", count, api.MaxBatch)}
+			}
+			request := &marchv1.NextBatchRequest{Tag: args[0], Count: count, Contiguous: contiguous}
+			return issue(cmd.Context(), c, t, request, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
 				if c.output == "json" {
 					return c.print(answer, nil)
 				}
@@ -86,15 +95,17 @@ for each time.`,
 		},
 	}
 	cmd.Flags().Int64VarP(&count, "count", "n", 1000, "how many IDs")
+	cmd.Flags().BoolVar(&contiguous, "contiguous", false, "all IDs in one run")
 	return cmd
 }
 
-// issue fetches count IDs, in as many calls as that takes, and prints each
-// answer as it comes.
-func issue(ctx context.Context, c *common, t *target, tag string, count int64, show func(*bufio.Writer, *marchv1.NextBatchResponse) error) error {
+// issue fetches the IDs that request asks for, in as many calls as that takes, and prints
+// each answer as it comes.
+func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatchRequest, show func(*bufio.Writer, *marchv1.NextBatchResponse) error) error {
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
+	count := request.GetCount()
 	if count < 1 {
 		return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 or more", count)}
 	}
@@ -105,14 +116,17 @@ func issue(ctx context.Context, c *common, t *target, tag string, count int64, s
 	defer l.close()
 	w := bufio.NewWriter(c.stdout)
 	for count > 0 {
-		n := min(count, api.MaxBatch)
+		request.Count = min(count, api.MaxBatch)
 		var answer *marchv1.NextBatchResponse
 		err := l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-			answer, err = marchv1.NewIDServiceClient(conn).NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+			answer, err = marchv1.NewIDServiceClient(conn).NextBatch(ctx, request)
 			return err
 		})
 		if err != nil {
 			return err
+		}
+		if request.GetContiguous() && len(answer.GetRuns()) != 1 { // a room of an earlier release does not know the field
+			return allocator.Errorf(allocator.Refused, "the room gave %d runs, as its release knows no --contiguous; the IDs are lost, a gap", len(answer.GetRuns()))
 		}
 		if err := show(w, answer); err != nil {
 			return err
@@ -120,7 +134,7 @@ func issue(ctx context.Context, c *common, t *target, tag string, count int64, s
 		if err := w.Flush(); err != nil {
 			return err
 		}
-		count -= n
+		count -= request.GetCount()
 	}
 	return nil
 }

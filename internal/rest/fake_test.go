@@ -66,7 +66,7 @@ func (s *ids) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marc
 	}
 	first := s.last.Add(r.GetCount()-1) - r.GetCount() + 1 // Next has taken one
 	answer := &marchv1.NextBatchResponse{Runs: []*marchv1.Run{{First: first, Count: r.GetCount()}}}
-	if r.GetTag() == "runs" {
+	if r.GetTag() == "runs" && !r.GetContiguous() {
 		answer.Runs = append(answer.Runs, &marchv1.Run{First: math.MaxInt64, Count: 1})
 	}
 	return answer, nil

@@ -11,11 +11,11 @@ import (
 )
 
 // next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, so many as
-// runs. It is the hot route, so it makes do without reflection, timers and log lines;
+// runs; with &contiguous=true as one. It is the hot route, so it makes do without reflection, timers and log lines;
 // its answers are march.v1.Issued.
 func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		count, err := parseCount(r.URL.RawQuery)
+		batch, err := parseBatch(r.URL.RawQuery)
 		if err == nil && r.Body != nil && r.Body != http.NoBody {
 			err = h.emptyBody(w, r)
 		}
@@ -26,7 +26,7 @@ func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 		ctx := &lateDeadline{Context: r.Context()}
 		defer ctx.stop()
 		var body []byte
-		if count == nil {
+		if batch == nil {
 			var answer *marchv1.NextResponse
 			if answer, err = ids.Next(ctx, &marchv1.NextRequest{Tag: r.PathValue("tag")}); err == nil {
 				body = appendNumber(append(make([]byte, 0, 40), `{"id":`...), answer.GetId())
@@ -34,7 +34,8 @@ func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 			}
 		} else {
 			var answer *marchv1.NextBatchResponse
-			if answer, err = ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: r.PathValue("tag"), Count: *count}); err == nil {
+			batch.Tag = r.PathValue("tag")
+			if answer, err = ids.NextBatch(ctx, batch); err == nil {
 				body = appendRuns(answer.GetRuns())
 			}
 		}
@@ -55,9 +56,9 @@ func (h *handler) emptyBody(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// parseCount returns the count that a query gives, nil where it gives none. How
-// large it may be, NextBatch knows.
-func parseCount(query string) (*int64, error) {
+// parseBatch returns the batch that a query asks for, without its tag, and nil where the
+// query is empty. How many IDs it may ask for, NextBatch knows.
+func parseBatch(query string) (*marchv1.NextBatchRequest, error) {
 	if query == "" {
 		return nil, nil
 	}
@@ -65,20 +66,28 @@ func parseCount(query string) (*int64, error) {
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "query: %w", err)
 	}
-	for name := range values {
-		if name != "count" {
-			return nil, allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: count", name)
+	for name, given := range values {
+		switch {
+		case name != "count" && name != "contiguous":
+			return nil, allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: count, contiguous", name)
+		case len(given) != 1:
+			return nil, allocator.Errorf(allocator.Invalid, "%s: given %d times; allowed: once", name, len(given))
 		}
 	}
-	given := values["count"]
-	if len(given) != 1 {
-		return nil, allocator.Errorf(allocator.Invalid, "count: given %d times; allowed: once", len(given))
+	batch := &marchv1.NextBatchRequest{}
+	switch given := values.Get("contiguous"); given {
+	case "", "false":
+	case "true":
+		batch.Contiguous = true
+	default:
+		return nil, allocator.Errorf(allocator.Invalid, "contiguous: %.100q; allowed: true or false", given)
 	}
-	count, err := strconv.ParseInt(given[0], 10, 64)
-	if err != nil || strconv.FormatInt(count, 10) != given[0] { // as check.go has it
-		return nil, allocator.Errorf(allocator.Invalid, "count: %.100q; allowed: 1 to %d", given[0], api.MaxBatch)
+	given := values.Get("count")
+	batch.Count, err = strconv.ParseInt(given, 10, 64)
+	if err != nil || strconv.FormatInt(batch.Count, 10) != given { // as check.go has it
+		return nil, allocator.Errorf(allocator.Invalid, "count: %.100q; allowed: 1 to %d", given, api.MaxBatch)
 	}
-	return &count, nil
+	return batch, nil
 }
 
 func appendRuns(runs []*marchv1.Run) []byte {

@@ -118,7 +118,11 @@ type NextBatchRequest struct {
 	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// How many IDs: 1 to 100,000; of a tag of kind time at most what one worker has in a
 	// second.
-	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// All IDs in one run, for callers that count on from one number. The rest of a block
+	// that is shorter is skipped. Such a count is at most the width of the room's range, and
+	// at most half of the tag's max_step. Tags of kind time refuse it.
+	Contiguous    bool `protobuf:"varint,3,opt,name=contiguous,proto3" json:"contiguous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,9 +171,16 @@ func (x *NextBatchRequest) GetCount() int64 {
 	return 0
 }
 
+func (x *NextBatchRequest) GetContiguous() bool {
+	if x != nil {
+		return x.Contiguous
+	}
+	return false
+}
+
 type NextBatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In growing order; their counts sum up to the request's.
+	// In growing order; their counts sum up to the request's. One where contiguous was asked.
 	Runs          []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -683,10 +694,13 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\vNextRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"\x1e\n" +
 	"\fNextResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x03R\x02id\":\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"Z\n" +
 	"\x10NextBatchRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"6\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x1e\n" +
+	"\n" +
+	"contiguous\x18\x03 \x01(\bR\n" +
+	"contiguous\"6\n" +
 	"\x11NextBatchResponse\x12!\n" +
 	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\"6\n" +
 	"\fLeaseRequest\x12\x10\n" +
