@@ -97,7 +97,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 		return err
 	}, func(t *timetags.Tag) (err error) {
 		if r.GetContiguous() {
-			return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other; leave contiguous out", t.Name())
+			return notContiguous(t)
 		}
 		runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
 		return err
@@ -108,6 +108,11 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	s.issued.Add(r.GetCount())
 	crash.Here(crash.BeforeReply)
 	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
+}
+
+// notContiguous refuses IDs in one run.
+func notContiguous(t *timetags.Tag) error {
+	return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
 }
 
 // nextRun appends n consecutive IDs.

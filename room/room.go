@@ -42,6 +42,8 @@ type Config struct {
 	Admin admin.Config
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
+	// Redis is where it answers clients of Redis; Run closes it. Default nil: nowhere.
+	Redis net.Listener
 	// Advertise is the address that others reach GRPC by; default: GRPC's own.
 	Advertise string
 	// Build is the program's version.
@@ -307,6 +309,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Draining: s.status.stopped,
 
 		AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
+		Doors: s.doors(),
 	})
 	stopServing()
 	warming.Wait()
@@ -386,5 +389,8 @@ func (s *Server) closeListeners() {
 	_ = s.cfg.GRPC.Close()
 	if s.cfg.HTTP != nil {
 		_ = s.cfg.HTTP.Close()
+	}
+	if s.cfg.Redis != nil {
+		_ = s.cfg.Redis.Close()
 	}
 }

@@ -24,7 +24,7 @@ func exported(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := startDev(t, base)
+	d := startDev(t, base, "--redis")
 	if _, stderr, code := march(t, "id", "next", "order", "--room", d.address(portRoomGRPC)); code != exitOK {
 		t.Fatal(stderr)
 	}

@@ -51,7 +51,7 @@ func newDev(c *common) *cobra.Command {
 
 Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
 base+10+i and HTTP on base+20+i, etcd's client and peer ports on base+30 and
-base+31. Tags are created when they are first asked for.
+base+31; with --redis the i-th room's door for Redis clients on base+40+i. Tags are created when they are first asked for.
 
 --rooms and --boundary count at the first start only: then the rooms get equal
 ranges. Later the layout that the data directory holds does.`,
@@ -68,6 +68,7 @@ ranges. Later the layout that the data directory holds does.`,
 	flags.IntVar(&d.ports.base, "base-port", 7000, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
+	flags.BoolVar(&d.ports.redis, "redis", false, "have the rooms answer clients of Redis, too")
 	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
@@ -243,6 +244,11 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
+	if d.ports.redis {
+		if cfg.Redis = d.ports.take(portRedis + i); cfg.Redis == nil {
+			return nil, allocator.Errorf(allocator.Refused, "the Redis port of room %s (%s) is in use; choose others with --base-port", name, d.ports.address(portRedis+i))
+		}
+	}
 	cfg.Admin = w.admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
 	if !d.data.temporary {
@@ -276,6 +282,11 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	for _, name := range names {
 		slot := slots[name]
 		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+slot), d.ports.address(portRoomHTTP+slot), stored.Layout.Ranges[name], stored.Layout.Boundary)
+	}
+	if d.ports.redis {
+		for _, name := range names {
+			_, _ = fmt.Fprintf(w, "  redis\t%s\troom %s\n", d.ports.address(portRedis+slots[name]), name)
+		}
 	}
 	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", d.ports.address(portEtcdClient), d.ports.address(portEtcdPeer))
 	if d.data.temporary {

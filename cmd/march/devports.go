@@ -23,12 +23,14 @@ const (
 	portRoomHTTP    = 20
 	portEtcdClient  = 30
 	portEtcdPeer    = 31
+	portRedis       = 40 // and the room's number
 )
 
 // devPorts are march dev's ports. All are opened before anything runs, so that
 // one in use stops it early.
 type devPorts struct {
 	base      int
+	redis     bool                 // rooms answer clients of Redis, too
 	listeners map[int]net.Listener // by offset from base, until taken
 }
 
@@ -63,7 +65,11 @@ func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
 
 // check checks --base-port.
 func (p *devPorts) check() error {
-	if most := 65535 - portEtcdPeer; p.base < 1 || p.base > most {
+	last := portEtcdPeer
+	if p.redis {
+		last = portRedis + maxDevRooms - 1
+	}
+	if most := 65535 - last; p.base < 1 || p.base > most {
 		return allocator.Errorf(allocator.Invalid, "base-port: %d; allowed: 1 to %d", p.base, most)
 	}
 	return nil
@@ -96,6 +102,9 @@ func (p *devPorts) open(rooms int) error {
 		err := open(fmt.Sprintf("room %d gRPC", i), portRoomGRPC+i)
 		if err == nil {
 			err = open(fmt.Sprintf("room %d HTTP", i), portRoomHTTP+i)
+		}
+		if err == nil && p.redis {
+			err = open(fmt.Sprintf("room %d Redis", i), portRedis+i)
 		}
 		if err != nil && i < rooms {
 			return err

@@ -55,11 +55,11 @@ func readDocument(t *testing.T, name string) string {
 //   - `make dev`, and march's own servers, run in the background until the end
 //     of the section; a section without any has a march dev;
 //   - other make targets are looked up in the Makefile, git clone is not run;
-//   - the ports 7000 to 7031 stand for free ones, 127.0.0.1:2379 for an etcd of
+//   - the ports 7000 to 7049 stand for free ones, 127.0.0.1:2379 for an etcd of
 //     the test's own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"bash", "curl"} {
+	for _, program := range []string{"bash", "curl", "redis-cli"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Fatalf("the commands of the README need %s: install it (%v)", program, err)
 		}
@@ -96,7 +96,7 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 		r.etcd = ledgertest.StartEtcd(t).Endpoint
 	}
-	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev\n") && !readmeServer.MatchString(section) {
+	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev") && !readmeServer.MatchString(section) {
 		startDev(t, r.base)
 	}
 	for _, s := range steps {
@@ -144,7 +144,7 @@ type readme struct {
 }
 
 var (
-	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-3][0-9])\b`)
+	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-4][0-9])\b`)
 	readmeMake   = regexp.MustCompile(`^make(?: ([a-z-]+)(?: [A-Z_]+=[0-9a-z]+)?(?: ARGS="(.*)")?)?\n$`)
 	readmeServer = regexp.MustCompile(`(?m)^(?:\$ )?bin/march (room|console) `)
 )
@@ -221,7 +221,7 @@ func (r *readme) substitute(command string) string {
 // four digits and more, except in addresses, depend on how much was leased ahead: only their
 // last three digits stay.
 func (r *readme) normal(output string) string {
-	for offset := range portEtcdPeer + 1 {
+	for offset := range portRedis + maxDevRooms {
 		output = strings.ReplaceAll(output, r.address(offset), fmt.Sprintf("127.0.0.1:70%02d", offset))
 	}
 	for _, replace := range [][2]string{

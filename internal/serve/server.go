@@ -63,8 +63,18 @@ type Config struct {
 	Limits Limits
 	// Drain is how long calls under way may take at the end.
 	Drain time.Duration
+	// Doors are served beside gRPC and HTTP, under the same limits of connections.
+	Doors []Door
 	// Draining, where it is set, is called when the drain begins.
 	Draining func()
+}
+
+// Door serves the clients of another protocol.
+type Door struct {
+	Listener net.Listener
+	// Run serves the connections of a listener until the context ends, then lets the
+	// calls under way finish, closes the listener and returns nil.
+	Run func(context.Context, net.Listener) error
 }
 
 // maxHeader bounds a call's headers, in bytes, of gRPC and of HTTP.
@@ -131,6 +141,9 @@ func Run(ctx context.Context, cfg Config) error {
 			}
 			return nil
 		})
+	}
+	for _, d := range cfg.Doors {
+		serve.Go(func() error { return d.Run(serving, &listener{d.Listener, callers}) })
 	}
 	<-serving.Done()
 

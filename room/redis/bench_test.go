@@ -1,0 +1,44 @@
+package redis
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+)
+
+// sink is a connection that reads nothing and takes every answer.
+type sink struct{ net.Conn }
+
+// BenchmarkIncr is a command from the buffer to the answer, without a network. It allocates
+// nothing.
+func BenchmarkIncr(b *testing.B) {
+	var last atomic.Int64
+	d := New(Config{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }})
+	c := &conn{door: d, net: sink{}, ctx: b.Context(), protocol: 3}
+	command := []byte("*2\r\n$4\r\nINCR\r\n$5\r\norder\r\n")
+	b.ReportAllocs()
+	for b.Loop() {
+		c.in = append(c.in[:0], command...)
+		if err := c.answerAll(); err != nil {
+			b.Fatal(err)
+		}
+		c.out = c.out[:0]
+	}
+}
+
+func TestIncrAllocatesNothing(t *testing.T) {
+	var last atomic.Int64
+	d := New(Config{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }})
+	c := &conn{door: d, net: sink{}, ctx: t.Context(), protocol: 3}
+	command := []byte("*2\r\n$4\r\nINCR\r\n$9\r\norder:IDs\r\n")
+	if n := testing.AllocsPerRun(1000, func() {
+		c.in = append(c.in[:0], command...)
+		if err := c.answerAll(); err != nil || len(c.out) == 0 || c.out[0] != ':' {
+			t.Fatalf("%q, %v", c.out, err)
+		}
+		c.out = c.out[:0]
+	}); n != 0 {
+		t.Errorf("%v allocations for an INCR", n)
+	}
+}

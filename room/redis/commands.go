@@ -1,0 +1,334 @@
+package redis
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room/foreign"
+)
+
+// command is one of the commands that the door knows.
+type command struct {
+	do func(*conn, [][]byte)
+	// least is how many words it has at least, its own counted, and most how many at most.
+	least, most int
+	now         bool // it is done at once in a transaction, too
+}
+
+const many = maxArguments
+
+// newCommands returns the commands by their names in lower case.
+func newCommands() map[string]command {
+	return map[string]command{
+		"incr":    {do: (*conn).incr, least: 2, most: 2},
+		"incrby":  {do: (*conn).incrBy, least: 3, most: 3},
+		"get":     {do: (*conn).get, least: 2, most: 2},
+		"mget":    {do: (*conn).mget, least: 2, most: many},
+		"exists":  {do: (*conn).exists, least: 2, most: many},
+		"set":     {do: (*conn).set, least: 3, most: many},
+		"setnx":   {do: (*conn).setNX, least: 3, most: 3},
+		"ping":    {do: (*conn).ping, least: 1, most: 2},
+		"echo":    {do: func(c *conn, args [][]byte) { c.bulk(string(args[1])) }, least: 2, most: 2},
+		"select":  {do: (*conn).selects, least: 2, most: 2},
+		"client":  {do: (*conn).client, least: 2, most: many},
+		"config":  {do: (*conn).config, least: 2, most: many},
+		"command": {do: (*conn).commandInfo, least: 1, most: many},
+		"info":    {do: (*conn).info, least: 1, most: many},
+		"hello":   {do: (*conn).hello, least: 1, most: many, now: true},
+		"auth":    {do: (*conn).auth, least: 2, most: 3, now: true},
+		"quit":    {do: (*conn).quit, least: 1, most: many, now: true},
+		"reset":   {do: (*conn).reset, least: 1, most: 1, now: true},
+		"multi":   {do: (*conn).multi, least: 1, most: 1, now: true},
+		"exec":    {do: (*conn).exec, least: 1, most: 1, now: true},
+		"discard": {do: (*conn).discard, least: 1, most: 1, now: true},
+		"unwatch": {do: func(c *conn, _ [][]byte) { c.simple("OK") }, least: 1, most: 1},
+	}
+}
+
+// refused has commands that clients of counters send, and why they are refused.
+var refused = map[string]string{
+	"decr":        "IDs only grow",
+	"decrby":      "IDs only grow",
+	"incrbyfloat": "IDs are whole numbers",
+	"getset":      "a tag's next ID is not set: `march tag skip` raises it",
+	"getdel":      "a tag is deleted with `march tag delete`",
+	"del":         "a tag is deleted with `march tag delete`",
+	"unlink":      "a tag is deleted with `march tag delete`",
+	"expire":      "a tag has no time to live",
+	"pexpire":     "a tag has no time to live",
+	"expireat":    "a tag has no time to live",
+	"pexpireat":   "a tag has no time to live",
+	"setex":       "a tag has no time to live",
+	"psetex":      "a tag has no time to live",
+	"watch":       "a transaction here has no conditions",
+	"eval":        "there are no scripts",
+	"evalsha":     "there are no scripts",
+	"flushall":    "a tag is deleted with `march tag delete`",
+	"flushdb":     "a tag is deleted with `march tag delete`",
+}
+
+// longestName is longer than any command's name.
+const longestName = 16
+
+// command answers one command.
+func (c *conn) command(args [][]byte) {
+	var lower [longestName]byte
+	n := copy(lower[:], args[0])
+	for i := range n {
+		if b := lower[i]; b >= 'A' && b <= 'Z' {
+			lower[i] = b + 'a' - 'A'
+		}
+	}
+	known, ok := c.door.commands[string(lower[:n])] // the compiler makes no string for this
+	if len(args[0]) > longestName {
+		ok = false
+	}
+	switch {
+	case !ok:
+		c.unknown(args, string(lower[:n]))
+	case len(args) < known.least || len(args) > known.most:
+		c.reject(fmt.Sprintf("ERR wrong number of arguments for '%s' command", string(lower[:n])))
+	case c.queue != nil && !known.now:
+		c.enqueue(args)
+	default:
+		bad := c.bad
+		known.do(c, args)
+		if c.bad == bad {
+			c.ok++
+		}
+	}
+}
+
+// reject answers an error of a command that cannot be done at all: a transaction then fails.
+func (c *conn) reject(text string) {
+	c.fail(text)
+	if c.queue != nil {
+		c.queue.failed = true
+	}
+}
+
+func (c *conn) unknown(args [][]byte, lower string) {
+	if why, ok := refused[lower]; ok && len(args[0]) <= longestName {
+		c.reject(fmt.Sprintf("ERR march: %s is not served: %s", strings.ToUpper(lower), why))
+		return
+	}
+	const most = 128 // as Redis bounds it
+	var b strings.Builder
+	fmt.Fprintf(&b, "ERR unknown command '%.*s', with args beginning with: ", most, args[0])
+	for _, a := range args[1:] {
+		if b.Len() > 2*most {
+			break
+		}
+		fmt.Fprintf(&b, "'%.*s' ", most, a)
+	}
+	c.reject(b.String())
+}
+
+// tagOf returns the tag of a key, and false after it has answered that there is none such.
+func (c *conn) tagOf(key []byte) (string, bool) {
+	if string(key) == c.key && c.key != "" { // the compiler makes no string for this
+		return c.tag, true
+	}
+	tag, err := foreign.Tag(string(key))
+	if err != nil {
+		c.fail(errorText(err))
+		return "", false
+	}
+	c.key, c.tag = string(key), string(tag)
+	return c.tag, true
+}
+
+func (c *conn) incr(args [][]byte) {
+	tag, ok := c.tagOf(args[1])
+	if !ok {
+		return
+	}
+	id, err := c.door.cfg.Next(c.ctx, tag)
+	if err != nil {
+		c.fail(errorText(err))
+		return
+	}
+	c.number(id)
+}
+
+const notInteger = "ERR value is not an integer or out of range"
+
+func (c *conn) incrBy(args [][]byte) {
+	n, err := strconv.ParseInt(string(args[2]), 10, 64)
+	switch {
+	case err != nil:
+		c.fail(notInteger)
+		return
+	case n == 1:
+		c.incr(args)
+		return
+	case n < 1:
+		c.fail(fmt.Sprintf("ERR march: INCRBY %d is not served: IDs only grow; allowed: 1 or more", n))
+		return
+	}
+	tag, ok := c.tagOf(args[1])
+	if !ok {
+		return
+	}
+	first, err := c.door.cfg.NextRun(c.ctx, tag, n)
+	if err != nil {
+		c.fail(errorText(err))
+		return
+	}
+	c.number(first + n - 1)
+}
+
+// peek returns the ID that would come next, and whether there is such a tag.
+func (c *conn) peek(key []byte) (next int64, is bool, err error) {
+	tag, err := foreign.Tag(string(key))
+	if err != nil {
+		return 0, false, nil // no tag has that name
+	}
+	next, err = c.door.cfg.Peek(c.ctx, string(tag))
+	if err != nil && allocator.KindOf(err) == allocator.NotFound {
+		return 0, false, nil
+	}
+	return next, err == nil, err
+}
+
+func (c *conn) get(args [][]byte) {
+	switch next, is, err := c.peek(args[1]); {
+	case err != nil:
+		c.fail(errorText(err))
+	case is:
+		c.bulk(strconv.FormatInt(next, 10))
+	default:
+		c.null()
+	}
+}
+
+func (c *conn) mget(args [][]byte) {
+	c.array(len(args) - 1)
+	for _, key := range args[1:] {
+		if next, is, err := c.peek(key); err == nil && is {
+			c.bulk(strconv.FormatInt(next, 10))
+		} else {
+			c.null() // MGET has no way to say why
+		}
+	}
+}
+
+func (c *conn) exists(args [][]byte) {
+	n := int64(0)
+	for _, key := range args[1:] {
+		_, is, err := c.peek(key)
+		if err != nil {
+			c.fail(errorText(err))
+			return
+		}
+		if is {
+			n++
+		}
+	}
+	c.number(n)
+}
+
+// set answers SET KEY VALUE NX, which makes a tag.
+func (c *conn) set(args [][]byte) {
+	if len(args) != 4 || !strings.EqualFold(string(args[3]), "nx") {
+		c.fail("ERR march: SET is served as SET KEY NUMBER NX alone: a tag's next ID is not set, `march tag skip` raises it")
+		return
+	}
+	switch made, ok := c.create(args[1], args[2]); {
+	case !ok:
+	case made:
+		c.simple("OK")
+	default:
+		c.null()
+	}
+}
+
+func (c *conn) setNX(args [][]byte) {
+	switch made, ok := c.create(args[1], args[2]); {
+	case !ok:
+	case made:
+		c.number(1)
+	default:
+		c.number(0)
+	}
+}
+
+// create makes a tag that goes on after value. ok is false after it has answered an error.
+func (c *conn) create(key, value []byte) (made, ok bool) {
+	v, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil || v < 0 || v >= math.MaxInt64-1 {
+		c.fail(notInteger + ": a tag's IDs go on from 0 or more")
+		return false, false
+	}
+	tag, ok := c.tagOf(key)
+	if !ok {
+		return false, false
+	}
+	made, err = c.door.cfg.Create(c.ctx, tag, v+1)
+	if err != nil {
+		c.fail(errorText(err))
+		return false, false
+	}
+	return made, true
+}
+
+// queue is what a transaction has gathered. There is no rollback, as in Redis.
+type queue struct {
+	commands [][][]byte
+	bytes    int
+	failed   bool
+}
+
+// mostQueued bounds a transaction, in commands; its bytes are bounded by maxCommand.
+const mostQueued = 1000
+
+func (c *conn) multi([][]byte) {
+	if c.queue != nil {
+		c.fail("ERR MULTI calls can not be nested")
+		return
+	}
+	c.queue = &queue{}
+	c.simple("OK")
+}
+
+func (c *conn) enqueue(args [][]byte) {
+	copied := make([][]byte, len(args)) // the buffer is used again
+	for i, a := range args {
+		copied[i] = append([]byte(nil), a...)
+		c.queue.bytes += len(a) + 32
+	}
+	if len(c.queue.commands) >= mostQueued || c.queue.bytes > maxCommand {
+		c.reject(fmt.Sprintf("ERR march: a transaction has %d commands and %d bytes at most", mostQueued, maxCommand))
+		return
+	}
+	c.queue.commands = append(c.queue.commands, copied)
+	c.simple("QUEUED")
+}
+
+func (c *conn) exec([][]byte) {
+	q := c.queue
+	c.queue = nil
+	switch {
+	case q == nil:
+		c.fail("ERR EXEC without MULTI")
+	case q.failed:
+		c.fail("EXECABORT Transaction discarded because of previous errors.")
+	default:
+		c.array(len(q.commands))
+		for _, args := range q.commands {
+			c.command(args)
+		}
+	}
+}
+
+func (c *conn) discard([][]byte) {
+	if c.queue == nil {
+		c.fail("ERR DISCARD without MULTI")
+		return
+	}
+	c.queue = nil
+	c.simple("OK")
+}

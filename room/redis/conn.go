@@ -1,0 +1,187 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/peer"
+)
+
+// The buffers of a connection begin small: most of a thousand idle ones stay so.
+const (
+	firstBuffer = 4 << 10
+	mostAnswers = 64 << 10 // that wait for a flush
+)
+
+// conn is one client's connection. One goroutine has it.
+type conn struct {
+	door *Door
+	net  net.Conn
+	ctx  context.Context
+
+	in   []byte   // what was read; it is parsed from the front
+	args [][]byte // of the present command, parts of in
+	out  []byte
+
+	key string // of the last command, and its tag: the next is often the same
+	tag string
+
+	id       int64
+	name     string
+	protocol int // 2 or 3
+	quits    bool
+	queue    *queue // of a transaction, nil outside
+	ok, bad  int    // commands since the last flush
+}
+
+// serve serves a connection until its client goes, or ctx ends.
+func (d *Door) serve(ctx context.Context, nc net.Conn) {
+	defer func() { _ = nc.Close() }()
+	// A read that waits ends when ctx does; what was read is answered before.
+	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
+	c := &conn{
+		door: d, net: nc, ctx: peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()}),
+		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), protocol: 2,
+	}
+	err := c.run()
+	if err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		d.log.Debug("redis: connection ended", "peer", nc.RemoteAddr(), "error", err)
+	}
+}
+
+func (c *conn) run() error {
+	for {
+		if err := c.answerAll(); err != nil {
+			return err
+		}
+		if err := c.flush(); err != nil || c.quits {
+			return err
+		}
+		if err := c.read(); err != nil {
+			return err
+		}
+	}
+}
+
+// answerAll answers every command that was read whole, and keeps the rest.
+func (c *conn) answerAll() error {
+	rest := c.in
+	for !c.quits {
+		var n int
+		var err error
+		c.args, n, err = parse(rest, c.args[:0])
+		if err != nil {
+			c.fail("ERR " + err.Error())
+			c.quits = true
+			break
+		}
+		if n == 0 {
+			break
+		}
+		rest = rest[n:]
+		if len(c.args) > 0 {
+			c.command(c.args)
+		}
+		if len(c.out) >= mostAnswers {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	c.in = append(c.in[:0], rest...)
+	return nil
+}
+
+// read reads some more.
+func (c *conn) read() error {
+	patience := idle
+	if len(c.in) > 0 || c.queue != nil {
+		patience = halfway
+	}
+	if err := c.net.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if err := c.ctx.Err(); err != nil { // it ended before the deadline was set
+		return err
+	}
+	if len(c.in) == cap(c.in) {
+		c.in = append(make([]byte, 0, 2*cap(c.in)), c.in...) // bounded: parse refuses long commands
+	}
+	n, err := c.net.Read(c.in[len(c.in):cap(c.in)])
+	c.in = c.in[:len(c.in)+n]
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// flush sends what was answered.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	c.door.calls.ok.Add(float64(c.ok))
+	c.door.calls.failed.Add(float64(c.bad))
+	c.ok, c.bad = 0, 0
+	if err := c.net.SetWriteDeadline(time.Now().Add(unread)); err != nil {
+		return err
+	}
+	_, err := c.net.Write(c.out)
+	if c.out = c.out[:0]; cap(c.out) > 2*mostAnswers {
+		c.out = nil
+	}
+	return err
+}
+
+// The forms of answers.
+
+func (c *conn) simple(text string) { c.out = append(append(append(c.out, '+'), text...), "\r\n"...) }
+
+func (c *conn) number(n int64) { c.line(':', n) }
+
+func (c *conn) line(kind byte, n int64) {
+	c.out = append(strconv.AppendInt(append(c.out, kind), n, 10), "\r\n"...)
+}
+
+func (c *conn) bulk(text string) {
+	c.line('$', int64(len(text)))
+	c.out = append(append(c.out, text...), "\r\n"...)
+}
+
+func (c *conn) array(n int) { c.line('*', int64(n)) }
+
+func (c *conn) null() {
+	if c.protocol == 3 {
+		c.out = append(c.out, "_\r\n"...)
+	} else {
+		c.out = append(c.out, "$-1\r\n"...)
+	}
+}
+
+// pairs begins a map of n.
+func (c *conn) pairs(n int) {
+	if c.protocol == 3 {
+		c.line('%', int64(n))
+	} else {
+		c.array(2 * n)
+	}
+}
+
+// fail answers an error. Its text begins with the word that clients act on.
+func (c *conn) fail(text string) {
+	c.bad++
+	c.out = append(c.out, '-')
+	for i := range len(text) {
+		if b := text[i]; b >= ' ' { // the error is one line
+			c.out = append(c.out, b)
+		} else {
+			c.out = append(c.out, ' ')
+		}
+	}
+	c.out = append(c.out, "\r\n"...)
+}

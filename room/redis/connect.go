@@ -1,0 +1,176 @@
+package redis
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// redisVersion is the Redis that the door says it is: clients choose by it what they send.
+const redisVersion = "7.0.15"
+
+func (c *conn) ping(args [][]byte) {
+	if len(args) == 1 {
+		c.simple("PONG")
+		return
+	}
+	c.bulk(string(args[1]))
+}
+
+func (c *conn) quit([][]byte) {
+	c.simple("OK")
+	c.quits = true
+}
+
+func (c *conn) reset([][]byte) {
+	c.protocol, c.name, c.queue = 2, "", nil
+	c.simple("RESET")
+}
+
+// selects answers SELECT. There is one database: two would be one counter, unseen.
+func (c *conn) selects(args [][]byte) {
+	switch n, err := strconv.Atoi(string(args[1])); {
+	case err != nil:
+		c.fail(notInteger)
+	case n != 0:
+		c.fail("ERR DB index is out of range")
+	default:
+		c.simple("OK")
+	}
+}
+
+func (c *conn) client(args [][]byte) {
+	sub := strings.ToLower(string(args[1]))
+	switch {
+	case sub == "setname" && len(args) == 3:
+		c.setName(string(args[2]))
+	case sub == "getname" && len(args) == 2:
+		if c.name == "" {
+			c.null()
+		} else {
+			c.bulk(c.name)
+		}
+	case sub == "id" && len(args) == 2:
+		c.number(c.id)
+	case sub == "setinfo" && len(args) == 4, (sub == "no-evict" || sub == "no-touch") && len(args) == 3:
+		c.simple("OK")
+	case sub == "setname", sub == "getname", sub == "id", sub == "setinfo":
+		c.fail(fmt.Sprintf("ERR wrong number of arguments for 'client|%s' command", sub))
+	default:
+		c.fail(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try CLIENT HELP.", args[1]))
+	}
+}
+
+func (c *conn) setName(name string) bool {
+	for i := range len(name) {
+		if name[i] < '!' || name[i] > '~' {
+			c.fail("ERR Client names cannot contain spaces, newlines or special characters.")
+			return false
+		}
+	}
+	c.name = name
+	c.simple("OK")
+	return true
+}
+
+func (c *conn) config(args [][]byte) {
+	if !strings.EqualFold(string(args[1]), "get") {
+		c.fail("ERR march: CONFIG has GET alone, and that finds nothing")
+		return
+	}
+	c.pairs(0)
+}
+
+func (c *conn) commandInfo(args [][]byte) {
+	switch {
+	case len(args) == 1:
+		c.array(0)
+	case strings.EqualFold(string(args[1]), "count"):
+		c.number(int64(len(c.door.commands)))
+	case strings.EqualFold(string(args[1]), "docs"):
+		c.pairs(0)
+	default:
+		c.array(0)
+	}
+}
+
+// info answers what clients wait for before they send commands: loading:0.
+func (c *conn) info([][]byte) {
+	c.bulk("# Server\r\nredis_version:" + redisVersion + "\r\nredis_mode:standalone\r\nmarch_version:" + c.door.cfg.Version +
+		"\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n")
+}
+
+const (
+	noPassword  = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
+	wrongPass   = "WRONGPASS invalid username-password pair or user is disabled."
+	badProtocol = "ERR Protocol version is not an integer or out of range"
+)
+
+// auth answers AUTH as a Redis without passwords does.
+func (c *conn) auth(args [][]byte) {
+	switch {
+	case len(args) == 2:
+		c.fail(noPassword)
+	case string(args[1]) != "default":
+		c.fail(wrongPass)
+	default:
+		c.simple("OK")
+	}
+}
+
+// hello answers HELLO [2|3 [AUTH USER PASSWORD] [SETNAME NAME]].
+func (c *conn) hello(args [][]byte) {
+	protocol := c.protocol
+	if len(args) > 1 {
+		n, err := strconv.Atoi(string(args[1]))
+		switch {
+		case err != nil:
+			c.fail(badProtocol)
+			return
+		case n != 2 && n != 3:
+			c.fail("NOPROTO unsupported protocol version")
+			return
+		}
+		protocol = n
+	}
+	name := c.name
+	for at := 2; at < len(args); {
+		switch option := strings.ToLower(string(args[at])); {
+		case option == "auth" && at+2 < len(args):
+			if string(args[at+1]) != "default" {
+				c.fail(wrongPass)
+				return
+			}
+			at += 3
+		case option == "setname" && at+1 < len(args):
+			name = string(args[at+1])
+			at += 2
+		default:
+			c.fail(fmt.Sprintf("ERR Syntax error in HELLO option '%.128s'", args[at]))
+			return
+		}
+	}
+	if name != c.name {
+		before := len(c.out)
+		if !c.setName(name) {
+			return
+		}
+		c.out = c.out[:before] // its OK
+	}
+	c.protocol = protocol
+	c.pairs(7)
+	for _, p := range [][2]string{{"server", "redis"}, {"version", redisVersion}} {
+		c.bulk(p[0])
+		c.bulk(p[1])
+	}
+	c.bulk("proto")
+	c.number(int64(c.protocol))
+	c.bulk("id")
+	c.number(c.id)
+	for _, p := range [][2]string{{"mode", "standalone"}, {"role", "master"}} {
+		c.bulk(p[0])
+		c.bulk(p[1])
+	}
+	c.bulk("modules")
+	c.array(0)
+}

@@ -1,0 +1,114 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Config says what a door calls. All functions get the tag's name, are safe for concurrent
+// use and return errors with a Kind; the context names the caller, as gRPC's peer.
+type Config struct {
+	// Next returns an ID.
+	Next func(ctx context.Context, tag string) (int64, error)
+	// NextRun returns the first of n consecutive IDs.
+	NextRun func(ctx context.Context, tag string, n int64) (int64, error)
+	// Peek returns the ID that Next would be likely to return. NotFound: there is no such tag.
+	Peek func(ctx context.Context, tag string) (int64, error)
+	// Create makes a tag whose first ID is start or more; it returns false if there is one.
+	Create func(ctx context.Context, tag string, start int64) (made bool, err error)
+	// Version is the program's, for INFO.
+	Version string
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// How long a connection may send nothing: between commands, and within one; and how long
+// it may read no answer.
+const (
+	idle    = 30 * time.Minute
+	halfway = 10 * time.Second
+	unread  = 10 * time.Second
+)
+
+// Door serves clients of Redis.
+type Door struct {
+	cfg      Config
+	log      hclog.Logger
+	commands map[string]command
+	calls    calls
+	ids      atomic.Int64 // of connections
+}
+
+// New returns a door.
+func New(cfg Config) *Door {
+	d := &Door{cfg: cfg, log: cfg.Logger, commands: newCommands(), calls: newCalls()}
+	if d.log == nil {
+		d.log = hclog.NewNullLogger()
+	}
+	return d
+}
+
+// Metrics returns what the door counts.
+func (d *Door) Metrics() prometheus.Collector { return d.calls.vec }
+
+// calls counts commands. They are counted once a reply is flushed, and not one by one.
+type calls struct {
+	vec        *prometheus.CounterVec
+	ok, failed prometheus.Counter
+}
+
+func newCalls() calls {
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "march_redis_commands_total", Help: "Commands of Redis clients, by result: ok, or error.",
+	}, []string{"result"})
+	return calls{vec, vec.WithLabelValues("ok"), vec.WithLabelValues("error")}
+}
+
+// acceptPause is how long the door waits after a connection could not be accepted.
+const acceptPause = 50 * time.Millisecond
+
+// Run serves the connections of l until ctx ends, then answers what it has read and
+// returns nil. It closes l.
+func (d *Door) Run(ctx context.Context, l net.Listener) error {
+	var open sync.WaitGroup
+	defer open.Wait()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil: // too many open files, say
+			d.log.Warn("redis: a connection could not be accepted", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+		default:
+			open.Go(func() { d.serve(ctx, conn) })
+		}
+	}
+}
+
+// errorText returns an error as Redis' clients read it: the first word says whether to try
+// again.
+func errorText(err error) string {
+	if kind := allocator.KindOf(err); kind == allocator.Unavailable || kind == allocator.TooMany {
+		return "TRYAGAIN march: " + err.Error()
+	}
+	return "ERR march: " + err.Error()
+}
