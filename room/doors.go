@@ -42,7 +42,7 @@ func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64,
 	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
 		run, err = s.nextRun(ctx, c, n, nil)
 		return err
-	}, func(t *timetags.Tag) error { return notContiguous(t) })
+	}, notContiguous)
 	if err != nil {
 		return 0, err
 	}
