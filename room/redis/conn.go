@@ -31,6 +31,11 @@ type conn struct {
 	key string // of the last command, and its tag: the next is often the same
 	tag string
 
+	// When the deadlines were set, and for how long a read may take since. They are not
+	// set for each command: that costs as much as the command.
+	readSet, writeSet time.Time
+	patience          time.Duration
+
 	id       int64
 	name     string
 	protocol int // 2 or 3
@@ -103,11 +108,14 @@ func (c *conn) read() error {
 	if len(c.in) > 0 || c.queue != nil {
 		patience = halfway
 	}
-	if err := c.net.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	if err := c.ctx.Err(); err != nil { // it ended before the deadline was set
-		return err
+	if now := time.Now(); patience != c.patience || now.Sub(c.readSet) > slack {
+		c.patience, c.readSet = patience, now
+		if err := c.net.SetReadDeadline(now.Add(patience)); err != nil {
+			return err
+		}
+		if err := c.ctx.Err(); err != nil { // it ended before the deadline was set
+			return err
+		}
 	}
 	if len(c.in) == cap(c.in) {
 		c.in = append(make([]byte, 0, 2*cap(c.in)), c.in...) // bounded: parse refuses long commands
@@ -128,8 +136,11 @@ func (c *conn) flush() error {
 	c.door.calls.ok.Add(float64(c.ok))
 	c.door.calls.failed.Add(float64(c.bad))
 	c.ok, c.bad = 0, 0
-	if err := c.net.SetWriteDeadline(time.Now().Add(unread)); err != nil {
-		return err
+	if now := time.Now(); now.Sub(c.writeSet) > slack {
+		c.writeSet = now
+		if err := c.net.SetWriteDeadline(now.Add(unread)); err != nil {
+			return err
+		}
 	}
 	_, err := c.net.Write(c.out)
 	if c.out = c.out[:0]; cap(c.out) > 2*mostAnswers {

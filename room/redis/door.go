@@ -37,6 +37,7 @@ const (
 	idle    = 30 * time.Minute
 	halfway = 10 * time.Second
 	unread  = 10 * time.Second
+	slack   = time.Second // by which a connection may be cut off sooner
 )
 
 // Door serves clients of Redis.
