@@ -9,7 +9,7 @@ import (
 // TestArrows checks the dependencies of packages. The allocator depends on the
 // standard library only: no network, store or other module takes part in deciding
 // which IDs may be issued. Time-ordered IDs (timeid) add the allocator, for its kinds of
-// errors. The client depends neither on the ledger nor on etcd, because its callers need
+// errors; texts (format) add both, for the friendly strings of such IDs. The client depends neither on the ledger nor on etcd, because its callers need
 // neither.
 func TestArrows(t *testing.T) {
 	goTool, err := exec.LookPath("go")
@@ -23,6 +23,9 @@ func TestArrows(t *testing.T) {
 	}{
 		{"allocator", func(path string) bool { return path == march+"allocator" }},
 		{"allocator/timeid", func(path string) bool { return path == march+"allocator" || path == march+"allocator/timeid" }},
+		{"allocator/format", func(path string) bool {
+			return path == march+"allocator" || path == march+"allocator/timeid" || path == march+"allocator/format"
+		}},
 		{"api/client", func(path string) bool {
 			if strings.HasPrefix(path, march) {
 				return path == march+"allocator" || path == march+"api" || path == march+"api/march/v1" || path == march+"api/client"

@@ -1,0 +1,224 @@
+package format
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Format maps values to texts and back without loss. It does not change, and any number of
+// goroutines may use it. The zero value is not valid: Parse makes formats.
+type Format struct {
+	description string
+
+	left     []piece // of the text, before the number
+	right    string  // after the number and its check
+	unit     unit    // of the texts' period
+	period   *period // where the ID has the period, or nil
+	steps    []step
+	body     number    // or
+	friendly *friendly // one of these
+	sortable *sortable
+	check    check
+
+	// What follows from the fields above.
+	domain      Domain
+	top         uint64 // the largest number, of a period if there is one
+	least, most int    // length of the texts
+	plain       bool   // only literals and a number
+	lead        string // all literals of left, where plain
+	missing     string // the name of a key
+}
+
+// piece is one part left of the number: a literal, or a date.
+type piece struct {
+	literal string
+	pattern *pattern // or nil
+}
+
+// complete fills in what follows from the parts.
+func (f *Format) complete() {
+	f.plain = f.unit == noUnit && len(f.steps) == 0 && f.friendly == nil && f.sortable == nil && f.check == noCheck
+	for _, p := range f.left {
+		if p.pattern != nil {
+			f.least += len(p.pattern.text) + len(p.pattern.delimiter)
+		}
+		f.lead += p.literal
+	}
+	f.least += len(f.lead) + len(f.right)
+	if f.check != noCheck {
+		f.least++
+	}
+	f.most = f.least
+	f.top = f.body.largest()
+	for i := len(f.steps) - 1; i >= 0; i-- {
+		f.top = f.steps[i].largest()
+		if name := f.steps[i].missing(); name != "" {
+			f.missing = name
+		}
+	}
+	f.domain = Domain{Largest: int64(f.top), Period: f.unit != noUnit && f.period == nil}
+	if f.unit != noUnit {
+		f.domain.Dates = f.dates()
+	}
+	if f.period != nil {
+		f.top = f.period.size - 1
+		f.domain.Least, f.domain.Largest = int64(f.period.join(f.domain.Dates[0], 0)), int64(f.period.join(f.domain.Dates[1], f.top))
+	}
+	switch {
+	case f.friendly != nil:
+		least, most := f.friendly.length()
+		f.least, f.most = f.least+least, f.most+most
+		f.domain.Largest, f.domain.Parts = f.friendly.most, f.friendly.wide
+	case f.sortable != nil:
+		f.least, f.most = f.least+f.sortable.length(), f.most+f.sortable.length()
+		f.domain.Largest, f.domain.Parts = 0, true
+	case f.body.width > 0:
+		f.least, f.most = f.least+f.body.width, f.most+f.body.width
+	default:
+		largest := f.top
+		if len(f.steps) > 0 {
+			largest = f.steps[len(f.steps)-1].largest()
+		}
+		f.least, f.most = f.least+1, f.most+f.body.radix.length(largest)
+	}
+}
+
+// dates returns the first and the last period that all patterns hold.
+func (f *Format) dates() [2]Date {
+	first, last := Date{Year: 1, Month: 1, Day: 1}, Date{Year: lastYear, Month: 12, Day: 31}
+	for _, p := range f.left {
+		if p.pattern != nil && p.pattern.short {
+			first.Year, last.Year = 2000, 2099
+		}
+	}
+	if f.unit < day {
+		last.Day = 1
+	}
+	if f.unit < month {
+		last.Month = 1
+	}
+	return [2]Date{first, last}
+}
+
+// String returns the description: of all that mean the same, the one without needless
+// spaces and quotes. Parse reads it as the same format.
+func (f *Format) String() string { return f.description }
+
+// Domain returns the values that the format takes.
+func (f *Format) Domain() Domain { return f.domain }
+
+// Length returns how many characters (all ASCII) the shortest and the longest text has.
+// Hyphens that people put into Crockford's numbers do not count.
+func (f *Format) Length() (least, most int) { return f.least, f.most }
+
+// Append appends the text of a value, and allocates nothing where dst has room for it. For
+// a value outside of the domain it returns dst as it was, and a *ValueError; where a key
+// is not there, a *KeyError.
+func (f *Format) Append(dst []byte, v Value) ([]byte, error) {
+	if f.plain && v.Period == (Date{}) && v.Parts == (timeid.Parts{}) && uint64(v.ID) <= f.top {
+		dst = f.body.append(append(dst, f.lead...), uint64(v.ID))
+		return append(dst, f.right...), nil
+	}
+	d, n, err := f.take(v)
+	if err != nil {
+		return dst, err
+	}
+	return f.append(dst, v, d, n), nil
+}
+
+// take checks a value, and returns its period and the number that the text will have.
+func (f *Format) take(v Value) (d Date, n uint64, err error) {
+	switch {
+	case f.missing != "":
+		return d, 0, &KeyError{f.missing}
+	case f.domain.Parts && v.ID != 0:
+		return d, 0, &ValueError{"id", strconv.FormatInt(v.ID, 10), "none, as the format takes " + f.domain.String()}
+	case !f.domain.Parts && v.Parts != timeid.Parts{}:
+		return d, 0, &ValueError{"parts", fmt.Sprintf("%+v", v.Parts), "none, as the format takes " + f.domain.String()}
+	case !f.domain.Period && v.Period != Date{}:
+		return d, 0, &ValueError{"period", v.Period.String(), "none, as the format takes it from the ID or has none"}
+	case f.domain.Parts:
+		return d, 0, checkWide(v.Parts)
+	case v.ID < f.domain.Least || v.ID > f.domain.Largest:
+		return d, 0, &ValueError{"id", strconv.FormatInt(v.ID, 10), fmt.Sprintf("%d to %d", f.domain.Least, f.domain.Largest)}
+	}
+	d, n = v.Period, uint64(v.ID)
+	if f.period != nil {
+		d, n = f.period.split(n)
+	}
+	if f.unit != noUnit && !f.holds(d) {
+		return d, 0, &ValueError{"period", d.String(), fmt.Sprintf("a day with which a period (%v) begins, from %v to %v", f.unit, f.domain.Dates[0], f.domain.Dates[1])}
+	}
+	for _, s := range f.steps {
+		n = s.forward(n)
+	}
+	return d, n, nil
+}
+
+// holds reports whether d is the start of a period of which there are texts.
+func (f *Format) holds(d Date) bool {
+	return f.unit.starts(d) && d.Year >= f.domain.Dates[0].Year && d.Year <= f.domain.Dates[1].Year
+}
+
+// append writes a value that take checked.
+func (f *Format) append(dst []byte, v Value, d Date, n uint64) []byte {
+	var c covered
+	for _, p := range f.left {
+		if p.pattern == nil {
+			dst = append(dst, p.literal...)
+			continue
+		}
+		from := len(dst)
+		dst = p.pattern.append(dst, trim(d, p.pattern.unit))
+		c.digits(string(dst[from:]))
+		dst = append(dst, p.pattern.delimiter...)
+	}
+	switch {
+	case f.sortable != nil:
+		dst = f.sortable.append(dst, v.Parts)
+	case f.friendly != nil && f.friendly.wide:
+		dst = f.friendly.append(dst, v.Parts)
+	case f.friendly != nil:
+		parts, _ := f.friendly.layout.Decompose(int64(n)) // take checked the number
+		dst = f.friendly.append(dst, parts)
+	default:
+		from := len(dst)
+		dst = f.body.append(dst, n)
+		if f.check != noCheck {
+			c.add(dst[from:])
+			dst = append(dst, f.check.of(c.bytes[:c.n], n))
+		}
+	}
+	return append(dst, f.right...)
+}
+
+// trim returns the start of the unit that d lies in.
+func trim(d Date, u unit) Date {
+	if u < day {
+		d.Day = 1
+	}
+	if u < month {
+		d.Month = 1
+	}
+	return d
+}
+
+// covered is what a check character protects: the digits of dates and of the number.
+type covered struct {
+	bytes [2*maxPattern + len(zeros)]byte
+	n     int
+}
+
+func (c *covered) add(text []byte) { c.n += copy(c.bytes[c.n:], text) }
+
+// digits adds a date without its separators.
+func (c *covered) digits(date string) {
+	for i := range len(date) {
+		if date[i] >= '0' && date[i] <= '9' {
+			c.bytes[c.n] = date[i]
+			c.n++
+		}
+	}
+}
