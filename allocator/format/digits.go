@@ -194,7 +194,9 @@ func (b number) append(dst []byte, n uint64) []byte {
 func (b number) parse(text string, from, to int) (uint64, error) {
 	var n uint64
 	count, table := 0, &values[b.radix]
-	first := -1 // where the first digit is
+	radix := uint64(b.radix)
+	room := maxID / radix // a larger number has no room for another digit
+	first := -1           // where the first digit is
 	for i := from; i < to; i++ {
 		digit := table[text[i]]
 		if digit == noDigit {
@@ -203,9 +205,8 @@ func (b number) parse(text string, from, to int) (uint64, error) {
 			}
 			return 0, refuse(text, i, b.radix.allowed(), "%q is no digit of %s", text[i:i+1], b.radix.name())
 		}
-		high, low := bits.Mul64(n, uint64(b.radix))
-		low, carry := bits.Add64(low, uint64(digit), 0)
-		if n = low; high+carry > 0 || n > maxID {
+		fits := n <= room
+		if n = n*radix + uint64(digit); !fits || n > maxID {
 			return 0, refuse(text, from, fmt.Sprintf("up to %d", uint64(maxID)), "the number is too large")
 		}
 		if count++; count == 1 {
