@@ -120,7 +120,7 @@ var samples = []string{
 	"date(ddMMyyyy) | period(day, 10) | decimal(10)", "date(yyMM) | period(month, 12) | radix36(8) | mod37-36", "date(yyyy) | period(year, 14) | crockford", "date(yy) | group(yyyyMM) | period(month, 6) | reverse(20) | decimal",
 	"opaque(k, 10^12) | decimal(12)", "opaque(k, 10^6) | decimal | luhn", "opaque(k, 2^53) | radix62(10)", "opaque(k, 2^63, order) | radix62(11)", "opaque(k, 1000003) | radix36(4)",
 	"date(yyMMdd, \"\") | period(day, 9) | opaque(k, 10^9) | decimal(9) | damm", "reverse(20) | opaque(k, 1048577, \"a tag\") | decimal(7)",
-	"friendly(cosid, UTC)", "friendly(leaf, +05:30, padded)", "friendly(cosid-second, -18:00)", "friendly(uid-generator, +18:00, epoch=1704067200000)",
+	"friendly(cosid, UTC)", "friendly(cosid, +08:00)", "friendly(leaf, +05:30, padded)", "friendly(cosid-second, -18:00)", "friendly(uid-generator, +18:00, epoch=1704067200000)",
 	"friendly(31/10/22, UTC, epoch=0, unit=1s, order=worker-last)", "friendly(52/0/11, UTC, epoch=0)", "friendly(40/12/11, -03:00, epoch=0, unit=10ms, padded)", "prefix(T-) | friendly(48/0/15, +08:00, epoch=0) | suffix(.)",
 	"friendly(cosid-string, UTC)", "friendly(cosid-string, +08:00, padded)", "sortable(62)", "prefix(A) | sortable(36) | suffix(B)",
 }
