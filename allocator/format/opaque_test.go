@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/big"
@@ -38,7 +39,7 @@ func slowOpaque(t require, secret []byte, size uint64, tweak string, n uint64) u
 	for {
 		h := new(big.Int).Rsh(new(big.Int).SetUint64(n), low)
 		l := new(big.Int).Sub(new(big.Int).SetUint64(n), new(big.Int).Lsh(h, low))
-		for i := range 10 {
+		for i := range 8 {
 			if i%2 == 0 {
 				h.Xor(h, f(i, l, high))
 			} else {
@@ -171,6 +172,17 @@ func TestKey(t *testing.T) {
 	}{{"", 32}, {"A", 32}, {"a b", 32}, {"a", 31}, {"a", 33}, {"a", 0}} {
 		if _, err := format.NewKey(test.name, make([]byte, test.size)); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "allowed: ") {
 			t.Errorf("%q of %d bytes: %v", test.name, test.size, err)
+		}
+	}
+	text := hex.EncodeToString(secret(1))
+	for _, good := range []string{text, text + "\n", " " + strings.ToUpper(text) + "\r\n"} {
+		if got, err := format.ParseKey("orders-1", good); got != k || err != nil {
+			t.Errorf("%q: %v, %v", good, got, err)
+		}
+	}
+	for _, bad := range []string{"", text[1:], text[2:], text + "00", "x" + text[1:], text[:63] + "\n0"} {
+		if _, err := format.ParseKey("orders-1", bad); allocator.KindOf(err) != allocator.Invalid || strings.Contains(err.Error(), text[10:20]) {
+			t.Errorf("%q: %v", bad, err)
 		}
 	}
 }
