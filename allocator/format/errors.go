@@ -71,7 +71,7 @@ type KeyError struct {
 }
 
 func (e *KeyError) Error() string {
-	return fmt.Sprintf("key: %s is not there; give Parse the key of that name", e.Name)
+	return fmt.Sprintf("key: %s is not there, and the format needs it", e.Name)
 }
 
 // Unwrap returns the Kind.

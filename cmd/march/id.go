@@ -23,7 +23,7 @@ import (
 
 func newID(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("id", "Issue and decode IDs", newIDNext(c, t), newIDBatch(c, t), newIDDecode(c, t))
+	cmd := group("id", "Issue and decode IDs, and write them as texts", newIDNext(c, t), newIDBatch(c, t), newIDDecode(c, t), newIDFormat(c), newIDParse(c))
 	t.flags(cmd, "room", defaultRoom)
 	c.outputFlag(cmd)
 	return cmd
@@ -178,9 +178,16 @@ worker and the sequence of a time-ordered ID. It needs no server for that.`,
 		},
 	}
 	l.flags(cmd)
+	acceptNegative(cmd)
+	return cmd
+}
+
+// acceptNegative makes a command take -5 for what it is, a number that is no ID, and not
+// for a flag.
+func acceptNegative(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
-		if errors.As(err, &unknown) { // -5 is no flag, but a negative number
+		if errors.As(err, &unknown) {
 			if _, notNumber := strconv.ParseUint(unknown.GetSpecifiedShortnames(), 10, 64); !errors.Is(notNumber, strconv.ErrSyntax) {
 				_, err := parseID("-" + unknown.GetSpecifiedShortnames())
 				return usageError{err}
@@ -188,7 +195,6 @@ worker and the sequence of a time-ordered ID. It needs no server for that.`,
 		}
 		return flagError(cmd, err)
 	})
-	return cmd
 }
 
 func parseID(s string) (int64, error) {

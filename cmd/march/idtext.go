@@ -1,0 +1,172 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// textFlags are the flags of the commands that write and read texts. Both need no server.
+type textFlags struct {
+	keys   []string
+	period string
+}
+
+func (t *textFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&t.keys, "opaque-key", nil, "NAME=FILE: a key of opaque parts, 64 hexadecimal digits; once for each key")
+}
+
+// parse reads a description, with the keys. Its errors are usage errors; one of the
+// description shows the place.
+func (t *textFlags) parse(description string) (*format.Format, error) {
+	var keys []format.Key
+	for _, flag := range t.keys {
+		name, file, found := strings.Cut(flag, "=")
+		if !found {
+			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %q; allowed: NAME=FILE", flag)}
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %w", err)}
+		}
+		key, err := format.ParseKey(name, string(text))
+		if err != nil {
+			return nil, usageError{fmt.Errorf("opaque-key: %w", err)}
+		}
+		keys = append(keys, key)
+	}
+	f, err := format.Parse(description, keys...)
+	var syntax *format.SyntaxError
+	if errors.As(err, &syntax) {
+		return nil, usageError{fmt.Errorf("%w\n%s", err, syntax.Caret())}
+	}
+	return f, err
+}
+
+func newIDFormat(c *common) *cobra.Command {
+	t := &textFlags{}
+	cmd := &cobra.Command{
+		Use:   "format FORMAT ID",
+		Short: "Write an ID as a text",
+		Long: `Write an ID as a text. The format says how, such as 'prefix(ORD-) | radix62(11)'.
+It needs no server.`,
+		Example: `  march id format 'prefix(ORD-) | radix62(11)' 198064472869310464
+  march id format 'date(yyMMdd) | decimal(9) | damm' 5 --period 2026-11-22`,
+		Args: exactly("a format", "an ID"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			f, err := t.parse(args[0])
+			if err != nil {
+				return err
+			}
+			if f.Domain().Parts {
+				return usageError{allocator.Errorf(allocator.Invalid, "format: %v is of %v; allowed: formats of IDs", f, f.Domain())}
+			}
+			id, err := parseID(args[1])
+			if err != nil {
+				return usageError{err}
+			}
+			v := format.Value{ID: id}
+			if t.period != "" {
+				day, err := time.Parse(time.DateOnly, t.period)
+				if err != nil {
+					return usageError{allocator.Errorf(allocator.Invalid, "period: %q; allowed: its first day, such as 2026-11-22", t.period)}
+				}
+				v.Period = format.DateOf(day)
+			}
+			text, err := f.Append(nil, v)
+			if err != nil {
+				return textError(err)
+			}
+			if c.output == "json" {
+				return json.NewEncoder(c.stdout).Encode(struct {
+					Text string `json:"text"`
+				}{string(text)})
+			}
+			_, err = fmt.Fprintf(c.stdout, "%s\n", text)
+			return err
+		},
+	}
+	t.add(cmd)
+	cmd.Flags().StringVar(&t.period, "period", "", "the first day of the tag's period, such as 2026-11-22, where the format shows it and the ID does not have it")
+	acceptNegative(cmd)
+	return cmd
+}
+
+func newIDParse(c *common) *cobra.Command {
+	t := &textFlags{}
+	cmd := &cobra.Command{
+		Use:   "parse FORMAT TEXT",
+		Short: "Read the ID of a text",
+		Long: `Read the ID of a text that has a format, such as 'prefix(ORD-) | radix62(11)'. A text
+that the format does not write is refused. It needs no server.`,
+		Example: `  march id parse 'prefix(ORD-) | radix62(11)' ORD-0Ed8W7BGa4e`,
+		Args:    exactly("a format", "a text"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			f, err := t.parse(args[0])
+			if err != nil {
+				return err
+			}
+			v, err := f.ParseText(args[1])
+			if err != nil {
+				return textError(err)
+			}
+			return c.printValue(f, v)
+		},
+	}
+	t.add(cmd)
+	return cmd
+}
+
+// textError makes a usage error of an error of a format.
+func textError(err error) error {
+	var missing *format.KeyError
+	if errors.As(err, &missing) {
+		err = fmt.Errorf("%w; give it with --opaque-key %s=FILE", err, missing.Name)
+	}
+	return usageError{err}
+}
+
+// printValue prints what a text stands for.
+func (c *common) printValue(f *format.Format, v format.Value) error {
+	// As in every answer, 64-bit numbers are strings.
+	out := struct {
+		ID       *int64 `json:"id,omitempty,string"`
+		Period   string `json:"period,omitempty"`
+		Time     string `json:"time,omitempty"`
+		Worker   *int64 `json:"worker,omitempty,string"`
+		Sequence *int64 `json:"sequence,omitempty,string"`
+	}{}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	if f.Domain().Parts {
+		out.Time = time.UnixMilli(v.Parts.Time).UTC().Format(timeid.Format)
+		out.Worker, out.Sequence = &v.Parts.Worker, &v.Parts.Sequence
+		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\n", out.Time, v.Parts.Worker, v.Parts.Sequence)
+	} else {
+		out.ID = &v.ID
+		_, _ = fmt.Fprintf(w, "id\t%d\n", v.ID)
+	}
+	if v.Period != (format.Date{}) {
+		out.Period = v.Period.String()
+		_, _ = fmt.Fprintf(w, "period\t%s\n", out.Period)
+	}
+	if c.output == "json" {
+		return json.NewEncoder(c.stdout).Encode(out)
+	}
+	return w.Flush()
+}
