@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
+	"sync"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -80,12 +81,16 @@ func TestOpaque(t *testing.T) {
 // are in no order.
 func TestOpaquePermutes(t *testing.T) {
 	const size = 1_000_000
+	ids := size
+	if testing.Short() {
+		ids = 100_000
+	}
 	f := parse(t, "opaque(k, 10^6) | decimal", key(t, "k", 3))
 	plain := parse(t, "decimal")
 	seen := make([]bool, size)
 	up, fixed, last := 0, 0, int64(-1)
 	var buffer [32]byte
-	for n := range int64(size) {
+	for n := range int64(ids) {
 		text, err := f.Append(buffer[:0], id(n))
 		if err != nil {
 			t.Fatal(err)
@@ -102,9 +107,39 @@ func TestOpaquePermutes(t *testing.T) {
 		}
 	}
 	// Of a random permutation half of the numbers are above the one before, and 1 stays.
-	if up < size/2-3000 || up > size/2+3000 || fixed > 10 {
-		t.Errorf("%d of %d numbers are above the one before, %d stay", up, size, fixed)
+	if up < ids/2-3000 || up > ids/2+3000 || fixed > 10 {
+		t.Errorf("%d of %d numbers are above the one before, %d stay", up, ids, fixed)
 	}
+}
+
+// TestConcurrent: goroutines that share a format do not disturb each other.
+func TestConcurrent(t *testing.T) {
+	f := parse(t, "opaque(k, 10^12) | decimal(12) | damm", key(t, "k", 4))
+	want := make([]string, 100)
+	for n := range want {
+		text, err := f.Append(nil, id(int64(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[n] = string(text)
+	}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			var buffer []byte
+			for i := range 5000 {
+				n := i % len(want)
+				var err error
+				if buffer, err = f.Append(buffer[:0], id(int64(n))); err != nil || string(buffer) != want[n] {
+					t.Errorf("%d is %s, %v; want %s", n, buffer, err, want[n])
+				}
+				if v, err := f.ParseText(want[n]); v != id(int64(n)) || err != nil {
+					t.Errorf("%s is read as %+v, %v", want[n], v, err)
+				}
+			}
+		})
+	}
+	group.Wait()
 }
 
 // TestKeys: the texts of two keys meet in one domain, and so do those of two tweaks; with a
