@@ -27,6 +27,9 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 	if err == nil {
 		err = refuseRooms(stored, planned)
 	}
+	if err == nil {
+		err = s.refuseSlicesSoon(ctx, planned)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +64,36 @@ func refuseRooms(stored record.Layout, planned plan.Plan) error {
 			n, allocator.MaxRooms)
 	}
 	return nil
+}
+
+// slicesWithin is how long a plan waits for tags to be read to see whether their workers
+// allow it: a million tags take longer. The count of its costs and ApplyMigration tell it
+// then.
+const slicesWithin = 2 * time.Second
+
+// refuseSlices refuses a plan that takes workers away which tags of time-ordered IDs or
+// pinned instances need, with force, too. Its errors are Refused, and Unavailable.
+func (s *Server) refuseSlices(ctx context.Context, planned plan.Plan) error {
+	return s.admin.CheckSlices(ctx, planned.From, layoutsOf(planned)...)
+}
+
+// refuseSlicesSoon is refuseSlices, but for plans of which that is not known soon.
+func (s *Server) refuseSlicesSoon(ctx context.Context, planned plan.Plan) error {
+	within, cancel := context.WithTimeout(ctx, slicesWithin)
+	defer cancel()
+	if err := s.refuseSlices(within, planned); within.Err() == nil || ctx.Err() != nil || allocator.KindOf(err) == allocator.Refused {
+		return err
+	}
+	return nil
+}
+
+// layoutsOf returns the layouts that a plan passes.
+func layoutsOf(p plan.Plan) []allocator.Layout {
+	layouts := make([]allocator.Layout, len(p.Moves))
+	for i, m := range p.Moves {
+		layouts[i] = m.Layout
+	}
+	return layouts
 }
 
 // targetOf returns the layout that a request asks for.
@@ -150,6 +183,9 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 	}
 	stored, planned, err := s.checkPlan(ctx, r.GetPlan())
 	if err != nil {
+		return nil, err
+	}
+	if err := s.refuseSlices(ctx, planned); err != nil {
 		return nil, err
 	}
 	if !r.GetPlan().GetForce() && !r.GetForce() {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -39,13 +40,19 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 		n.tags.Store(tags)
 	}
 	rates := s.rates(ctx)
-	layouts := make([]allocator.Layout, len(p.Moves))
-	for i, m := range p.Moves {
-		layouts[i] = m.Layout
+	layouts := layoutsOf(p)
+	var needs plan.Workers
+	if err := s.admin.AddPins(ctx, &needs); err != nil {
+		return c, err
 	}
 	forecaster, now := s.admin.Forecaster(from, layouts...), time.Now()
 	sum := costSum{PlanCost: &marchv1.PlanCost{}}
 	c.bad, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		if n.read.Add(1); t.Time != nil { // its IDs follow the clock: nothing is skipped
+			sum.Tags++
+			admin.AddTag(&needs, t)
+			return nil
+		}
 		f := tagForecast{tag: t, plan: p, rates: rates[t.Name]}
 		f.TagForecast = forecaster.Tag(t, marks, f.steps(now))
 		single := f // the least that rooms can lease
@@ -53,11 +60,10 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 			single.TagForecast = forecaster.Tag(t, marks, nil)
 		}
 		sum.add(f, single)
-		n.read.Add(1)
 		return nil
 	})
 	sum.Worst, sum.Ends = worst(sum.GetWorst()), fewest(sum.GetEnds())
-	c.cost, c.refusal = sum.PlanCost, sum.refusals.err()
+	c.cost, c.refusal = sum.PlanCost, cmp.Or(needs.Check(p.From, layouts...), sum.refusals.err())
 	return c, err
 }
 

@@ -239,7 +239,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
 		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
-		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal,
+		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Pin: pinned(s.cfg.Worker),
 	})
 	if err != nil {
 		s.closeListeners()

@@ -19,6 +19,14 @@ func (s *Server) startTimes() error {
 	return err
 }
 
+// pinned returns the number of a pin, nil where none is chosen.
+func pinned(p worker.Pin) *int64 {
+	if number, is := p.Number(); is {
+		return &number
+	}
+	return nil
+}
+
 // timeTagChanged takes up the settings of a tag of time-ordered IDs, or that a tag of any
 // kind was deleted.
 func (s *Server) timeTagChanged(change ledger.TagChange) {

@@ -29,6 +29,9 @@ type Registration struct {
 	// was last confirmed, where it is told to be strict about that, and for how
 	// long clients may use what it leased to them.
 	Hold time.Duration
+	// Pin is the number of the instance's workers of time-ordered IDs, as operators chose
+	// it (worker.Pin); nil for none.
+	Pin *int64
 }
 
 // ID returns the instance's name in the cluster.
@@ -101,7 +104,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	started := l.now()
 	i.mu.serves = stored.Layout.Version
 	i.mu.value = record.Registration{
-		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: record.DurationOf(r.Hold),
+		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin,
 	}
 	for range joinAttempts {
 		order := l.before().epochSeq

@@ -64,10 +64,22 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 
 // ChangeLayout makes to the current layout, where from, which Refresh or
 // Layout returned, still is the current one. The version is set to the next.
-// Any valid layout may follow any other. Its errors are Invalid, Conflict (the
+// Any valid layout may follow any other that leaves the rooms the workers that tags
+// need (CheckSlices). Its errors are Invalid, Refused, Conflict (the
 // layout is no longer from), WentBack (leasing is halted: nothing changes a
 // layout then) and Unavailable where the outcome could not be learned.
 func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string) (record.Layout, error) {
+	if err := to.Validate(); err != nil {
+		return record.Layout{}, err
+	}
+	if _, err := a.Ledger.CheckNow(ctx); err != nil {
+		return record.Layout{}, err
+	}
+	next := to
+	next.Version = from.Layout.Version + 1
+	if err := a.CheckSlices(ctx, from.Layout, next); err != nil {
+		return record.Layout{}, err
+	}
 	return a.changeLayout(ctx, from, to, actor, store.Txn{})
 }
 

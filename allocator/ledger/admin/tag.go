@@ -34,7 +34,7 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 		return record.Tag{}, err
 	}
 	name := t.Name
-	if err := a.hasWorkers(ctx, t.TagSettings); err != nil {
+	if err := a.hasWorkers(ctx, name, t.TagSettings); err != nil {
 		return record.Tag{}, err
 	}
 	if err := a.mayCreateTag(ctx, name); err != nil {
@@ -46,19 +46,6 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 		return record.Tag{}, allocator.Errorf(allocator.Exists, "tag %s exists already", name)
 	}
 	return made, err
-}
-
-// hasWorkers checks that every room has a worker for a tag of kind time. Its error is
-// Refused.
-func (a *Admin) hasWorkers(ctx context.Context, s record.TagSettings) error {
-	if s.Time == nil {
-		return nil
-	}
-	stored, err := a.Ledger.Refresh(ctx)
-	if err != nil {
-		return err
-	}
-	return s.Time.CheckSlices(stored.Layout)
 }
 
 // UpdateTag changes a tag's settings by what change makes of them; it may be

@@ -35,10 +35,19 @@ type Registration struct {
 	// Leaving is set as the last write of a clean stop, before the registration goes:
 	// the instance leases nothing any longer, and other instances see that.
 	Leaving bool `json:"leaving,omitempty"`
+	// Pin is the number of the instance's workers of time-ordered IDs, counted from the
+	// lower end of its room's slice; nil where it takes any. A plan does not take the
+	// number away.
+	Pin *int64 `json:"pin,string,omitempty"`
 }
 
-// Validate checks the hold.
-func (v *Registration) Validate() error { return v.Hold.validate() }
+// Validate checks the hold and the pin.
+func (v *Registration) Validate() error {
+	if v.Pin != nil && *v.Pin < 0 {
+		return allocator.Errorf(allocator.Invalid, "pin: %d; allowed: 0 or more", *v.Pin)
+	}
+	return v.Hold.validate()
+}
 
 // Instance is an instance as etcd knows it: its registration, and what other keys of the
 // same snapshot say of it.

@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
+)
+
+// CheckSlices checks that the layouts of a plan, in their order, leave each room the
+// workers that tags of time-ordered IDs need, as plan.Workers.Check does. It reads all
+// tags. Its errors are Refused, and Unavailable.
+func (a *Admin) CheckSlices(ctx context.Context, from allocator.Layout, layouts ...allocator.Layout) error {
+	var needs plan.Workers
+	if _, err := a.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+		AddTag(&needs, t)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := a.AddPins(ctx, &needs); err != nil {
+		return err
+	}
+	return needs.Check(from, layouts...)
+}
+
+// AddTag adds what a tag needs of layouts: a counter needs nothing.
+func AddTag(needs *plan.Workers, t record.Tag) {
+	if t.Time != nil {
+		needs.AddTag(t.Name, t.Time.Layout())
+	}
+}
+
+// AddPins adds what pinned instances need of layouts. One that was not forgotten yet may
+// start again with its number.
+func (a *Admin) AddPins(ctx context.Context, needs *plan.Workers) error {
+	instances, _, err := a.Instances(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, i := range instances {
+		if i.Pin != nil && !i.Leaving {
+			needs.AddPin(plan.Pin{Room: i.Room, Instance: i.Name, Number: *i.Pin})
+		}
+	}
+	return nil
+}
+
+// hasWorkers checks that every room has a worker for a tag of kind time, now and after
+// each move of a migration under way. Its error is Refused.
+func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.TagSettings) error {
+	if s.Time == nil {
+		return nil
+	}
+	stored, err := a.Ledger.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Time.CheckSlices(stored.Layout); err != nil {
+		return err
+	}
+	m, active, err := a.ActiveMigration(ctx)
+	if err != nil || !active {
+		return err
+	}
+	var needs plan.Workers
+	needs.AddTag(name, s.Time.Layout())
+	for _, move := range m.Moves[m.Reached:] {
+		if err := needs.Check(stored.Layout, move.Layout); err != nil {
+			return allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
+		}
+	}
+	return nil
+}

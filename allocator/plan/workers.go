@@ -1,0 +1,111 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Workers is what the tags of time-ordered IDs need of every layout that a plan passes. A
+// room takes workers from its slice alone, the image of its range. So a range that is
+// enough for counters may have no worker. The zero value needs nothing.
+type Workers struct {
+	widths map[int]allocator.Tag // bits of a worker, and the first tag by name that has them
+	last   allocator.Tag         // the first tag by name with the worker last; empty for none
+	pins   []Pin
+}
+
+// Pin is a worker number that an instance keeps over restarts.
+type Pin struct {
+	Room     allocator.Room
+	Instance allocator.Instance
+	Number   int64 // counted from the lower end of the room's slice
+}
+
+// AddTag adds a tag whose IDs have the layout l.
+func (w *Workers) AddTag(name allocator.Tag, l timeid.Layout) {
+	if w.widths == nil {
+		w.widths = make(map[int]allocator.Tag)
+	}
+	if first, there := w.widths[l.WorkerBits]; !there || name < first {
+		w.widths[l.WorkerBits] = name
+	}
+	if l.Order == timeid.WorkerLast && (w.last == "" || name < w.last) {
+		w.last = name
+	}
+}
+
+// AddPin adds a pin.
+func (w *Workers) AddPin(p Pin) { w.pins = append(w.pins, p) }
+
+// Check checks the layouts that follow from, one after another. Its error is Refused, and
+// names the tag, the width and the room. No operator can agree to what it refuses:
+//
+//   - the boundary changes, and a tag has the worker last. Callers choose shards by the
+//     last bits of its IDs, and these are of the slices of the old boundary.
+//   - a room has no worker of a width that is in use.
+//   - the number of a pinned worker changes, or is not in the slice any longer. The
+//     instance would have to wait for another instance's window when it starts again.
+func (w Workers) Check(from allocator.Layout, layouts ...allocator.Layout) error {
+	for _, l := range layouts {
+		if w.last != "" && l.Boundary != from.Boundary {
+			return allocator.Errorf(allocator.Refused,
+				"boundary: %d; allowed: %d, as it is, as long as tag %s has the worker last (--order worker-last): its IDs keep to their rooms by the boundary; this is refused with --force, too",
+				l.Boundary, from.Boundary, w.last)
+		}
+		for _, bits := range slices.Sorted(maps.Keys(w.widths)) {
+			if err := w.checkSlices(l, bits); err != nil {
+				return err
+			}
+			if err := w.checkPins(from, l, bits); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkSlices checks that every room has a worker of a width.
+func (w Workers) checkSlices(l allocator.Layout, bits int) error {
+	for _, room := range l.Rooms() {
+		if slice, _ := timeid.SliceOf(l, room, bits); slice.Width() > 0 {
+			continue
+		}
+		least := (l.Boundary-1)>>bits + 1 // residues that have a worker wherever they are
+		return allocator.Errorf(allocator.Refused,
+			"range %v of room %s in layout version %d has no worker of %d bits, and tag %s needs one in each room; allowed: %d residues or more of the boundary %d, which have one wherever they lie; this is refused with --force, too",
+			l.Ranges[room], room, l.Version, bits, w.widths[bits], least, l.Boundary)
+	}
+	return nil
+}
+
+// checkPins checks that every pinned worker of a width stays what it is.
+func (w Workers) checkPins(from, to allocator.Layout, bits int) error {
+	for _, p := range slices.SortedFunc(slices.Values(w.pins), comparePins) {
+		before, _ := timeid.SliceOf(from, p.Room, bits)
+		if p.Number >= before.Width() {
+			continue // the instance has no such worker as it is
+		}
+		after, serves := timeid.SliceOf(to, p.Room, bits)
+		if serves && after.Lower == before.Lower && p.Number < after.Width() {
+			continue
+		}
+		now := fmt.Sprintf("%v instead of %v", after, before)
+		if !serves {
+			now = fmt.Sprintf("none instead of %v", before)
+		}
+		return allocator.Errorf(allocator.Refused,
+			"instance %s/%s has pinned worker %d of its room's slice (--worker), which is number %d of %d bits, as tag %s uses; in layout version %d the slice is %s; "+
+				"allowed: a slice that begins at %d and has %d workers or more; or stop the instance, or start it with --worker auto; this is refused with --force, too",
+			p.Room, p.Instance, p.Number, before.Lower+p.Number, bits, w.widths[bits], to.Version, now, before.Lower, p.Number+1)
+	}
+	return nil
+}
+
+func comparePins(a, b Pin) int {
+	return cmp.Or(cmp.Compare(a.Room, b.Room), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Instance, b.Instance))
+}

@@ -1,0 +1,94 @@
+package plan_test
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// rooms returns a layout of two rooms that meet at a residue, and leave the residues from
+// end on free.
+func rooms(boundary, meet, end int64) allocator.Layout {
+	return allocator.Layout{Version: 1, Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{
+		"a": {Lower: 0, Upper: meet}, "b": {Lower: meet, Upper: end},
+	}}
+}
+
+func TestPlansThatWorkersRefuse(t *testing.T) {
+	two, last := timeid.Layout{WorkerBits: 2}, timeid.Layout{WorkerBits: 10, Order: timeid.WorkerLast}
+	pinned := plan.Pin{Room: "b", Instance: "b-1", Number: 1}
+	for name, c := range map[string]struct {
+		tags map[allocator.Tag]timeid.Layout
+		pins []plan.Pin
+		to   allocator.Layout
+		want []string // in the error; none for a plan that is allowed
+	}{
+		"no tags":             {pins: []plan.Pin{pinned}, to: rooms(7, 1, 2)},
+		"wide enough":         {tags: map[allocator.Tag]timeid.Layout{"t": two, "u": two}, to: rooms(100, 75, 76)},
+		"no worker":           {tags: map[allocator.Tag]timeid.Layout{"u": two, "t": two}, to: rooms(100, 76, 99), want: []string{"room b", "[76, 99)", "2 bits", "tag t ", "25 residues", "--force"}},
+		"no worker, boundary": {tags: map[allocator.Tag]timeid.Layout{"t": two}, to: rooms(1000, 10, 20), want: []string{"room b", "250 residues"}},
+		"boundary":            {tags: map[allocator.Tag]timeid.Layout{"t": two}, to: rooms(200, 100, 200)},
+		"worker last":         {tags: map[allocator.Tag]timeid.Layout{"t": two, "z": last, "y": last}, to: rooms(200, 100, 200), want: []string{"boundary: 200", "allowed: 100", "tag y ", "--force"}},
+		"last, same boundary": {tags: map[allocator.Tag]timeid.Layout{"z": last}, to: rooms(100, 40, 100)},
+		"pinned, narrower":    {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{pinned}, to: rooms(100, 50, 75), want: []string{"b/b-1", "pinned worker 1", "number 3", "2 bits", "tag t ", "[2, 3) instead of [2, 4)", "begins at 2 and has 2"}},
+		"pinned, another end": {tags: map[allocator.Tag]timeid.Layout{"z": last}, pins: []plan.Pin{pinned}, to: rooms(100, 40, 100), want: []string{"b/b-1", "number 513", "10 bits", "[410, 1024)"}},
+		"pinned, enough":      {tags: map[allocator.Tag]timeid.Layout{"z": last}, pins: []plan.Pin{pinned}, to: rooms(100, 50, 60)},
+		"pinned, never had":   {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{{Room: "b", Instance: "b-9", Number: 9}}, to: rooms(100, 50, 76)},
+		"pinned, drained": {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{pinned},
+			to: allocator.Layout{Version: 2, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}}}, want: []string{"b/b-1", "none instead of [2, 4)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w plan.Workers
+			for tag, l := range c.tags {
+				w.AddTag(tag, l)
+			}
+			for _, p := range c.pins {
+				w.AddPin(p)
+			}
+			err := w.Check(rooms(100, 50, 100), c.to)
+			if len(c.want) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if allocator.KindOf(err) != allocator.Refused {
+				t.Fatalf("got %v, want that it is refused", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// Each layout that a plan passes is checked, not only the last one.
+func TestWorkersOfEachMove(t *testing.T) {
+	var w plan.Workers
+	w.AddTag("t", timeid.Layout{WorkerBits: 2})
+	if err := w.Check(rooms(100, 50, 100), rooms(100, 76, 99), rooms(100, 50, 100)); allocator.KindOf(err) != allocator.Refused {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What an error says is allowed is always enough: a range of so many residues has a worker
+// wherever it lies.
+func TestResiduesThatHaveAWorker(t *testing.T) {
+	for range 100_000 {
+		bits, boundary := rand.IntN(12), 1+rand.Int64N(5000)
+		least := (boundary-1)>>bits + 1
+		lower := rand.Int64N(boundary - least + 1)
+		l := allocator.Layout{Version: 1, Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: lower, Upper: lower + least}}}
+		var w plan.Workers
+		w.AddTag("t", timeid.Layout{WorkerBits: bits})
+		if err := w.Check(l, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

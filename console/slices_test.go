@@ -1,0 +1,210 @@
+package console_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/allocator/timeid"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// timed makes a tag one of time-ordered IDs, of a layout with the preset's epoch.
+func timed(l timeid.Layout) func(*record.TagSettings) {
+	l.Unit, l.Epoch = time.Millisecond, timeid.EpochCosId
+	t := record.NewTimeTag(l)
+	return func(s *record.TagSettings) { s.Time = &t }
+}
+
+var (
+	small = timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12}
+	usual = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12}
+	last  = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Order: timeid.WorkerLast}
+)
+
+func refused(says ...string) want { return want{codes.FailedPrecondition, "refused", says} }
+
+// A plan that leaves a room without a worker, takes a pinned number, or changes the
+// boundary under a tag with the worker last is refused as a plan, and when it is applied,
+// with force too; so is a layout that is set by hand.
+func TestPlansThatTakeWorkers(t *testing.T) {
+	for name, c := range map[string]struct {
+		tag    timeid.Layout
+		pin    *worker.Pin
+		target *marchv1.Layout
+		says   []string
+	}{
+		"no worker":   {tag: small, target: layout(100, map[string][2]int64{"a": {0, 76}, "b": {76, 100}}), says: []string{"room b", "2 bits", "tag event", "25 residues"}},
+		"pinned":      {tag: usual, pin: new(worker.PinTo(7)), target: layout(100, map[string][2]int64{"a": {0, 60}, "b": {60, 100}}), says: []string{"b/b1", "pinned worker 7", "number 519", "10 bits", "tag event", "begins at 512"}},
+		"worker last": {tag: last, target: layout(200, map[string][2]int64{"a": {0, 100}, "b": {100, 200}}), says: []string{"boundary: 200; allowed: 100", "tag event"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startHalves(t)
+			if c.pin != nil {
+				s.Room("b", "b1", func(cfg *room.Config) { cfg.Worker = *c.pin })
+			}
+			before, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target, Force: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Tag(timed(c.tag), "test", "event")
+
+			_, err = s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target, Force: true})
+			refused(c.says...).check(t, "plan", err)
+			_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: before.GetPlan(), Force: true})
+			refused(c.says...).check(t, "apply", err)
+			answer, err := s.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: before.GetPlan(), Wait: durationpb.New(longest)})
+			if err != nil || answer.GetRefused() == "" || answer.GetCost().GetTags() != 1 || len(answer.GetCost().GetWorst()) > 0 {
+				t.Errorf("costs: %v, %v", answer, err)
+			}
+			from, err := s.Admin.Ledger.Refresh(bg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to := allocator.Layout{Boundary: c.target.GetBoundary(), Ranges: make(map[allocator.Room]allocator.Range)}
+			for name, r := range c.target.GetRooms() {
+				to.Ranges[allocator.Room(name)] = allocator.Range{Lower: r.GetLower(), Upper: r.GetUpper()}
+			}
+			if _, err := s.Admin.ChangeLayout(bg, from, to, "test"); allocator.KindOf(err) != allocator.Refused {
+				t.Errorf("a layout by hand: %v", err)
+			}
+			if err := s.Admin.DeleteTag(bg, "event", "test"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target}); err != nil {
+				t.Errorf("without the tag: %v", err)
+			}
+		})
+	}
+}
+
+const longest = 5 * time.Second
+
+// A tag that a migration under way leaves without a worker is not created.
+func TestTagsDuringAMigration(t *testing.T) {
+	t.Parallel()
+	c := testcluster.New(t)
+	c.Init(testcluster.Halves(), "test")
+	from, err := c.Admin.Ledger.Refresh(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, err := plan.New(from.Layout, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 76}, "b": {Lower: 76, Upper: 100}}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// No console makes its moves.
+	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target, Moves: record.MovesOf(planned.Moves...)}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag := record.DefaultTag()
+	timed(small)(&tag)
+	_, err = c.Admin.CreateTag(bg, "event", tag, "test")
+	if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), m.ID+" is under way") || !strings.Contains(err.Error(), "room b") {
+		t.Errorf("the tag was created: %v", err)
+	}
+	c.Tag(timed(usual), "test", "event")
+}
+
+// A room reports a layout only when it uses none of the workers that the layout took from
+// it. Its callers notice nothing, and the room that gets the slice can use it.
+func TestAMoveWaitsForWorkers(t *testing.T) {
+	t.Parallel()
+	s := startHalves(t)
+	s.Tag(timed(usual), "test", "event")
+	a, b := s.room("a", "a1"), s.room("b", "b1")
+
+	ctx, cancel := context.WithCancel(bg)
+	var callers sync.WaitGroup
+	defer callers.Wait()
+	defer cancel()
+	for _, r := range []*testcluster.Room{a, b} {
+		if _, err := r.Next(bg, &marchv1.NextRequest{Tag: "event"}); err != nil {
+			t.Fatal(err)
+		}
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := r.Next(ctx, &marchv1.NextRequest{Tag: "event"}); err != nil && ctx.Err() == nil {
+					t.Errorf("a call failed: %v", err)
+					return
+				}
+			}
+		})
+	}
+
+	etcd, keys := s.Open(t), record.Keys("/march/default/")
+	// look reads the workers and room b's report in one snapshot.
+	look := func() (reported int64, used []int64) {
+		answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.Workers()), store.OpGet(keys.Registration("b", "b1"))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now().UnixMilli()
+		for _, kv := range answer.Got[0] {
+			id, w, err := keys.DecodeWorker(kv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.Room == "b" && w.Until > now+1 { // the tick that was used last ends then
+				used = append(used, id.Number)
+			}
+		}
+		i, err := keys.ParseInstance(answer.Got[1][0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i.Version, used
+	}
+	if version, used := look(); version != 1 || len(used) != 1 || used[0] < 512 || used[0] >= 922 {
+		t.Fatalf("room b reports version %d, and has workers %v", version, used)
+	}
+
+	planned, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100, map[string][2]int64{"a": {0, 90}, "b": {90, 100}})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := 0
+	testcluster.Await(t, "the end of the migration", func() bool {
+		for range 20 {
+			if version, used := look(); version > 1 {
+				looks++
+				if slices.ContainsFunc(used, func(n int64) bool { return n < 922 }) || len(used) != 1 {
+					t.Errorf("room b reports version %d, and has workers %v", version, used)
+				}
+			}
+		}
+		answer, err := s.GetMigration(bg, &marchv1.GetMigrationRequest{Id: m.GetMigration().GetId()})
+		return err == nil && answer.GetMigration().GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
+	})
+	if looks == 0 {
+		t.Error("room b never reported")
+	}
+	// Room a may use all of it now, and b's old worker is free.
+	pinned := s.Room("a", "a2", func(cfg *room.Config) { cfg.Worker = worker.PinTo(921) })
+	answer, err := pinned.Next(bg, &marchv1.NextRequest{Tag: "event"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := answer.GetId() >> 12 & 1023; n != 921 {
+		t.Errorf("room a issues with worker %d", n)
+	}
+}
