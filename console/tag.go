@@ -55,6 +55,10 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 		return nil, err
 	}
 	answer := &marchv1.GetTagResponse{Tag: operator.TagToProto(tag), Marks: marksToProto(marks), Unreadable: passedOver(bad)}
+	if tag.Time != nil { // it has no chains
+		answer.Slices, err = s.slicesIn(ctx, "", tag.Time.WorkerBits)
+		return answer, err
+	}
 	answer.Chains, answer.Silent, err = s.chainsOf(ctx, name)
 	return answer, err
 }

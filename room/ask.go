@@ -86,7 +86,7 @@ func workersFromProto(p []*marchv1.RememberedWorker) (leases []record.Lease) {
 			WorkerID: record.WorkerID{Bits: int(w.GetBits()), Number: w.GetNumber()},
 			Worker: record.Worker{
 				Room: allocator.Room(w.GetRoom()), Instance: allocator.Instance(w.GetInstance()), Incarnation: w.GetIncarnation(),
-				From: w.GetFromMs(), Until: w.GetUntilMs(), Clock: w.GetClockMs(),
+				From: w.GetFromMs(), Until: w.GetUntilMs(), Clock: w.GetClockMs(), Caller: w.GetCaller(),
 				Stamp: record.Stamp{Epoch: w.GetEpoch(), Revision: w.GetLayoutRevision()},
 			},
 		})

@@ -76,6 +76,7 @@ func workersToProto(leases []record.Lease) (all []*marchv1.RememberedWorker) {
 		all = append(all, &marchv1.RememberedWorker{
 			Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance), Incarnation: l.Incarnation,
 			FromMs: l.From, UntilMs: l.Until, Epoch: l.Stamp.Epoch, LayoutRevision: l.Stamp.Revision, ClockMs: l.Clock,
+			Caller: l.Caller,
 		})
 	}
 	return all

@@ -314,6 +314,10 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 
 func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
 	tagText(w, t.GetTag())
+	if t.GetTag().GetTime() != nil {
+		slicesText(w, t.GetSlices())
+		return
+	}
 	_, _ = fmt.Fprintln(w, "\nROOM\tNEXT TO LEASE\tLAYOUT")
 	for _, m := range t.GetMarks() {
 		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\n", m.GetRoom(), m.GetNext(), m.GetVersion())

@@ -96,7 +96,7 @@ func ofWidth(p *KeyParts, text string) (err error) {
 
 func ofNumber(p *KeyParts, text string) (err error) {
 	p.Worker.Number, err = strconv.ParseInt(text, 10, 64)
-	if err == nil && (!p.Worker.valid() || padded(p.Worker.Number) != text) {
+	if err == nil && (!p.Worker.Valid() || padded(p.Worker.Number) != text) {
 		err = errors.New("there is no such worker")
 	}
 	return err

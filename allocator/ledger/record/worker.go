@@ -29,8 +29,8 @@ type WorkerID struct {
 // String returns the worker as the end of its key has it, without the padding: 10/7.
 func (id WorkerID) String() string { return fmt.Sprintf("%d/%d", id.Bits, id.Number) }
 
-// valid reports whether there is such a worker.
-func (id WorkerID) valid() bool {
+// Valid reports whether there is such a worker.
+func (id WorkerID) Valid() bool {
 	return id.Bits >= 0 && id.Bits < timeid.MaxBits && id.Number >= 0 && id.Number < 1<<id.Bits
 }
 
@@ -45,6 +45,17 @@ type Worker struct {
 	Until       int64              `json:"until,string"` // Unix ms, exclusive, From at least
 	Stamp       Stamp              `json:"stamp"`        // of the epoch and the layout that the window was leased under
 	Clock       int64              `json:"clock,string"` // the owner's clock when it sent this, Unix ms
+	// Caller says that the owner took the worker for a caller's process, which may issue
+	// until the window's end whatever becomes of the owner.
+	Caller bool `json:"caller,omitempty"`
+}
+
+// format: a program that does not know that a caller has the worker does not read it.
+func (w *Worker) format() int {
+	if w.Caller {
+		return baseFormat + 1
+	}
+	return baseFormat
 }
 
 // Window returns the time for which the worker is leased.
@@ -112,7 +123,7 @@ func SortLeases(leases []Lease) {
 // ValidateLeases checks workers that came from outside. Its errors are Invalid.
 func ValidateLeases(leases []Lease) error {
 	for _, l := range leases {
-		if !l.valid() {
+		if !l.Valid() {
 			return allocator.Errorf(allocator.Invalid, "worker: %d of %d bits; allowed: 0 to 2^bits-1, of 0 to %d bits", l.Number, l.Bits, timeid.MaxBits-1)
 		}
 		if err := l.Validate(); err != nil {

@@ -22,6 +22,10 @@ func TestWorkersThatDoNotFit(t *testing.T) {
 	if err != nil || id.String() != "10/1023" || w.Until != 2000 || w.ID() != "a/i-1" || string(w.Encode()) != workerValue {
 		t.Errorf("%v %+v, %v", id, w, err)
 	}
+	caller := strings.Replace(strings.Replace(workerValue, `"format":2`, `"format":3`, 1), `"clock":"1000"`, `"clock":"1000","caller":true`, 1)
+	if _, w, err := k.DecodeWorker(store.KV{Key: key, Value: []byte(caller)}); err != nil || !w.Caller || string(w.Encode()) != caller {
+		t.Errorf("%+v, %v", w, err)
+	}
 	for _, change := range [][2]string{
 		{`"room":"a"`, `"room":"A"`}, {`"instance":"i-1"`, `"instance":""`}, {`"incarnation":"c"`, `"incarnation":""`},
 		{`"from":"1000"`, `"from":"-1"`}, {`"from":"1000"`, `"from":"2001"`}, {`"until":"2000"`, `"until":"999999999999999"`},

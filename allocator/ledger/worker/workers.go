@@ -186,6 +186,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	lease := record.Worker{
 		Room: i.Room(), Instance: i.Name(), Incarnation: i.Incarnation(),
 		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
+		Caller: r.Caller,
 	}
 	w.seek(c.id, from)
 	_, done, err := i.PutWorker(ctx, f, c.kv, c.id, lease, false)

@@ -96,6 +96,61 @@ func (TagSort) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_console_proto_rawDescGZIP(), []int{0}
 }
 
+type WorkerState int32
+
+const (
+	WorkerState_WORKER_STATE_UNSPECIFIED WorkerState = 0
+	// The window lasts.
+	WorkerState_WORKER_STATE_LIVE WorkerState = 1
+	// The window is over, and no other process may take the worker yet.
+	WorkerState_WORKER_STATE_ENDED WorkerState = 2
+	// Any process of the room that has the slice may take it.
+	WorkerState_WORKER_STATE_FREE WorkerState = 3
+)
+
+// Enum value maps for WorkerState.
+var (
+	WorkerState_name = map[int32]string{
+		0: "WORKER_STATE_UNSPECIFIED",
+		1: "WORKER_STATE_LIVE",
+		2: "WORKER_STATE_ENDED",
+		3: "WORKER_STATE_FREE",
+	}
+	WorkerState_value = map[string]int32{
+		"WORKER_STATE_UNSPECIFIED": 0,
+		"WORKER_STATE_LIVE":        1,
+		"WORKER_STATE_ENDED":       2,
+		"WORKER_STATE_FREE":        3,
+	}
+)
+
+func (x WorkerState) Enum() *WorkerState {
+	p := new(WorkerState)
+	*p = x
+	return p
+}
+
+func (x WorkerState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorkerState) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_console_proto_enumTypes[1].Descriptor()
+}
+
+func (WorkerState) Type() protoreflect.EnumType {
+	return &file_march_v1_console_proto_enumTypes[1]
+}
+
+func (x WorkerState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorkerState.Descriptor instead.
+func (WorkerState) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
+}
+
 // JournalMode says whether instances need their journals.
 type JournalMode int32
 
@@ -134,11 +189,11 @@ func (x JournalMode) String() string {
 }
 
 func (JournalMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_console_proto_enumTypes[1].Descriptor()
+	return file_march_v1_console_proto_enumTypes[2].Descriptor()
 }
 
 func (JournalMode) Type() protoreflect.EnumType {
-	return &file_march_v1_console_proto_enumTypes[1]
+	return &file_march_v1_console_proto_enumTypes[2]
 }
 
 func (x JournalMode) Number() protoreflect.EnumNumber {
@@ -147,7 +202,7 @@ func (x JournalMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JournalMode.Descriptor instead.
 func (JournalMode) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{2}
 }
 
 type InitLayoutRequest struct {
@@ -867,7 +922,9 @@ type GetTagResponse struct {
 	// The instances that did not answer, room/instance.
 	Silent []string `protobuf:"bytes,4,rep,name=silent,proto3" json:"silent,omitempty"`
 	// Keys that were passed over: marks that cannot be read.
-	Unreadable    []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	Unreadable []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// Of a tag of kind time: the slice of each room of the current layout.
+	Slices        []*WorkerSlice `protobuf:"bytes,6,rep,name=slices,proto3" json:"slices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -933,6 +990,13 @@ func (x *GetTagResponse) GetSilent() []string {
 func (x *GetTagResponse) GetUnreadable() []*Unreadable {
 	if x != nil {
 		return x.Unreadable
+	}
+	return nil
+}
+
+func (x *GetTagResponse) GetSlices() []*WorkerSlice {
+	if x != nil {
+		return x.Slices
 	}
 	return nil
 }
@@ -1680,6 +1744,373 @@ func (x *ListInstancesResponse) GetProblems() []*Problem {
 	return nil
 }
 
+type ListWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many, 1 to 1,000; 0 for 100.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// From the last page's answer; empty for the first.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only workers of this width; absent for all.
+	Bits *int32 `protobuf:"varint,3,opt,name=bits,proto3,oneof" json:"bits,omitempty"`
+	// Only workers that this room has, or had last; empty for all.
+	Room          string `protobuf:"bytes,4,opt,name=room,proto3" json:"room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkersRequest) Reset() {
+	*x = ListWorkersRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkersRequest) ProtoMessage() {}
+
+func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
+func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListWorkersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListWorkersRequest) GetBits() int32 {
+	if x != nil && x.Bits != nil {
+		return *x.Bits
+	}
+	return 0
+}
+
+func (x *ListWorkersRequest) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+type ListWorkersResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Workers []*Worker              `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Keys that were passed over.
+	Unreadable []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// On the first page: the slice of each room that was asked for, of each width of which a
+	// worker was ever taken, in the order of widths and of the layout.
+	Slices        []*WorkerSlice `protobuf:"bytes,4,rep,name=slices,proto3" json:"slices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkersResponse) Reset() {
+	*x = ListWorkersResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkersResponse) ProtoMessage() {}
+
+func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
+func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListWorkersResponse) GetWorkers() []*Worker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *ListWorkersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListWorkersResponse) GetUnreadable() []*Unreadable {
+	if x != nil {
+		return x.Unreadable
+	}
+	return nil
+}
+
+func (x *ListWorkersResponse) GetSlices() []*WorkerSlice {
+	if x != nil {
+		return x.Slices
+	}
+	return nil
+}
+
+// Worker is a number of time-ordered IDs that one process at a time may use, for a window
+// of time.
+type Worker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The width of the number, and the number, from 0 to 2^bits-1.
+	Bits   int32 `protobuf:"varint,1,opt,name=bits,proto3" json:"bits,omitempty"`
+	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// The instance that has it, or had it last.
+	Room     string `protobuf:"bytes,3,opt,name=room,proto3" json:"room,omitempty"`
+	Instance string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The instance keeps the number over restarts (`march room --worker`).
+	Pinned bool `protobuf:"varint,5,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	// The instance took it for a caller's process.
+	Caller bool `protobuf:"varint,6,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The window: the instance may use the worker from the one inclusive to the other
+	// exclusive, by its own clock.
+	From  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
+	// For how long the window lasts, by the console's clock; absent where it is over.
+	Left  *durationpb.Duration `protobuf:"bytes,9,opt,name=left,proto3" json:"left,omitempty"`
+	State WorkerState          `protobuf:"varint,10,opt,name=state,proto3,enum=march.v1.WorkerState" json:"state,omitempty"`
+	// When another process may take the worker, if the window is not renewed: at its end, or
+	// later after a recover that went on without an instance.
+	Free          *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=free,proto3" json:"free,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Worker) Reset() {
+	*x = Worker{}
+	mi := &file_march_v1_console_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Worker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Worker) ProtoMessage() {}
+
+func (x *Worker) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Worker.ProtoReflect.Descriptor instead.
+func (*Worker) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Worker) GetBits() int32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *Worker) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Worker) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *Worker) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *Worker) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+func (x *Worker) GetCaller() bool {
+	if x != nil {
+		return x.Caller
+	}
+	return false
+}
+
+func (x *Worker) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Worker) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Worker) GetLeft() *durationpb.Duration {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *Worker) GetState() WorkerState {
+	if x != nil {
+		return x.State
+	}
+	return WorkerState_WORKER_STATE_UNSPECIFIED
+}
+
+func (x *Worker) GetFree() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Free
+	}
+	return nil
+}
+
+// WorkerSlice is the workers of a width that a room may take: from lower inclusive to upper
+// exclusive.
+type WorkerSlice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Bits  int32                  `protobuf:"varint,1,opt,name=bits,proto3" json:"bits,omitempty"`
+	Room  string                 `protobuf:"bytes,2,opt,name=room,proto3" json:"room,omitempty"`
+	Lower int64                  `protobuf:"varint,3,opt,name=lower,proto3" json:"lower,omitempty"`
+	Upper int64                  `protobuf:"varint,4,opt,name=upper,proto3" json:"upper,omitempty"`
+	// How many of them were ever taken, and of how many the window lasts; at least, where
+	// there are more than 10,000.
+	Taken         int64 `protobuf:"varint,5,opt,name=taken,proto3" json:"taken,omitempty"`
+	Live          int64 `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerSlice) Reset() {
+	*x = WorkerSlice{}
+	mi := &file_march_v1_console_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerSlice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerSlice) ProtoMessage() {}
+
+func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerSlice.ProtoReflect.Descriptor instead.
+func (*WorkerSlice) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *WorkerSlice) GetBits() int32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+func (x *WorkerSlice) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *WorkerSlice) GetLower() int64 {
+	if x != nil {
+		return x.Lower
+	}
+	return 0
+}
+
+func (x *WorkerSlice) GetUpper() int64 {
+	if x != nil {
+		return x.Upper
+	}
+	return 0
+}
+
+func (x *WorkerSlice) GetTaken() int64 {
+	if x != nil {
+		return x.Taken
+	}
+	return 0
+}
+
+func (x *WorkerSlice) GetLive() int64 {
+	if x != nil {
+		return x.Live
+	}
+	return 0
+}
+
 // Halt says that leasing is halted in all rooms, until `march recover`: etcd
 // went back in time, or is to be restored.
 type Halt struct {
@@ -1697,7 +2128,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +2140,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +2153,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Halt) GetBy() string {
@@ -1765,7 +2196,7 @@ type BarredInstance struct {
 
 func (x *BarredInstance) Reset() {
 	*x = BarredInstance{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +2208,7 @@ func (x *BarredInstance) String() string {
 func (*BarredInstance) ProtoMessage() {}
 
 func (x *BarredInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +2221,7 @@ func (x *BarredInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarredInstance.ProtoReflect.Descriptor instead.
 func (*BarredInstance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BarredInstance) GetRoom() string {
@@ -1855,7 +2286,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2298,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2311,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Instance) GetRoom() string {
@@ -1989,7 +2420,7 @@ type GetOverviewRequest struct {
 
 func (x *GetOverviewRequest) Reset() {
 	*x = GetOverviewRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2432,7 @@ func (x *GetOverviewRequest) String() string {
 func (*GetOverviewRequest) ProtoMessage() {}
 
 func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2445,7 @@ func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
 func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 type GetOverviewResponse struct {
@@ -2049,7 +2480,7 @@ type GetOverviewResponse struct {
 
 func (x *GetOverviewResponse) Reset() {
 	*x = GetOverviewResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2492,7 @@ func (x *GetOverviewResponse) String() string {
 func (*GetOverviewResponse) ProtoMessage() {}
 
 func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2505,7 @@ func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
 func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
@@ -2190,7 +2621,7 @@ type RoomStatus struct {
 
 func (x *RoomStatus) Reset() {
 	*x = RoomStatus{}
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2633,7 @@ func (x *RoomStatus) String() string {
 func (*RoomStatus) ProtoMessage() {}
 
 func (x *RoomStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2646,7 @@ func (x *RoomStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
 func (*RoomStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RoomStatus) GetName() string {
@@ -2335,7 +2766,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2778,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2791,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -2385,7 +2816,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2828,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2841,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
 }
 
 type ConfirmInstanceRequest struct {
@@ -2425,7 +2856,7 @@ type ConfirmInstanceRequest struct {
 
 func (x *ConfirmInstanceRequest) Reset() {
 	*x = ConfirmInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2868,7 @@ func (x *ConfirmInstanceRequest) String() string {
 func (*ConfirmInstanceRequest) ProtoMessage() {}
 
 func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2881,7 @@ func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ConfirmInstanceRequest) GetRoom() string {
@@ -2475,7 +2906,7 @@ type ConfirmInstanceResponse struct {
 
 func (x *ConfirmInstanceResponse) Reset() {
 	*x = ConfirmInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2918,7 @@ func (x *ConfirmInstanceResponse) String() string {
 func (*ConfirmInstanceResponse) ProtoMessage() {}
 
 func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2931,7 @@ func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
 }
 
 // Cluster is the settings of a whole cluster.
@@ -2513,7 +2944,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2956,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2969,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Cluster) GetJournal() JournalMode {
@@ -2556,7 +2987,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2999,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +3012,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
 }
 
 type GetClusterResponse struct {
@@ -2595,7 +3026,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +3038,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +3051,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -2646,7 +3077,7 @@ type UpdateClusterRequest struct {
 
 func (x *UpdateClusterRequest) Reset() {
 	*x = UpdateClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +3089,7 @@ func (x *UpdateClusterRequest) String() string {
 func (*UpdateClusterRequest) ProtoMessage() {}
 
 func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +3102,7 @@ func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterRequest.ProtoReflect.Descriptor instead.
 func (*UpdateClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *UpdateClusterRequest) GetCluster() *Cluster {
@@ -2690,7 +3121,7 @@ type UpdateClusterResponse struct {
 
 func (x *UpdateClusterResponse) Reset() {
 	*x = UpdateClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +3133,7 @@ func (x *UpdateClusterResponse) String() string {
 func (*UpdateClusterResponse) ProtoMessage() {}
 
 func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +3146,7 @@ func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterResponse.ProtoReflect.Descriptor instead.
 func (*UpdateClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *UpdateClusterResponse) GetCluster() *Cluster {
@@ -2743,7 +3174,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +3186,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +3199,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -2821,7 +3252,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +3264,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +3277,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -2890,7 +3321,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3333,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3346,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -3014,7 +3445,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x11CreateTagResponse\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"#\n" +
 	"\rGetTagRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xce\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xfd\x01\n" +
 	"\x0eGetTagResponse\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12$\n" +
 	"\x05marks\x18\x02 \x03(\v2\x0e.march.v1.MarkR\x05marks\x12'\n" +
@@ -3022,7 +3453,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06silent\x18\x04 \x03(\tR\x06silent\x124\n" +
 	"\n" +
 	"unreadable\x18\x05 \x03(\v2\x14.march.v1.UnreadableR\n" +
-	"unreadable\"e\n" +
+	"unreadable\x12-\n" +
+	"\x06slices\x18\x06 \x03(\v2\x15.march.v1.WorkerSliceR\x06slices\"e\n" +
 	"\x0fListTagsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -3079,7 +3511,41 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
 	"unreadable\x18\x04 \x03(\v2\x14.march.v1.UnreadableR\n" +
 	"unreadable\x12-\n" +
-	"\bproblems\x18\x05 \x03(\v2\x11.march.v1.ProblemR\bproblems\"\x8a\x01\n" +
+	"\bproblems\x18\x05 \x03(\v2\x11.march.v1.ProblemR\bproblems\"\x86\x01\n" +
+	"\x12ListWorkersRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x17\n" +
+	"\x04bits\x18\x03 \x01(\x05H\x00R\x04bits\x88\x01\x01\x12\x12\n" +
+	"\x04room\x18\x04 \x01(\tR\x04roomB\a\n" +
+	"\x05_bits\"\xce\x01\n" +
+	"\x13ListWorkersResponse\x12*\n" +
+	"\aworkers\x18\x01 \x03(\v2\x10.march.v1.WorkerR\aworkers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
+	"\n" +
+	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
+	"unreadable\x12-\n" +
+	"\x06slices\x18\x04 \x03(\v2\x15.march.v1.WorkerSliceR\x06slices\"\x82\x03\n" +
+	"\x06Worker\x12\x12\n" +
+	"\x04bits\x18\x01 \x01(\x05R\x04bits\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x12\n" +
+	"\x04room\x18\x03 \x01(\tR\x04room\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\x12\x16\n" +
+	"\x06pinned\x18\x05 \x01(\bR\x06pinned\x12\x16\n" +
+	"\x06caller\x18\x06 \x01(\bR\x06caller\x12.\n" +
+	"\x04from\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x120\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12-\n" +
+	"\x04left\x18\t \x01(\v2\x19.google.protobuf.DurationR\x04left\x12+\n" +
+	"\x05state\x18\n" +
+	" \x01(\x0e2\x15.march.v1.WorkerStateR\x05state\x12.\n" +
+	"\x04free\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x04free\"\x8b\x01\n" +
+	"\vWorkerSlice\x12\x12\n" +
+	"\x04bits\x18\x01 \x01(\x05R\x04bits\x12\x12\n" +
+	"\x04room\x18\x02 \x01(\tR\x04room\x12\x14\n" +
+	"\x05lower\x18\x03 \x01(\x03R\x05lower\x12\x14\n" +
+	"\x05upper\x18\x04 \x01(\x03R\x05upper\x12\x14\n" +
+	"\x05taken\x18\x05 \x01(\x03R\x05taken\x12\x12\n" +
+	"\x04live\x18\x06 \x01(\x03R\x04live\"\x8a\x01\n" +
 	"\x04Halt\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12.\n" +
@@ -3194,11 +3660,16 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\rTAG_SORT_USED\x10\x04\x12\x12\n" +
 	"\x0eTAG_SORT_LASTS\x10\x05\x12\x11\n" +
 	"\rTAG_SORT_NEXT\x10\x06\x12\x14\n" +
-	"\x10TAG_SORT_CREATED\x10\a*a\n" +
+	"\x10TAG_SORT_CREATED\x10\a*q\n" +
+	"\vWorkerState\x12\x1c\n" +
+	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11WORKER_STATE_LIVE\x10\x01\x12\x16\n" +
+	"\x12WORKER_STATE_ENDED\x10\x02\x12\x15\n" +
+	"\x11WORKER_STATE_FREE\x10\x03*a\n" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
-	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xea\x12\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xb6\x13\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -3217,7 +3688,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12;\n" +
 	"\x06Decode\x12\x17.march.v1.DecodeRequest\x1a\x18.march.v1.DecodeResponse\x12D\n" +
 	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12P\n" +
-	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12S\n" +
+	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12J\n" +
+	"\vListWorkers\x12\x1c.march.v1.ListWorkersRequest\x1a\x1d.march.v1.ListWorkersResponse\x12S\n" +
 	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12V\n" +
 	"\x0fConfirmInstance\x12 .march.v1.ConfirmInstanceRequest\x1a!.march.v1.ConfirmInstanceResponse\x12G\n" +
 	"\n" +
@@ -3247,222 +3719,238 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_march_v1_console_proto_goTypes = []any{
 	(TagSort)(0),                      // 0: march.v1.TagSort
-	(JournalMode)(0),                  // 1: march.v1.JournalMode
-	(*InitLayoutRequest)(nil),         // 2: march.v1.InitLayoutRequest
-	(*InitLayoutResponse)(nil),        // 3: march.v1.InitLayoutResponse
-	(*GetLayoutRequest)(nil),          // 4: march.v1.GetLayoutRequest
-	(*GetLayoutResponse)(nil),         // 5: march.v1.GetLayoutResponse
-	(*ListLayoutsRequest)(nil),        // 6: march.v1.ListLayoutsRequest
-	(*ListLayoutsResponse)(nil),       // 7: march.v1.ListLayoutsResponse
-	(*ValidateLayoutRequest)(nil),     // 8: march.v1.ValidateLayoutRequest
-	(*ValidateLayoutResponse)(nil),    // 9: march.v1.ValidateLayoutResponse
-	(*LayoutProblem)(nil),             // 10: march.v1.LayoutProblem
-	(*Mark)(nil),                      // 11: march.v1.Mark
-	(*CreateTagRequest)(nil),          // 12: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),         // 13: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),             // 14: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),            // 15: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),           // 16: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),          // 17: march.v1.ListTagsResponse
-	(*SearchTagsRequest)(nil),         // 18: march.v1.SearchTagsRequest
-	(*SearchTagsResponse)(nil),        // 19: march.v1.SearchTagsResponse
-	(*TagSummary)(nil),                // 20: march.v1.TagSummary
-	(*DeleteTagRequest)(nil),          // 21: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),         // 22: march.v1.DeleteTagResponse
-	(*ListRoomsRequest)(nil),          // 23: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),         // 24: march.v1.ListRoomsResponse
-	(*Room)(nil),                      // 25: march.v1.Room
-	(*ListInstancesRequest)(nil),      // 26: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 27: march.v1.ListInstancesResponse
-	(*Halt)(nil),                      // 28: march.v1.Halt
-	(*BarredInstance)(nil),            // 29: march.v1.BarredInstance
-	(*Instance)(nil),                  // 30: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 31: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 32: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 33: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 34: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 35: march.v1.ForgetInstanceResponse
-	(*ConfirmInstanceRequest)(nil),    // 36: march.v1.ConfirmInstanceRequest
-	(*ConfirmInstanceResponse)(nil),   // 37: march.v1.ConfirmInstanceResponse
-	(*Cluster)(nil),                   // 38: march.v1.Cluster
-	(*GetClusterRequest)(nil),         // 39: march.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),        // 40: march.v1.GetClusterResponse
-	(*UpdateClusterRequest)(nil),      // 41: march.v1.UpdateClusterRequest
-	(*UpdateClusterResponse)(nil),     // 42: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 43: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 44: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 45: march.v1.AuditEntry
-	(*Layout)(nil),                    // 46: march.v1.Layout
-	(*LayoutRecord)(nil),              // 47: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 48: march.v1.Problem
-	(*Unreadable)(nil),                // 49: march.v1.Unreadable
-	(*Tag)(nil),                       // 50: march.v1.Tag
-	(*Chain)(nil),                     // 51: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 52: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 53: google.protobuf.Duration
-	(*Range)(nil),                     // 54: march.v1.Range
-	(*Barred)(nil),                    // 55: march.v1.Barred
-	(*InstanceStatus)(nil),            // 56: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 57: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 58: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 59: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 60: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 61: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 62: march.v1.PlanMigrationRequest
-	(*CountPlanCostRequest)(nil),      // 63: march.v1.CountPlanCostRequest
-	(*ApplyMigrationRequest)(nil),     // 64: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 65: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 66: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 67: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 68: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 69: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 70: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 71: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 72: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 73: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 74: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 75: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 76: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 77: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 78: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 79: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 80: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 81: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 82: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 83: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 84: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 85: march.v1.ContinueMigrationResponse
+	(WorkerState)(0),                  // 1: march.v1.WorkerState
+	(JournalMode)(0),                  // 2: march.v1.JournalMode
+	(*InitLayoutRequest)(nil),         // 3: march.v1.InitLayoutRequest
+	(*InitLayoutResponse)(nil),        // 4: march.v1.InitLayoutResponse
+	(*GetLayoutRequest)(nil),          // 5: march.v1.GetLayoutRequest
+	(*GetLayoutResponse)(nil),         // 6: march.v1.GetLayoutResponse
+	(*ListLayoutsRequest)(nil),        // 7: march.v1.ListLayoutsRequest
+	(*ListLayoutsResponse)(nil),       // 8: march.v1.ListLayoutsResponse
+	(*ValidateLayoutRequest)(nil),     // 9: march.v1.ValidateLayoutRequest
+	(*ValidateLayoutResponse)(nil),    // 10: march.v1.ValidateLayoutResponse
+	(*LayoutProblem)(nil),             // 11: march.v1.LayoutProblem
+	(*Mark)(nil),                      // 12: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 13: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 14: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 15: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 16: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 17: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 18: march.v1.ListTagsResponse
+	(*SearchTagsRequest)(nil),         // 19: march.v1.SearchTagsRequest
+	(*SearchTagsResponse)(nil),        // 20: march.v1.SearchTagsResponse
+	(*TagSummary)(nil),                // 21: march.v1.TagSummary
+	(*DeleteTagRequest)(nil),          // 22: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 23: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 24: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 25: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 26: march.v1.Room
+	(*ListInstancesRequest)(nil),      // 27: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 28: march.v1.ListInstancesResponse
+	(*ListWorkersRequest)(nil),        // 29: march.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 30: march.v1.ListWorkersResponse
+	(*Worker)(nil),                    // 31: march.v1.Worker
+	(*WorkerSlice)(nil),               // 32: march.v1.WorkerSlice
+	(*Halt)(nil),                      // 33: march.v1.Halt
+	(*BarredInstance)(nil),            // 34: march.v1.BarredInstance
+	(*Instance)(nil),                  // 35: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 36: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 37: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 38: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 39: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 40: march.v1.ForgetInstanceResponse
+	(*ConfirmInstanceRequest)(nil),    // 41: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 42: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 43: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 44: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 45: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 46: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 47: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 48: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 49: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 50: march.v1.AuditEntry
+	(*Layout)(nil),                    // 51: march.v1.Layout
+	(*LayoutRecord)(nil),              // 52: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 53: march.v1.Problem
+	(*Unreadable)(nil),                // 54: march.v1.Unreadable
+	(*Tag)(nil),                       // 55: march.v1.Tag
+	(*Chain)(nil),                     // 56: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 57: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 58: google.protobuf.Duration
+	(*Range)(nil),                     // 59: march.v1.Range
+	(*Barred)(nil),                    // 60: march.v1.Barred
+	(*InstanceStatus)(nil),            // 61: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 62: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 63: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 64: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 65: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 66: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 67: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 68: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 69: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 70: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 71: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 72: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 73: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 74: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 75: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 76: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 77: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 78: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 79: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 80: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 81: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 82: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 83: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 84: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 85: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 86: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 87: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 88: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 89: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 90: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	46, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	47, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	47, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	28, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	48, // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	47, // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	49, // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	46, // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	10, // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	50, // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	50, // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	50, // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	11, // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	51, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	49, // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
-	50, // 15: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	49, // 16: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	0,  // 17: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
-	20, // 18: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	52, // 19: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	49, // 20: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	50, // 21: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	11, // 22: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	53, // 23: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	25, // 24: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	54, // 25: march.v1.Room.range:type_name -> march.v1.Range
-	30, // 26: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	28, // 27: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	49, // 28: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	48, // 29: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
-	52, // 30: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	29, // 31: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	55, // 32: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	52, // 33: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	52, // 34: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	53, // 35: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	53, // 36: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	56, // 37: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	47, // 38: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	33, // 39: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	57, // 40: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	52, // 41: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	28, // 42: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	38, // 43: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	49, // 44: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	48, // 45: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	54, // 46: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	53, // 47: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	53, // 48: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	53, // 49: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	52, // 50: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	1,  // 51: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
-	38, // 52: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	38, // 53: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	38, // 54: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	45, // 55: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	49, // 56: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	52, // 57: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	31, // 58: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	2,  // 59: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	4,  // 60: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	6,  // 61: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	8,  // 62: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	12, // 63: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	14, // 64: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	16, // 65: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	18, // 66: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	58, // 67: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	21, // 68: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	59, // 69: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	60, // 70: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	61, // 71: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	23, // 72: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	26, // 73: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	34, // 74: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	36, // 75: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	39, // 76: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	41, // 77: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	62, // 78: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	63, // 79: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	64, // 80: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	65, // 81: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	66, // 82: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	67, // 83: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	68, // 84: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	69, // 85: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	70, // 86: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	71, // 87: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	43, // 88: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	32, // 89: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	3,  // 90: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	5,  // 91: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	7,  // 92: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	9,  // 93: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	13, // 94: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	15, // 95: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	17, // 96: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	19, // 97: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	72, // 98: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	22, // 99: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	73, // 100: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	74, // 101: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	75, // 102: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	24, // 103: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	27, // 104: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	35, // 105: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	37, // 106: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	40, // 107: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	42, // 108: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	76, // 109: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	77, // 110: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	78, // 111: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	79, // 112: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	80, // 113: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	81, // 114: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	82, // 115: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	83, // 116: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	84, // 117: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	85, // 118: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	44, // 119: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	89, // [89:120] is the sub-list for method output_type
-	58, // [58:89] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	51, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	52, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	52, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	33, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	53, // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	52, // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	54, // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	51, // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	11, // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	55, // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	55, // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	55, // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	12, // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	56, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	54, // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	32, // 15: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
+	55, // 16: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	54, // 17: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	0,  // 18: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
+	21, // 19: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	57, // 20: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	54, // 21: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	55, // 22: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	12, // 23: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	58, // 24: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	26, // 25: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	59, // 26: march.v1.Room.range:type_name -> march.v1.Range
+	35, // 27: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	33, // 28: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	54, // 29: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	53, // 30: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	31, // 31: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
+	54, // 32: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
+	32, // 33: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
+	57, // 34: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
+	57, // 35: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
+	58, // 36: march.v1.Worker.left:type_name -> google.protobuf.Duration
+	1,  // 37: march.v1.Worker.state:type_name -> march.v1.WorkerState
+	57, // 38: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
+	57, // 39: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	34, // 40: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	60, // 41: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	57, // 42: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	57, // 43: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	58, // 44: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	58, // 45: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	61, // 46: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	52, // 47: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	38, // 48: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	62, // 49: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	57, // 50: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	33, // 51: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	43, // 52: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	54, // 53: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	53, // 54: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	59, // 55: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	58, // 56: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	58, // 57: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	58, // 58: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	57, // 59: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	2,  // 60: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
+	43, // 61: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	43, // 62: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	43, // 63: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	50, // 64: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	54, // 65: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	57, // 66: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	36, // 67: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	3,  // 68: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	5,  // 69: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	7,  // 70: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	9,  // 71: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	13, // 72: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	15, // 73: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	17, // 74: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	19, // 75: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	63, // 76: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	22, // 77: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	64, // 78: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	65, // 79: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	66, // 80: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	24, // 81: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	27, // 82: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	29, // 83: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	39, // 84: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	41, // 85: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	44, // 86: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	46, // 87: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	67, // 88: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	68, // 89: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	69, // 90: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	70, // 91: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	71, // 92: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	72, // 93: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	73, // 94: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	74, // 95: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	75, // 96: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	76, // 97: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	48, // 98: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	37, // 99: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	4,  // 100: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	6,  // 101: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	8,  // 102: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	10, // 103: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	14, // 104: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	16, // 105: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	18, // 106: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	20, // 107: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	77, // 108: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	23, // 109: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	78, // 110: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	79, // 111: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	80, // 112: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	25, // 113: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	28, // 114: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	30, // 115: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	40, // 116: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	42, // 117: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	45, // 118: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	47, // 119: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	81, // 120: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	82, // 121: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	83, // 122: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	84, // 123: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	85, // 124: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	86, // 125: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	87, // 126: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	88, // 127: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	89, // 128: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	90, // 129: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	49, // 130: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	99, // [99:131] is the sub-list for method output_type
+	67, // [67:99] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -3476,15 +3964,16 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_problem_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_console_proto_msgTypes[28].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[31].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[26].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[32].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   44,
+			NumEnums:      3,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 	ConsoleService_Decode_FullMethodName            = "/march.v1.ConsoleService/Decode"
 	ConsoleService_ListRooms_FullMethodName         = "/march.v1.ConsoleService/ListRooms"
 	ConsoleService_ListInstances_FullMethodName     = "/march.v1.ConsoleService/ListInstances"
+	ConsoleService_ListWorkers_FullMethodName       = "/march.v1.ConsoleService/ListWorkers"
 	ConsoleService_ForgetInstance_FullMethodName    = "/march.v1.ConsoleService/ForgetInstance"
 	ConsoleService_ConfirmInstance_FullMethodName   = "/march.v1.ConsoleService/ConfirmInstance"
 	ConsoleService_GetCluster_FullMethodName        = "/march.v1.ConsoleService/GetCluster"
@@ -104,6 +105,9 @@ type ConsoleServiceClient interface {
 	ListRooms(ctx context.Context, in *ListRoomsRequest, opts ...grpc.CallOption) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
+	// ListWorkers returns the workers of time-ordered IDs that were ever taken, by width and
+	// number, a page at a time.
+	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
 	// ForgetInstance takes away the registration of an instance that is gone for
 	// good. Should it live after all, it leases nothing more.
 	ForgetInstance(ctx context.Context, in *ForgetInstanceRequest, opts ...grpc.CallOption) (*ForgetInstanceResponse, error)
@@ -116,7 +120,9 @@ type ConsoleServiceClient interface {
 	// up at once.
 	UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing. It reads no tags, so it answers at once.
+	// nothing. It is refused if it takes workers away that tags of kind time, or pinned
+	// instances, need. It reads the tags for that for two seconds at most; where there are
+	// more, CountPlanCost and ApplyMigration tell it.
 	PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error)
 	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
 	// tags for that: until it has, the answer says how many it has read. It stops a few
@@ -125,6 +131,7 @@ type ConsoleServiceClient interface {
 	// ApplyMigration starts a migration by a plan. There is one at a time (else
 	// exists); the plan must be for the current layout (else conflict). Without force
 	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
+	// It is refused with force, too, if it takes workers away that are needed.
 	ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error)
 	// GetMigration returns a migration.
 	GetMigration(ctx context.Context, in *GetMigrationRequest, opts ...grpc.CallOption) (*GetMigrationResponse, error)
@@ -306,6 +313,16 @@ func (c *consoleServiceClient) ListInstances(ctx context.Context, in *ListInstan
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListInstancesResponse)
 	err := c.cc.Invoke(ctx, ConsoleService_ListInstances_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWorkersResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_ListWorkers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -523,6 +540,9 @@ type ConsoleServiceServer interface {
 	ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
+	// ListWorkers returns the workers of time-ordered IDs that were ever taken, by width and
+	// number, a page at a time.
+	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
 	// ForgetInstance takes away the registration of an instance that is gone for
 	// good. Should it live after all, it leases nothing more.
 	ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error)
@@ -535,7 +555,9 @@ type ConsoleServiceServer interface {
 	// up at once.
 	UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing. It reads no tags, so it answers at once.
+	// nothing. It is refused if it takes workers away that tags of kind time, or pinned
+	// instances, need. It reads the tags for that for two seconds at most; where there are
+	// more, CountPlanCost and ApplyMigration tell it.
 	PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error)
 	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
 	// tags for that: until it has, the answer says how many it has read. It stops a few
@@ -544,6 +566,7 @@ type ConsoleServiceServer interface {
 	// ApplyMigration starts a migration by a plan. There is one at a time (else
 	// exists); the plan must be for the current layout (else conflict). Without force
 	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
+	// It is refused with force, too, if it takes workers away that are needed.
 	ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error)
 	// GetMigration returns a migration.
 	GetMigration(context.Context, *GetMigrationRequest) (*GetMigrationResponse, error)
@@ -618,6 +641,9 @@ func (UnimplementedConsoleServiceServer) ListRooms(context.Context, *ListRoomsRe
 }
 func (UnimplementedConsoleServiceServer) ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListInstances not implemented")
+}
+func (UnimplementedConsoleServiceServer) ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWorkers not implemented")
 }
 func (UnimplementedConsoleServiceServer) ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetInstance not implemented")
@@ -973,6 +999,24 @@ func _ConsoleService_ListInstances_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_ListWorkers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWorkersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).ListWorkers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_ListWorkers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).ListWorkers(ctx, req.(*ListWorkersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConsoleService_ForgetInstance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetInstanceRequest)
 	if err := dec(in); err != nil {
@@ -1306,6 +1350,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListInstances",
 			Handler:    _ConsoleService_ListInstances_Handler,
+		},
+		{
+			MethodName: "ListWorkers",
+			Handler:    _ConsoleService_ListWorkers_Handler,
 		},
 		{
 			MethodName: "ForgetInstance",

@@ -452,7 +452,9 @@ type RememberedWorker struct {
 	Epoch          string `protobuf:"bytes,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	LayoutRevision int64  `protobuf:"varint,9,opt,name=layout_revision,json=layoutRevision,proto3" json:"layout_revision,omitempty"`
 	// The instance's clock then, in Unix ms.
-	ClockMs       int64 `protobuf:"varint,10,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	ClockMs int64 `protobuf:"varint,10,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	// It was taken for a caller's process.
+	Caller        bool `protobuf:"varint,11,opt,name=caller,proto3" json:"caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -557,6 +559,13 @@ func (x *RememberedWorker) GetClockMs() int64 {
 	return 0
 }
 
+func (x *RememberedWorker) GetCaller() bool {
+	if x != nil {
+		return x.Caller
+	}
+	return false
+}
+
 type RememberedMark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
@@ -651,7 +660,7 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12#\n" +
-	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"\x9e\x02\n" +
+	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"\xb6\x02\n" +
 	"\x10RememberedWorker\x12\x12\n" +
 	"\x04bits\x18\x01 \x01(\x05R\x04bits\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x12\n" +
@@ -663,7 +672,8 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x05epoch\x18\b \x01(\tR\x05epoch\x12'\n" +
 	"\x0flayout_revision\x18\t \x01(\x03R\x0elayoutRevision\x12\x19\n" +
 	"\bclock_ms\x18\n" +
-	" \x01(\x03R\aclockMs\"6\n" +
+	" \x01(\x03R\aclockMs\x12\x16\n" +
+	"\x06caller\x18\v \x01(\bR\x06caller\"6\n" +
 	"\x0eRememberedMark\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04nextB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"

@@ -1,0 +1,134 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// AllWidths stands for workers of all widths.
+const AllWidths = -1
+
+// Workers returns up to n workers that were ever taken and come after the one after, nil
+// for the first, by width and number, and the keys among them that cannot be read. bits
+// is their width, or AllWidths.
+func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID, n int) ([]record.Lease, []record.KeyError, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return nil, nil, err
+	}
+	prefix := a.keys.Workers()
+	if bits != AllWidths {
+		prefix = a.keys.WorkersOf(bits)
+	}
+	within := store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
+	if after != nil {
+		within.Key = max(within.Key, a.keys.Worker(*after)+"\x00")
+	}
+	if within.Key >= within.End {
+		return nil, nil, nil
+	}
+	return readPage(ctx, a, store.Get{Interval: within}, n, func(kv store.KV) (record.Lease, error) {
+		id, w, err := a.keys.DecodeWorker(kv)
+		return record.Lease{WorkerID: id, Worker: w}, err
+	})
+}
+
+// Free returns when another process may take a worker, if its window is not renewed: at the
+// window's end, or when an epoch that began since lets windows begin, whichever is later.
+// epoch is the one in force.
+func Free(w record.Worker, epoch record.Epoch) time.Time {
+	free := w.Until
+	if w.Stamp.Epoch != epoch.Epoch {
+		free = max(free, epoch.NotBefore)
+	}
+	return time.UnixMilli(free)
+}
+
+// Epoch returns the epoch in force, or the halt in its place.
+func (a *Admin) Epoch(ctx context.Context) (e record.Epoch, err error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return e, err
+	}
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Epoch()))
+	if err != nil {
+		return e, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return e, record.Gone(a.keys.Epoch())
+	}
+	err = record.Decode(kv, &e)
+	return e, err
+}
+
+// SliceUse is the workers of a width that a room may take, and how many of them are in use.
+type SliceUse struct {
+	Bits  int
+	Room  allocator.Room
+	Slice allocator.Range
+	Taken int64 // were ever taken
+	Live  int64 // have a window that lasts
+}
+
+// MostCounted is how many workers of a width SliceUses reads: where more were ever taken,
+// the numbers are lower bounds.
+const MostCounted = 10_000
+
+// SliceUses returns the slices of the rooms of a layout, of the widths that are given or, if
+// none is, of all of which a worker was ever taken: by width, and in the layout's order.
+func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int) (all []SliceUse, err error) {
+	if len(widths) == 0 {
+		if widths, err = a.widths(ctx); err != nil {
+			return nil, err
+		}
+	}
+	now := a.now().UnixMilli()
+	for _, bits := range widths {
+		first := len(all)
+		for _, room := range l.Rooms() {
+			slice, _ := timeid.SliceOf(l, room, bits)
+			all = append(all, SliceUse{Bits: bits, Room: room, Slice: slice})
+		}
+		leases, _, err := a.Workers(ctx, bits, nil, MostCounted) // one that cannot be read is not taken
+		if err != nil {
+			return nil, err
+		}
+		for _, lease := range leases {
+			for k := first; k < len(all); k++ {
+				if all[k].Slice.Contains(lease.Number) {
+					all[k].Taken++
+					if lease.Until > now {
+						all[k].Live++
+					}
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// widths returns the widths of which a worker was ever taken.
+func (a *Admin) widths(ctx context.Context) (all []int, err error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return nil, err
+	}
+	ops := make([]store.Op, timeid.MaxBits)
+	for bits := range ops {
+		of := a.keys.WorkersOf(bits)
+		ops[bits] = store.Op{Get: &store.Get{Interval: store.Interval{Key: of, End: store.PrefixEnd(of)}, Limit: 1, KeysOnly: true}}
+	}
+	answer, err := a.Ledger.Gets(ctx, ops...)
+	if err != nil {
+		return nil, err
+	}
+	for bits := range ops {
+		if len(answer.Got[bits]) > 0 {
+			all = append(all, bits)
+		}
+	}
+	return all, nil
+}
