@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"time"
 
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -99,4 +100,30 @@ func (l *Ledger) auditsFull() bool {
 	defer l.mu.Unlock()
 	l.mu.auditsSpare--
 	return l.mu.auditsSpare < 0
+}
+
+// takeoversEvery is how far apart audit entries of workers that a process takes over are:
+// a room that lends workers to callers may take hundreds a second.
+const takeoversEvery = 10 * time.Second
+
+// auditsOwner reports whether a worker's key is another instance's, and the change of its
+// owner is to be audited: not if one was a moment ago. A renewal, and the next process of the
+// same instance, change nothing.
+func (i *Instance) auditsOwner(was store.KV) bool {
+	var before record.Worker
+	if was.ModRevision == 0 || record.Decode(was, &before) != nil || before.ID() == record.NewInstanceID(i.room, i.name) {
+		return false
+	}
+	now := i.ledger.now()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	since := now.Sub(i.mu.audited)
+	return since < 0 || since >= takeoversEvery // below 0 where the clock went back
+}
+
+// auditedOwner notes that the change of a worker's owner was audited.
+func (i *Instance) auditedOwner() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.mu.audited = i.ledger.now()
 }

@@ -182,6 +182,11 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 		Then: []store.Op{store.OpPut(put.Key, put.Value)},
 		Else: []store.Op{store.OpGet(put.Key), store.OpGet(registration.Key)},
 	}
+	audits := i.auditsOwner(was)
+	if audits {
+		txn.Then = append(txn.Then, l.audit(string(w.ID()), "take worker", put.Key, was.Value, put.Value))
+		txn = txn.With(l.MakeRoom(ctx))
+	}
 	if err := i.journalReady(); err != nil {
 		return now, false, i.noted(err)
 	}
@@ -208,6 +213,9 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 			_, err = l.Refresh(ctx)
 		}
 		return now, false, err
+	}
+	if audits {
+		i.auditedOwner()
 	}
 	if ours, err := i.acceptWindow(before, answer, id, w); err != nil || !ours {
 		return now, false, err

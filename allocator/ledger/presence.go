@@ -69,6 +69,8 @@ type Instance struct {
 		order  int64     // the last epoch under which it was seen to be ours, as epochClock counts them
 		serves int64     // the layout version that this process serves
 		alone  time.Time // until then the process that this one replaced may still serve its own; zero once the own is written
+
+		audited time.Time // when a worker that this process took over was last audited
 	}
 }
 

@@ -1,11 +1,14 @@
 package worker_test
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -38,5 +41,53 @@ func TestTagsOfKindTime(t *testing.T) {
 		t.Errorf("%+v, %v", changed.Time, err)
 	}
 	p.take(ms(3))
+	ledgertest.CheckCluster(t, c.open(), "default", nil)
+}
+
+// The audit says which instance took a worker over from which: not that one renewed its
+// own, took it again, or took one that was never used; and of many at once only the first.
+func TestTheAuditOfWorkers(t *testing.T) {
+	c := newCluster(t, halves)
+	pin := func(n int64) worker.Request {
+		return worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(n)}
+	}
+	audited := func() (all []record.AuditEntry) {
+		t.Helper()
+		entries, _, err := c.manage.Audits(bg, "", 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Action == "take worker" {
+				all = append(all, e)
+			}
+		}
+		return all
+	}
+	p, q := c.startAs("a", "one"), c.startAs("a", "two")
+	for n := range int64(3) {
+		w := p.take(pin(n))
+		p.renew(w)
+	}
+	c.pass(time.Hour)
+	c.startAs("a", "one").take(pin(0))
+	if all := audited(); len(all) != 0 {
+		t.Fatalf("%d entries, want none: %+v", len(all), all)
+	}
+	q.take(pin(1))
+	q.take(pin(2))
+	all := audited()
+	if len(all) != 1 {
+		t.Fatalf("%d entries, want one: %+v", len(all), all)
+	}
+	e := all[0]
+	if e.Actor != "a/two" || e.Object != "workers/10/0000000000000000001" || !strings.Contains(string(e.From), `"one"`) || !strings.Contains(string(e.To), `"two"`) {
+		t.Errorf("%+v, from %s to %s", e, e.From, e.To)
+	}
+	c.pass(time.Hour)
+	q.take(pin(0))
+	if all := audited(); len(all) != 2 {
+		t.Errorf("%d entries, want two", len(all))
+	}
 	ledgertest.CheckCluster(t, c.open(), "default", nil)
 }

@@ -199,7 +199,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	taken.leased(now, lease.Window())
 	kept = true
 	w.keep(taken)
-	w.cfg.Logger.Info("worker taken", "worker", c.id.String(), "from", lease.From, "until", lease.Until, "caller", r.Caller)
+	w.cfg.Logger.Info("worker taken", "worker", c.id.String(), "from", lease.From, "until", lease.Until, "caller", r.Caller, "before", string(c.by))
 	return taken, nil
 }
 
