@@ -122,6 +122,12 @@ func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.
 		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // without what it is stored as
 		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
+	if t.Time != nil { // its space is time
+		now, l := time.Now().UnixMilli(), t.Time.Layout()
+		i.next, i.used = 0, min(max(float64(now-l.Epoch)/float64(l.End()-l.Epoch), 0), 1)
+		i.lasts = max(float64(l.End()-now)/1000, 0)
+		return i
+	}
 	for room, rate := range rates {
 		i.rate += rate
 		if r, ok := l.Ranges[room]; ok && rate > 0 {

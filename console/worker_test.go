@@ -10,7 +10,29 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
+
+// The list of tags says of a time tag which part of its time bits is over, and for how long
+// the rest lasts.
+func TestSearchTimeTags(t *testing.T) {
+	t.Parallel()
+	s := startHalves(t)
+	s.Tag(timed(usual), "test", "event")
+	var found *marchv1.SearchTagsResponse
+	testcluster.Await(t, "the tags are read", func() bool {
+		var err error
+		found, err = s.SearchTags(bg, &marchv1.SearchTagsRequest{})
+		return err == nil && found.GetAsOf() != nil
+	})
+	tag := found.GetTags()[0]
+	var settings record.TagSettings
+	timed(usual)(&settings)
+	end := time.UnixMilli(settings.Time.Layout().End())
+	if ends := time.Now().Add(tag.GetLasts().AsDuration()); ends.Sub(end).Abs() > time.Hour || tag.GetUsed() <= 0 || tag.GetUsed() >= 1 {
+		t.Errorf("used %v, ends at %v, want %v", tag.GetUsed(), ends, end)
+	}
+}
 
 // Workers are listed by width and number, a page at a time, and those of other rooms are
 // passed over wherever a page ends.

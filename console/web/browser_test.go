@@ -21,7 +21,7 @@ func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
 	for name, test := range map[string]func(*testing.T){
 		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
-		"tags": b.tags, "tag": b.tag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
+		"tags": b.tags, "tag": b.tag, "timeTag": b.timeTag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
 		"costs": b.costs,
 	} {
 		t.Run(name, func(t *testing.T) {

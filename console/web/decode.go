@@ -21,6 +21,8 @@ type decodeView struct {
 	Older   string // address of the page with older layouts
 	Newest  string // and of the first one
 	Problem *problem
+
+	TimeRoom *originView // of a tag of kind time: the room's name and colour
 }
 
 type originView struct {
@@ -63,6 +65,10 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	}
 	v.Found = true
 	colour, err := h.colours(c)
+	if t := v.DecodeResponse.GetTime(); t != nil { // it is no block and residue
+		v.TimeRoom = &originView{Origin: &marchv1.Origin{Room: t.GetRoom()}, Colour: colour[t.GetRoom()]}
+		return "Decode", v, err
+	}
 	if err == nil {
 		err = h.decodeUnder(c, v, id, colour)
 	}

@@ -18,7 +18,7 @@ import (
 // functions are what templates call.
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
-		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp,
+		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp, "milli": milli,
 		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
@@ -65,7 +65,7 @@ type entry struct{ Name, Label, Path string }
 
 var menu = []entry{
 	{"overview", "Overview", "/"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
-	{"instances", "Instances", "/instances"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
+	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
 }
 
 func parseInt(s string) (int64, error) {
@@ -178,6 +178,9 @@ func ago(t *timestamppb.Timestamp) string {
 // is on two screens in two countries should be the same.
 func clock(t *timestamppb.Timestamp) string { return at(t, "15:04:05") }
 func stamp(t *timestamppb.Timestamp) string { return at(t, "2006-01-02 15:04:05 UTC") }
+
+// milli returns a time to the millisecond.
+func milli(t *timestamppb.Timestamp) string { return at(t, "2006-01-02 15:04:05.000 UTC") }
 
 func at(t *timestamppb.Timestamp, layout string) string {
 	if t == nil {

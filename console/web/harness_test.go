@@ -279,6 +279,13 @@ func (p *tab) fill(selector, text string) {
 	p.keys(text)
 }
 
+// choose chooses an option of a list.
+func (p *tab) choose(selector, option string) {
+	p.Helper()
+	p.until("there is "+selector, css(selector))
+	eval[bool](p, fmt.Sprintf("(() => { const e = %s; e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); return e.value === %q })()", css(selector), option, option))
+}
+
 func (p *tab) keys(text string) {
 	p.Helper()
 	p.do(chromedp.KeyEvent(text))

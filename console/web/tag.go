@@ -25,6 +25,7 @@ type tagView struct {
 	Lower    string // why settings that were sent are to be confirmed: their limit stops rooms
 	Skip     skipView
 	Prescale prescaleView
+	Time     *timeView // nil for a counter, and all of the above but Settings says nothing else
 }
 
 // markView is a room's mark, drawn against the others.
@@ -69,6 +70,10 @@ func (h *Handler) tag(c *call) (string, any, error) {
 	}
 	colour, s := colours(l.GetEver()...), t.GetTag()
 	v := &tagView{GetTagResponse: t, Settings: newTagForm(c, "settings", s)}
+	if s.GetTime() != nil {
+		v.Time, err = h.newTimeView(c, t, colour)
+		return "Tag " + s.GetName(), v, err
+	}
 	v.Marks, v.Next = newMarks(t.GetMarks(), colour, s.GetStart())
 	for i := range v.Marks {
 		if to := s.GetSkips()[v.Marks[i].GetRoom()]; to > v.Marks[i].GetNext() {
@@ -90,7 +95,13 @@ func (h *Handler) tag(c *call) (string, any, error) {
 }
 
 func (h *Handler) updateTag(c *call) (string, error) {
-	t, err := readTag(c, false)
+	var err error
+	t := &marchv1.Tag{}
+	if c.FormValue("kind") == kindTime {
+		t.Time, err = readTime(c, false)
+	} else {
+		t, err = readTag(c, false)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -126,7 +127,16 @@ func (h *Handler) colours(c *call) (map[string]int, error) {
 
 // createTag is a form.
 func (h *Handler) createTag(c *call) (string, error) {
-	t, err := readTag(c, true)
+	kind, err := readKind(c)
+	if err != nil {
+		return "", err
+	}
+	t := &marchv1.Tag{}
+	if kind == kindTime {
+		t.Time, err = readTime(c, true)
+	} else {
+		t, err = readTag(c, true)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -141,6 +151,7 @@ func (h *Handler) createTag(c *call) (string, error) {
 type tagForm struct {
 	Name, Start, Limit, MinStep, MaxStep, Reserve, MaxJump, MaxSkew string
 	Strict                                                          bool
+	Time                                                            timeForm
 
 	Problem *problem
 }
@@ -166,7 +177,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	return tagForm{
 		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
 		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
-		Problem: c.problemOf(form, "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew"),
+		Time:    newTimeForm(c, form, t.GetTime()),
+		Problem: c.problemOf(form, slices.Concat(timeFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew"})...),
 	}
 }
 

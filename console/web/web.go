@@ -75,6 +75,7 @@ func New(cfg Config) (*Handler, error) {
 		{name: "migrations", nav: "migrations", path: "/migrations", every: time.Second, build: (*Handler).migrations},
 		{name: "migration", nav: "migrations", path: "/migrations/{id}", every: 500 * time.Millisecond, build: (*Handler).migration},
 		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
+		{name: "workers", nav: "workers", path: "/workers", every: 2 * time.Second, build: (*Handler).workers},
 		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, still: always, build: (*Handler).decode},
 		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, still: searched, build: (*Handler).audit},
 		{name: "none", build: (*Handler).none},
@@ -306,7 +307,7 @@ func (c *call) problemOf(form string, fields ...string) *problem {
 	}
 	text := c.err.Error()
 	for _, field := range fields {
-		if strings.HasPrefix(text, field+":") {
+		if strings.HasPrefix(text, field+":") || strings.HasPrefix(text, strings.ReplaceAll(field, "_", " ")+":") {
 			return &problem{Field: field, Text: text}
 		}
 	}

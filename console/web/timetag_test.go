@@ -1,0 +1,133 @@
+package web_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator/timeid"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// The test creates a tag of time-ordered IDs, looks at its workers, changes its policies,
+// and decodes an ID.
+func (b *browser) timeTag(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	ids, _ := w.server("a", "host-1")
+	p := b.open(t, at)
+	p.visit("/workers")
+	p.says("No such worker was ever taken.")
+	p.visit("/tags")
+	p.click(button("New tag"))
+	p.until("a counter has a start, and no bits", `document.querySelector("#new-start").offsetParent && !document.querySelector("#new-bits").offsetParent`)
+	p.fill("#new-name", "event")
+	p.choose("#new-kind", "time")
+	p.until("a time tag has bits, and no start", `!document.querySelector("#new-start").offsetParent && document.querySelector("#new-bits").offsetParent`)
+	p.fill("#new-bits", "41/10/12")
+	p.click(button("Create"))
+	p.says("epoch: none, and no preset; allowed: when the time begins")
+	p.until("the rest is as it was filled in", `document.querySelector("#new-kind").value === "time" && document.querySelector("#new-bits").value === "41/10/12"`)
+	p.fill("#new-epoch", "2026-01-01T00:00:00Z")
+	p.choose("#new-rollback", "offset")
+	p.click(button("Create"))
+	p.says("The tag was created.")
+	p.says("41/10/12 time/worker/sequence")
+	p.says("2026-01-01 00:00:00 UTC")
+	p.says("No worker of this width was taken yet")
+	tag, err := w.Admin.Tag(t.Context(), "event")
+	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Offset || tag.Time.WorkerBits != 10 {
+		t.Fatalf("%+v, %v", tag.Time, err)
+	}
+
+	answer, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: "event"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.says("a/host-1")
+	p.until("its worker is in use", `document.querySelector("#slice-10-a td[data-l='in use']").innerText === "1" && document.querySelectorAll("[id^=w-10-]").length === 1`)
+
+	p.choose("#s-sequence", "carry")
+	p.fill("#s-carry_to", "100")
+	p.fill("#s-max_wait", "2m")
+	p.click(button("Save"))
+	p.says("max wait: 2m0s; allowed: up to 1m0s")
+	p.until("it is said at the field", `document.querySelector("#s-max_wait[aria-invalid]")`)
+	p.fill("#s-max_wait", "2s")
+	p.click(button("Save"))
+	p.says("The settings were saved")
+	if tag, err = w.Admin.Tag(t.Context(), "event"); err != nil || tag.Time.Sequence != timeid.Carry || tag.Time.CarryTo != 100 || tag.Time.MaxWaitMS != 2000 {
+		t.Errorf("%+v, %v", tag.Time, err)
+	}
+
+	p.visit("/workers?room=a&bits=10")
+	p.until("the worker is listed", `document.querySelectorAll("[id^=w-10-]").length === 1`)
+	p.visit("/workers?room=b")
+	p.says("No such worker was ever taken.")
+	p.visit(fmt.Sprintf("/decode?tag=event&id=%d", answer.GetId()))
+	p.says("Issued by")
+	p.until("its parts are there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%d")`, time.Now().UTC().Year()))
+}
+
+// TestFormsOfTimeTags: the forms work without a script, and refuse what the tag's kind does
+// not have, whatever a browser hides.
+func TestFormsOfTimeTags(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	_, page := get(t, at+"/tags")
+	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"} {
+		if !strings.Contains(page, `name="`+name+`"`) {
+			t.Errorf("the form has no field %s", name)
+		}
+	}
+	for form, want := range map[string]string{
+		"kind=time&preset=cosid&start=5":                 "kind: time: such a tag has no start",
+		"kind=time&preset=cosid&strict_retract=on":       "kind: time: such a tag has no strict retract",
+		"kind=counter&bits=41/10/12":                     "kind: counter: such a tag has no bits",
+		"kind=dial":                                      "kind: &#34;dial&#34;; allowed: counter, time",
+		"kind=time":                                      "bits: none, and no preset",
+		"kind=time&preset=cosid&bits=41/10/12":           "preset: cosid, together with bits",
+		"kind=time&bits=60/10/12&epoch=0":                "bits",
+		"kind=time&preset=cosid&epoch=tomorrow":          "epoch",
+		"kind=time&preset=cosid&sequence=up":             "sequence: &#34;up&#34;; allowed: ",
+		"kind=time&bits=41/0/12&epoch=0":                 "worker",
+		"kind=time&preset=cosid&max_wait=2s&unit=1ms":    "preset: cosid, together with",
+		"kind=time&preset=cosid&carry_to=x&max_wait=10s": "carry_to: ",
+	} {
+		answer, page := post(t, at+"/tags", "name=event&"+form)
+		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(page, want) {
+			t.Errorf("%s: %s, want that it says %q", form, answer.Status, want)
+		}
+	}
+	if answer, _ := post(t, at+"/tags", "name=event&kind=time&preset=cosid"); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("created: %s", answer.Status)
+	}
+	if answer, _ := post(t, at+"/tags/event/settings", "kind=time&rollback=fail"); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("saved: %s", answer.Status)
+	}
+	tag, err := w.Admin.Tag(t.Context(), "event")
+	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Fail || tag.Time.Layout().BitsString() != "41/10/12" {
+		t.Errorf("%+v, %v", tag.Time, err)
+	}
+	if answer, page := get(t, at+"/workers?bits=x"); answer.StatusCode != http.StatusBadRequest || !strings.Contains(page, "bits: ") {
+		t.Errorf("bits: %s", answer.Status)
+	}
+}
+
+// post sends a form.
+func post(t testing.TB, address, form string) (head, string) {
+	t.Helper()
+	values, err := url.ParseQuery(form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader(values.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return fetch(t, r)
+}
