@@ -28,7 +28,7 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 		err = refuseRooms(stored, planned)
 	}
 	if err == nil {
-		err = s.refuseSlicesSoon(ctx, planned)
+		err = s.refuseSlices(ctx, planned)
 	}
 	if err != nil {
 		return nil, err
@@ -66,22 +66,20 @@ func refuseRooms(stored record.Layout, planned plan.Plan) error {
 	return nil
 }
 
-// slicesWithin is how long a plan waits for tags to be read to see whether their workers
-// allow it: a million tags take longer. The count of its costs and ApplyMigration tell it
-// then.
-const slicesWithin = 2 * time.Second
+// A plan looks only at so many tags, and waits only for so long, to see whether it takes
+// workers away that they need: a plan answers at once, however many tags there are. The count
+// of its costs looks at all of them, and ApplyMigration does.
+const (
+	slicesTags   = 1000
+	slicesWithin = 500 * time.Millisecond
+)
 
 // refuseSlices refuses a plan that takes workers away which tags of time-ordered IDs or
-// pinned instances need, with force, too. Its errors are Refused, and Unavailable.
+// pinned instances need, as far as that is known soon. Its error is Refused.
 func (s *Server) refuseSlices(ctx context.Context, planned plan.Plan) error {
-	return s.admin.CheckSlices(ctx, planned.From, layoutsOf(planned)...)
-}
-
-// refuseSlicesSoon is refuseSlices, but for plans of which that is not known soon.
-func (s *Server) refuseSlicesSoon(ctx context.Context, planned plan.Plan) error {
-	within, cancel := context.WithTimeout(ctx, slicesWithin)
+	ctx, cancel := context.WithTimeout(ctx, slicesWithin)
 	defer cancel()
-	if err := s.refuseSlices(within, planned); within.Err() == nil || ctx.Err() != nil || allocator.KindOf(err) == allocator.Refused {
+	if err := s.admin.CheckFirstSlices(ctx, slicesTags, planned.From, layoutsOf(planned)...); allocator.KindOf(err) == allocator.Refused {
 		return err
 	}
 	return nil
@@ -185,13 +183,13 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 	if err != nil {
 		return nil, err
 	}
-	if err := s.refuseSlices(ctx, planned); err != nil {
-		return nil, err
+	if r.GetPlan().GetForce() || r.GetForce() {
+		err = s.admin.CheckSlices(ctx, planned.From, layoutsOf(planned)...) // to that no operator can agree
+	} else {
+		err = s.refused(ctx, r.GetCount(), stored, planned)
 	}
-	if !r.GetPlan().GetForce() && !r.GetForce() {
-		if err := s.refused(ctx, r.GetCount(), stored, planned); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	instances, _, err := s.instances(ctx)
 	if err != nil {

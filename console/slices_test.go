@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
@@ -67,6 +68,8 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 			refused(c.says...).check(t, "plan", err)
 			_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: before.GetPlan(), Force: true})
 			refused(c.says...).check(t, "apply", err)
+			_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan())})
+			refused(c.says...).check(t, "apply without force", err)
 			answer, err := s.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: before.GetPlan(), Wait: durationpb.New(longest)})
 			if err != nil || answer.GetRefused() == "" || answer.GetCost().GetTags() != 1 || len(answer.GetCost().GetWorst()) > 0 {
 				t.Errorf("costs: %v, %v", answer, err)
@@ -90,6 +93,13 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unforced returns a plan that no operator agreed to.
+func unforced(p *marchv1.Plan) *marchv1.Plan {
+	p = proto.CloneOf(p)
+	p.Force = false
+	return p
 }
 
 const longest = 5 * time.Second

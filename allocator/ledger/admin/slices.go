@@ -19,6 +19,23 @@ func (a *Admin) CheckSlices(ctx context.Context, from allocator.Layout, layouts 
 	}); err != nil {
 		return err
 	}
+	return a.checkNeeds(ctx, needs, from, layouts)
+}
+
+// CheckFirstSlices is CheckSlices with the first n tags by name only, in one read.
+func (a *Admin) CheckFirstSlices(ctx context.Context, n int, from allocator.Layout, layouts ...allocator.Layout) error {
+	first, _, err := a.Tags(ctx, "", "", 0, n)
+	if err != nil {
+		return err
+	}
+	var needs plan.Workers
+	for _, t := range first {
+		AddTag(&needs, t)
+	}
+	return a.checkNeeds(ctx, needs, from, layouts)
+}
+
+func (a *Admin) checkNeeds(ctx context.Context, needs plan.Workers, from allocator.Layout, layouts []allocator.Layout) error {
 	if err := a.AddPins(ctx, &needs); err != nil {
 		return err
 	}
