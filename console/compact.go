@@ -56,6 +56,7 @@ func (s *Server) tend(ctx context.Context) {
 	ticker := time.NewTicker(sizeEvery)
 	defer ticker.Stop()
 	for {
+		s.lookAtWorkers(ctx)
 		size, err := s.admin.StoreSize(ctx)
 		if err == nil {
 			s.metrics.size(size)

@@ -87,6 +87,7 @@ type Server struct {
 
 	heartbeats heartbeats
 	fullness   fullness
+	workers    workers
 	met        problem.Log // since when problems are
 
 	counts   counts

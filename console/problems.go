@@ -34,6 +34,7 @@ type findings struct {
 	halt        *marchv1.Halt // nil while leasing is not halted
 	unusable    error         // why what etcd has for all rooms cannot be used; nil where it can
 	etcd        etcdSize
+	workers     workerUse
 	migration   *marchv1.Migration // under way, nil for none
 	rooms       []allocator.Room   // that have a range
 	instances   []instance
@@ -52,7 +53,7 @@ func (f findings) problems() []*marchv1.Problem {
 		}
 	}
 	all := problem.Unique(slices.Concat(
-		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.migration.GetProblems(), f.unreadableKeys(),
+		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()), f.migration.GetProblems(), f.unreadableKeys(),
 	))
 	stopping := len(f.unusableState()) // keys that keep all rooms from leasing come first
 	var cluster, instances, keys []*marchv1.Problem
@@ -68,6 +69,7 @@ func (f findings) problems() []*marchv1.Problem {
 			marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
 			marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
 			marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
+			marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED,
 			marchv1.ProblemKind_PROBLEM_KIND_MORE:
 			cluster = append(cluster, p)
 		default:

@@ -74,7 +74,7 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 // findings returns what may be wrong in what was read.
 func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	f := findings{
-		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), rooms: v.record.Layout.Rooms(), instances: v.instances,
+		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), workers: s.workers.get(), rooms: v.record.Layout.Rooms(), instances: v.instances,
 		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad, damage: s.damage(v.active),
 	}
 	if v.migration != nil {

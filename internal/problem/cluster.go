@@ -59,6 +59,30 @@ func EtcdNearlyFull(size, quota int64, since time.Time) *marchv1.Problem {
 	}
 }
 
+// TimeEnds says that a tag's time bits are used up soon, or are.
+func TimeEnds(tag allocator.Tag, end, now time.Time) *marchv1.Problem {
+	what := "the time bits of tag %s are used up at %s: it issues no ID from then on"
+	if !end.After(now) {
+		what = "the time bits of tag %s were used up at %s: it issues no ID any more"
+	}
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, Of: string(tag),
+		What:    fmt.Sprintf(what, tag, end.UTC().Format(time.RFC3339)),
+		Remedy:  "A tag keeps its bits and its epoch: make another tag with more time bits, or a later epoch, and move the callers there.",
+		Command: fmt.Sprintf("march tag show %s", tag),
+	}
+}
+
+// WorkersUsed says that a room has few workers of a width left.
+func WorkersUsed(room allocator.Room, bits int, live, workers int64) *marchv1.Problem {
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED, Of: fmt.Sprintf("%s, %d bits", room, bits),
+		What:    fmt.Sprintf("%d of the %d workers of %d bits that room %s may take are in use", live, workers, bits, room),
+		Remedy:  "When all are, another instance waits until the window of one ends. Give the room a wider range, or run fewer instances or callers that lease.",
+		Command: fmt.Sprintf("march worker list --bits %d --room %s", bits, room),
+	}
+}
+
 // NoRange says that a room has no range, and so its instances lease nothing.
 func NoRange(room allocator.Room, layout int64) *marchv1.Problem {
 	return &marchv1.Problem{

@@ -120,9 +120,9 @@ type ConsoleServiceClient interface {
 	// up at once.
 	UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing. It is refused if it takes workers away that tags of kind time, or pinned
-	// instances, need. It reads the tags for that for two seconds at most; where there are
-	// more, CountPlanCost and ApplyMigration tell it.
+	// nothing. It answers at once. It is refused if it takes workers away that tags of kind time, or pinned
+	// instances, need. It looks at the first 1,000 tags for that, for half a second at most;
+	// CountPlanCost and ApplyMigration look at all.
 	PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error)
 	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
 	// tags for that: until it has, the answer says how many it has read. It stops a few
@@ -555,9 +555,9 @@ type ConsoleServiceServer interface {
 	// up at once.
 	UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing. It is refused if it takes workers away that tags of kind time, or pinned
-	// instances, need. It reads the tags for that for two seconds at most; where there are
-	// more, CountPlanCost and ApplyMigration tell it.
+	// nothing. It answers at once. It is refused if it takes workers away that tags of kind time, or pinned
+	// instances, need. It looks at the first 1,000 tags for that, for half a second at most;
+	// CountPlanCost and ApplyMigration look at all.
 	PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error)
 	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
 	// tags for that: until it has, the answer says how many it has read. It stops a few

@@ -65,6 +65,10 @@ const (
 	ProblemKind_PROBLEM_KIND_MIGRATION_WAITS ProblemKind = 18
 	// There are more problems than the list has: `what` says how many.
 	ProblemKind_PROBLEM_KIND_MORE ProblemKind = 19
+	// The time bits of a tag of kind time are used up within a year, or are.
+	ProblemKind_PROBLEM_KIND_TIME_ENDS ProblemKind = 20
+	// Nearly all workers of a room's slice are in use.
+	ProblemKind_PROBLEM_KIND_WORKERS_USED ProblemKind = 21
 )
 
 // Enum value maps for ProblemKind.
@@ -90,6 +94,8 @@ var (
 		17: "PROBLEM_KIND_MIGRATION",
 		18: "PROBLEM_KIND_MIGRATION_WAITS",
 		19: "PROBLEM_KIND_MORE",
+		20: "PROBLEM_KIND_TIME_ENDS",
+		21: "PROBLEM_KIND_WORKERS_USED",
 	}
 	ProblemKind_value = map[string]int32{
 		"PROBLEM_KIND_UNSPECIFIED":      0,
@@ -112,6 +118,8 @@ var (
 		"PROBLEM_KIND_MIGRATION":        17,
 		"PROBLEM_KIND_MIGRATION_WAITS":  18,
 		"PROBLEM_KIND_MORE":             19,
+		"PROBLEM_KIND_TIME_ENDS":        20,
+		"PROBLEM_KIND_WORKERS_USED":     21,
 	}
 )
 
@@ -255,7 +263,7 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x06remedy\x18\x04 \x01(\tR\x06remedy\x12\x18\n" +
 	"\acommand\x18\x05 \x01(\tR\acommand\x12)\n" +
 	"\x04kind\x18\x06 \x01(\x0e2\x15.march.v1.ProblemKindR\x04kind\x12\x0e\n" +
-	"\x02of\x18\a \x01(\tR\x02of*\xc1\x04\n" +
+	"\x02of\x18\a \x01(\tR\x02of*\xfc\x04\n" +
 	"\vProblemKind\x12\x1c\n" +
 	"\x18PROBLEM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROBLEM_KIND_HALTED\x10\x01\x12\x17\n" +
@@ -277,7 +285,9 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x16PROBLEM_KIND_NO_ANSWER\x10\x10\x12\x1a\n" +
 	"\x16PROBLEM_KIND_MIGRATION\x10\x11\x12 \n" +
 	"\x1cPROBLEM_KIND_MIGRATION_WAITS\x10\x12\x12\x15\n" +
-	"\x11PROBLEM_KIND_MORE\x10\x13B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x11PROBLEM_KIND_MORE\x10\x13\x12\x1a\n" +
+	"\x16PROBLEM_KIND_TIME_ENDS\x10\x14\x12\x1d\n" +
+	"\x19PROBLEM_KIND_WORKERS_USED\x10\x15B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_problem_proto_rawDescOnce sync.Once
