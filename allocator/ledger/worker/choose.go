@@ -89,8 +89,8 @@ func latest(all []candidate) candidate {
 }
 
 // claim chooses a worker that is free by now, and marks it so that no other Take of
-// this process chooses it meanwhile. Its error is a *BusyError, or NoRange where this
-// process has all workers of the slice.
+// this process chooses it meanwhile. Its error is a *BusyError, for a caller a
+// *CallersError, or NoRange where this process has all workers of the slice.
 func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, found []store.KV) (candidate, error) {
 	i := w.instance
 	now := w.now()
@@ -127,6 +127,9 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 		of.unused = w.unused(f, r.Bits, slice, there)
 	}
 	c, ok := of.choose(w.cfg.Rand)
+	if r.Caller && (!ok || c.free > now && c.by != "") {
+		return c, &CallersError{Room: i.Room(), Bits: r.Bits, Workers: slice.Width()}
+	}
 	if !ok {
 		return c, allocator.Errorf(allocator.NoRange, "this process has all %d workers of the slice", slice.Width())
 	}

@@ -92,6 +92,9 @@ type Request struct {
 	// Caller says that the worker is for a caller's process. Its window is never given
 	// back, as the caller may issue until its end.
 	Caller bool
+	// Age is for how long the caller's process has run. Its window grows with that, and
+	// with the age of this process: callers that crash again and again burn seconds.
+	Age time.Duration
 }
 
 // Validate checks each field's range. Its error is Invalid.
@@ -103,6 +106,8 @@ func (r Request) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "tick: %v; allowed: 1ms to 1s", r.Tick)
 	case r.Pin.set && r.Caller:
 		return allocator.Errorf(allocator.Invalid, "pin: given for a caller's worker; allowed: none")
+	case r.Age < 0:
+		return allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.Age)
 	}
 	return nil
 }

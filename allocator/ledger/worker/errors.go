@@ -27,6 +27,25 @@ func (e *BusyError) Error() string {
 // Unwrap returns the Kind.
 func (e *BusyError) Unwrap() error { return allocator.Unavailable }
 
+// CallersError says that no worker of those that callers may have is free. Its Kind is
+// TooMany. A caller does not wait for one, as the room issues with its own worker.
+type CallersError struct {
+	Room    allocator.Room
+	Bits    int
+	Workers int64 // that callers of the room may have
+}
+
+func (e *CallersError) Error() string {
+	if e.Workers == 0 {
+		return fmt.Sprintf("room %s has no worker of %d bits for callers; march room --client-workers sets how many, up to half of its slice", e.Room, e.Bits)
+	}
+	return fmt.Sprintf("all %d workers of %d bits that callers of room %s may have are in use; march room --client-workers sets how many, up to half of its slice",
+		e.Workers, e.Bits, e.Room)
+}
+
+// Unwrap returns the Kind.
+func (e *CallersError) Unwrap() error { return allocator.TooMany }
+
 // MovedError says that the room's slice no longer has a worker. Its Kind is NoRange.
 // The room takes another worker, then gives this one back, then reports the layout.
 type MovedError struct {

@@ -66,7 +66,7 @@ func TestRoomsWithoutWorkers(t *testing.T) {
 	wantKind(t, err, allocator.NoRange, "too narrow", "3 bits")
 	p := c.start("a")
 	_, err = p.Take(bg, worker.Request{Bits: 0, Tick: time.Millisecond, Caller: true})
-	wantKind(t, err, allocator.NoRange, "no worker for callers")
+	wantKind(t, err, allocator.TooMany, "no worker of 0 bits for callers")
 	p.take(ms(0))
 	_, err = p.Take(bg, ms(0))
 	wantKind(t, err, allocator.NoRange, "all 1 workers")
@@ -153,7 +153,7 @@ func TestCallersWorkers(t *testing.T) {
 		t.Errorf("took workers %d and %d of [0, 4)", a, b)
 	}
 	_, err := p.Take(bg, caller)
-	wantKind(t, err, allocator.NoRange, "all 2 workers")
+	wantKind(t, err, allocator.TooMany, "all 2 workers", "--client-workers")
 	c.pass(time.Second)
 	if err := p.GiveBack(bg, first, start+1); err != nil {
 		t.Fatal(err)
@@ -167,11 +167,42 @@ func TestCallersWorkers(t *testing.T) {
 	}
 	none := c.start("a", func(cfg *worker.Config) { cfg.CallerWorkers = -1 })
 	_, err = none.Take(bg, caller)
-	wantKind(t, err, allocator.NoRange, "no worker for callers")
+	wantKind(t, err, allocator.TooMany, "no worker of 3 bits for callers")
 	one := c.start("b", func(cfg *worker.Config) { cfg.CallerWorkers = 1 })
 	if n := one.take(caller).ID().Number; n != 7 {
 		t.Errorf("took worker %d of [4, 8)", n)
 	}
+}
+
+// A caller's window grows with the age of its process, and with that of the instance.
+func TestCallersWindowsGrow(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	length := func(w *worker.Worker) time.Duration {
+		return time.Duration(w.Window().Until-c.now.Load()) * time.Millisecond
+	}
+	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Hour})); got != 3*time.Second {
+		t.Errorf("of a new instance: %v", got)
+	}
+	c.pass(time.Hour)
+	fresh := p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true})
+	if got := length(fresh); got != 3*time.Second {
+		t.Errorf("of a new caller: %v", got)
+	}
+	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute})); got != 2*time.Minute {
+		t.Errorf("of a caller of a minute: %v", got)
+	}
+	for range 6 {
+		c.pass(fresh.RenewAt().Sub(time.UnixMilli(c.now.Load())))
+		if err := p.Renew(bg, fresh); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := length(fresh); got != 96*time.Second { // twice as old at each renewal, from 1.5 s
+		t.Errorf("after six renewals: %v", got)
+	}
+	_, err := p.Take(bg, worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: -1})
+	wantKind(t, err, allocator.Invalid, "age: -1ns")
 }
 
 // A worker's key that cannot be read is not taken; another is.

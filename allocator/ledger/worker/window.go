@@ -14,6 +14,16 @@ func (c Config) length(age, tick time.Duration, pinned bool) time.Duration {
 	return max(d, Shortest, 3*tick)
 }
 
+// age returns the age of the process that uses a worker, held for so long by now: of a
+// caller's process at most that of this one.
+func (w *Workers) age(r Request, held time.Duration) time.Duration {
+	age := w.cfg.Elapsed()
+	if r.Caller && r.Age < age-held {
+		return r.Age + held
+	}
+	return age
+}
+
 // begin returns where a window of a new owner begins, in Unix ms: at the tick that the
 // clock is in, and not before least, which is the end of the window before.
 func begin(now, least int64, tick time.Duration) int64 {

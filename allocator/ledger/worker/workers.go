@@ -61,6 +61,7 @@ func New(i Instance, cfg Config) (*Workers, error) {
 type Worker struct {
 	request Request
 	id      record.WorkerID
+	taken   time.Duration // when, as Config.Elapsed counts
 
 	renewing sync.Mutex // held by Renew and GiveBack while they ask etcd
 
@@ -129,7 +130,7 @@ const (
 )
 
 // Take leases a worker. Its errors are Invalid, NoRange (the room's slice has no such
-// worker), a *BusyError (none is free yet), a *ClockError (the clock is ahead of the
+// worker), a *BusyError (none is free yet), for a caller a *CallersError, a *ClockError (the clock is ahead of the
 // others'), and those of a lease: Unavailable, WentBack, Refused. After Unavailable,
 // etcd may have the window all the same; another Take finds that.
 func (w *Workers) Take(ctx context.Context, r Request) (*Worker, error) {
@@ -182,7 +183,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	if !c.mine {
 		from = begin(now, c.free, r.Tick)
 	}
-	length := w.cfg.length(w.cfg.Elapsed(), r.Tick, r.Pin.set)
+	length := w.cfg.length(w.age(r, 0), r.Tick, r.Pin.set)
 	lease := record.Worker{
 		Room: i.Room(), Instance: i.Name(), Incarnation: i.Incarnation(),
 		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
@@ -195,7 +196,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	if err != nil || !done {
 		return nil, err
 	}
-	taken := &Worker{request: r, id: c.id}
+	taken := &Worker{request: r, id: c.id, taken: w.cfg.Elapsed()}
 	taken.leased(now, lease.Window())
 	kept = true
 	w.keep(taken)
@@ -221,7 +222,7 @@ func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 	case r.Caller:
 		slice.Lower = slice.Upper - callers
 		if callers == 0 {
-			return slice, allocator.Errorf(allocator.NoRange, "the slice of room %s has no worker for callers in layout version %d", room, version)
+			return slice, &CallersError{Room: room, Bits: r.Bits}
 		}
 	case slice.Width() == 0:
 		return slice, allocator.Errorf(allocator.NoRange, "the range of room %s is too narrow for a worker of %d bits in layout version %d", room, r.Bits, version)
