@@ -124,7 +124,10 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 		of.known = append(of.known, c)
 	}
 	if len(found) < listed { // else there are keys that were not read
-		of.unused = w.unused(f, r.Bits, slice, there)
+		others := allocator.Range{Lower: slice.Lower, Upper: slice.Upper - of.callers.Width()}
+		if of.unused = w.unused(f, r.Bits, others, there); len(of.unused) == 0 {
+			of.unused = w.unused(f, r.Bits, of.callers, there)
+		}
 	}
 	c, ok := of.choose(w.cfg.Rand)
 	if r.Caller && (!ok || c.free > now && c.by != "") {

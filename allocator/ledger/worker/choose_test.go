@@ -127,3 +127,15 @@ func TestPins(t *testing.T) {
 		}
 	}
 }
+
+func TestParseCallers(t *testing.T) {
+	for text, want := range map[string]int64{"half": 0, "0": -1, "1": 1, "2097152": 2097152} {
+		if n, err := worker.ParseCallers(text); err != nil || n != want {
+			t.Errorf("%s: %d, %v; want %d", text, n, err, want)
+		}
+	}
+	for _, text := range []string{"", "Half", "-1", "1.5", "99999999999999999999"} {
+		_, err := worker.ParseCallers(text)
+		wantKind(t, err, allocator.Invalid, "client-workers")
+	}
+}

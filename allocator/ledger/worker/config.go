@@ -147,3 +147,19 @@ func ParsePin(text, host string) (Pin, error) {
 	}
 	return PinTo(int64(n)), nil
 }
+
+// ParseCallers reads what `march room --client-workers` is given, half or a number, and
+// returns it as Config.CallerWorkers has it. Its error is Invalid.
+func ParseCallers(text string) (int64, error) {
+	if text == "half" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, timeid.MaxBits-1)
+	switch {
+	case err != nil:
+		return 0, allocator.Errorf(allocator.Invalid, "client-workers: %q; allowed: half, or a number from 0", text)
+	case n == 0:
+		return -1, nil
+	}
+	return int64(n), nil
+}

@@ -117,6 +117,9 @@ func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) error 
 	held.renewing.Lock()
 	defer held.renewing.Unlock()
 	_ = held.loses(errGivenBack)
+	if !w.has(held) {
+		return nil // its window ended, and another Take may have the number
+	}
 	defer func() {
 		w.unclaim(held.id)
 		w.instance.ReleaseWorker(held.id)

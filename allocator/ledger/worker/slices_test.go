@@ -174,6 +174,16 @@ func TestCallersWorkers(t *testing.T) {
 	}
 }
 
+// An instance takes a worker that callers may have only where there is no other.
+func TestInstancesLeaveCallersTheirWorkers(t *testing.T) {
+	c := newCluster(t, halves)
+	for want := range int64(2) { // of [0, 2), callers' [1, 2)
+		if n := c.start("a").take(ms(2)).ID().Number; n != want {
+			t.Errorf("took worker %d, want %d", n, want)
+		}
+	}
+}
+
 // A caller's window grows with the age of its process, and with that of the instance.
 func TestCallersWindowsGrow(t *testing.T) {
 	c := newCluster(t, halves)

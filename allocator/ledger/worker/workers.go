@@ -260,6 +260,13 @@ func (w *Workers) keep(taken *Worker) {
 	delete(w.mu.sought, taken.id)
 }
 
+// has reports whether a worker is among those of this process.
+func (w *Workers) has(held *Worker) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.held[held.id] == held
+}
+
 // unclaim notes that no Take is under way for a worker.
 func (w *Workers) unclaim(id record.WorkerID) {
 	w.mu.Lock()
