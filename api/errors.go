@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
 )
 
 // Domain is the domain of the ErrorInfo in every status made from a Kind. Its
@@ -33,21 +34,38 @@ const (
 // MetadataLimit is the tag's limit in the ErrorInfo of an *allocator.LimitError.
 const MetadataLimit = "limit"
 
+// MetadataWindow is "none" in the ErrorInfo of a *timeid.NoWindowError.
+const (
+	MetadataWindow = "window"
+	noWindow       = "none"
+)
+
+// NoWindow reports whether err is a status that says that the tag has time-ordered IDs,
+// and that the caller got no window: Next issues IDs all the same.
+func NoWindow(err error) bool { return metadata(err, MetadataWindow) == noWindow }
+
 // LimitOf returns the tag's limit where err is a status that names one, else 0: a
 // client issues no ID from there on.
 func LimitOf(err error) int64 {
-	s, ok := status.FromError(err)
-	if !ok {
+	limit, err := strconv.ParseInt(metadata(err, MetadataLimit), 10, 64)
+	if err != nil {
 		return 0
 	}
+	return limit
+}
+
+// metadata returns a value of the ErrorInfo of a status, empty where there is none.
+func metadata(err error, key string) string {
+	s, ok := status.FromError(err)
+	if !ok {
+		return ""
+	}
 	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
-			if limit, err := strconv.ParseInt(info.GetMetadata()[MetadataLimit], 10, 64); err == nil {
-				return limit
-			}
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain && info.GetMetadata()[key] != "" {
+			return info.GetMetadata()[key]
 		}
 	}
-	return 0
+	return ""
 }
 
 // maxMessage is how many bytes of a message are sent. It travels twice in the
@@ -116,6 +134,13 @@ func ToStatus(err error) error {
 	var limit *allocator.LimitError
 	if errors.As(err, &limit) {
 		info.Metadata = map[string]string{MetadataLimit: strconv.FormatInt(limit.Limit, 10)}
+	}
+	var none *timeid.NoWindowError
+	if errors.As(err, &none) {
+		if info.Metadata == nil {
+			info.Metadata = make(map[string]string)
+		}
+		info.Metadata[MetadataWindow] = noWindow
 	}
 	s := &spb.Status{Code: int32(table[kind].code), Message: message(err)}
 	if detail, err := anypb.New(info); err == nil {

@@ -131,6 +131,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxLease)
 	}
 	var seg allocator.Segment
+	var timed *marchv1.TimeLease
 	var ttl time.Duration
 	var limit int64
 	err := s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
@@ -138,8 +139,9 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 		limit = c.Limited()
 		ttl = s.ttl(c, seg)
 		return err
-	}, func(t *timetags.Tag) error {
-		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream", t.Name())
+	}, func(t *timetags.Tag) (err error) {
+		timed, err = s.leaseTime(ctx, t, r.GetWindow())
+		return err
 	})
 	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
 		err = &allocator.LimitError{Limit: limit, Err: err}
@@ -149,7 +151,10 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	}
 	s.issued.Add(seg.Count)
 	crash.Here(crash.BeforeReply)
-	answer := &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl), Limit: limit}
+	answer := &marchv1.LeaseResponse{Time: timed}
+	if timed == nil {
+		answer.Segment, answer.Ttl, answer.Limit = api.SegmentToProto(seg), durationpb.New(ttl), limit
+	}
 	if part := s.served.Load(); part != nil {
 		answer.Serves = api.PartToProto(*part)
 	}

@@ -78,6 +78,10 @@ type Config struct {
 	// next process waits for so long after a crash. Default 30 s.
 	Worker       worker.Pin
 	WorkerWindow time.Duration
+	// ClientWorkers is how many workers of its slice, the last ones, the room lends to
+	// clients at most: never more than half of the slice, which is the default (0).
+	// Negative for none.
+	ClientWorkers int64
 	// AgreeClock has this instance take workers although its clock is ahead of the other
 	// instances'. Default false.
 	AgreeClock bool

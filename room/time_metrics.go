@@ -12,7 +12,7 @@ type timeMetrics struct {
 	server *Server
 
 	tags, asked, issued, overflows, waited, rollbacks, ahead *prometheus.Desc
-	window, exchanges                                        *prometheus.Desc
+	window, exchanges, lent                                  *prometheus.Desc
 }
 
 func newTimeMetrics(s *Server) *timeMetrics {
@@ -30,12 +30,13 @@ func newTimeMetrics(s *Server) *timeMetrics {
 		ahead:     desc("time_ahead_seconds", "How far IDs are ahead of the clock now, where a tag goes on ahead of a clock that went back."),
 		window:    desc("worker_window_seconds", "For how long the window of the instance's worker lasts, by the worker's bits; 0 where IDs cannot be issued.", "bits"),
 		exchanges: desc("worker_exchanges_total", "Workers that were exchanged, as a layout took them away or another process had them."),
+		lent:      desc("worker_clients", "Workers that clients' processes have, by the worker's bits.", "bits"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *timeMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead, m.window, m.exchanges} {
+	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead, m.window, m.exchanges, m.lent} {
 		out <- d
 	}
 }
@@ -59,5 +60,8 @@ func (m *timeMetrics) Collect(out chan<- prometheus.Metric) {
 	send(m.exchanges, prometheus.CounterValue, float64(t.Exchanges))
 	for bits, left := range t.Left {
 		send(m.window, prometheus.GaugeValue, left.Seconds(), strconv.Itoa(bits))
+	}
+	for bits, n := range t.Lent {
+		send(m.lent, prometheus.GaugeValue, float64(n), strconv.Itoa(bits))
 	}
 }

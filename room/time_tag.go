@@ -1,16 +1,22 @@
 package room
 
 import (
+	"context"
 	"time"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room/timetags"
 )
 
 // startTimes makes what issues time-ordered IDs. Its error is Invalid.
 func (s *Server) startTimes() error {
 	cfg := worker.DefaultConfig()
+	cfg.CallerWorkers = s.cfg.ClientWorkers
 	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
@@ -40,4 +46,31 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 	}
 	s.times.Update(change.Name, change.Settings.Time)
 	s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
+}
+
+// leaseTime is Lease of a tag of time-ordered IDs.
+func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
+	if r == nil {
+		return nil, allocator.Errorf(allocator.Refused,
+			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, or use a client that takes windows", t.Name())
+	}
+	lease := &marchv1.TimeLease{Tag: api.TimeTagToProto(t.Settings().Config(0, timeid.Window{}))}
+	nonce, proof := r.GetNonce(), r.GetHeld().GetNonce()
+	switch n := len(nonce); {
+	case n == 0:
+		return lease, nil
+	case n < api.MinNonce || n > api.MaxNonce:
+		return nil, allocator.Errorf(allocator.Invalid, "nonce: %d characters; allowed: %d to %d", n, api.MinNonce, api.MaxNonce)
+	case r.GetAge().AsDuration() < 0:
+		return nil, allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.GetAge().AsDuration())
+	}
+	loan, err := s.times.Lend(ctx, t, timetags.Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof, Age: r.GetAge().AsDuration()})
+	if err != nil {
+		return nil, err
+	}
+	lease.Window = &marchv1.WorkerWindow{
+		Worker: loan.Worker, FromMs: loan.Window.From, UntilMs: loan.Window.Until, NowMs: loan.Now,
+		Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
+	}
+	return lease, nil
 }

@@ -78,3 +78,14 @@ func (e *EndError) Error() string {
 
 // Unwrap returns the Kind.
 func (e *EndError) Unwrap() error { return allocator.Exhausted }
+
+// NoWindowError says that a caller's process gets no window for a worker of its own, and
+// why. Its Kind is the cause's. The room's own worker serves the tag all the same.
+type NoWindowError struct{ Err error }
+
+func (e *NoWindowError) Error() string {
+	return fmt.Sprintf("no window for the caller: %v; Next, NextBatch and Stream issue the tag's IDs", e.Err)
+}
+
+// Unwrap returns the cause, which has the Kind.
+func (e *NoWindowError) Unwrap() error { return e.Err }

@@ -149,6 +149,7 @@ func newRoom(c *common) *cobra.Command {
 		grpc, http, redis string
 		name              string
 		journal, pin      string
+		callers           string
 		warm              []string
 		cfg               = room.DefaultConfig()
 		hostname, hostErr = os.Hostname()
@@ -177,6 +178,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				return usageError{allocator.Errorf(allocator.Invalid, "name: %w", err)}
 			}
 			if cfg.Worker, err = worker.ParsePin(pin, hostname); err != nil {
+				return usageError{err}
+			}
+			if cfg.ClientWorkers, err = worker.ParseCallers(callers); err != nil {
 				return usageError{err}
 			}
 			for _, tag := range warm {
@@ -244,6 +248,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
 	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
 	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
+	flags.StringVar(&callers, "client-workers", "half", "how many workers of its slice the room lends to clients, which issue time-ordered IDs themselves: half of the slice, which is the most, or a number; 0 for none")
 	flags.BoolVar(&cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's clock is ahead of the other instances': IDs then sort as far ahead for ever")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd

@@ -1,10 +1,7 @@
 package operator
 
 import (
-	"strings"
 	"time"
-
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -13,26 +10,10 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// orderPrefix is what the word of an order has in commands, and not in the messages' enum.
-const orderPrefix = "worker-"
-
 // timeToProto returns the settings of a tag of time-ordered IDs as a message, with
 // defaults spelled out.
 func timeToProto(t *record.TimeTag) *marchv1.TimeTag {
-	c := t.Config(0, timeid.Window{}).WithDefaults()
-	p := &marchv1.TimeTag{
-		TimeBits: int32(t.TimeBits), WorkerBits: int32(t.WorkerBits), SequenceBits: int32(t.SequenceBits),
-		Unit: durationpb.New(c.Layout.Unit), EpochMs: &t.EpochMS, Order: api.FromWord[marchv1.WorkerOrder](strings.TrimPrefix(t.Order.String(), orderPrefix)),
-		Sequence: api.FromWord[marchv1.SequencePolicy](t.Sequence.String()), Rollback: api.FromWord[marchv1.RollbackPolicy](t.Rollback.String()),
-		MaxWait: durationpb.New(c.MaxWait),
-	}
-	switch t.Sequence {
-	case timeid.Carry:
-		p.CarryTo = c.CarryTo
-	case timeid.Random:
-		p.RandomBelow = c.RandomBelow
-	}
-	return p
+	return api.TimeTagToProto(t.Config(0, timeid.Window{}))
 }
 
 // newTime returns the settings that a message asks for. Its errors are Invalid; the
@@ -70,7 +51,7 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 	}
 	if o := p.GetOrder(); o != 0 {
 		var err error
-		if layout.Order, err = timeid.ParseOrder(orderPrefix + api.Word(o)); err != nil {
+		if layout.Order, err = timeid.ParseOrder(api.OrderPrefix + api.Word(o)); err != nil {
 			return nil, api.NotAllowed("order", o)
 		}
 	}

@@ -77,7 +77,7 @@ func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) err
 		p.worker = nil
 	}
 	if p.worker == nil {
-		if err := p.take(ctx, tag.settings); err != nil {
+		if err := p.take(ctx, tag.Settings()); err != nil {
 			return err
 		}
 	}
@@ -105,7 +105,7 @@ func (p *pool) take(ctx context.Context, settings record.TimeTag) error {
 func (p *pool) tick(settings record.TimeTag) time.Duration {
 	longest := settings.Layout().Unit
 	for tag := range p.opened {
-		longest = max(longest, tag.settings.Layout().Unit)
+		longest = max(longest, tag.Settings().Layout().Unit)
 	}
 	return longest
 }
@@ -115,7 +115,7 @@ func (p *pool) tick(settings record.TimeTag) time.Duration {
 func (p *pool) generate(tag *Tag) error {
 	window := p.worker.Window()
 	window.From = max(window.From, p.used)
-	cfg := tag.settings.Config(p.worker.ID().Number, window)
+	cfg := tag.Settings().Config(p.worker.ID().Number, window)
 	cfg.Clock = p.tags.cfg.Clock
 	g, err := timeid.New(cfg)
 	if err != nil {
@@ -160,11 +160,11 @@ func (p *pool) remove(tag *Tag) {
 // update changes a tag's settings: its next generator has them.
 func (p *pool) update(tag *Tag, settings record.TimeTag) {
 	defer p.lock()()
-	if tag.settings == settings {
+	if tag.Settings() == settings {
 		return
 	}
 	p.shut(tag)
-	tag.settings = settings
+	tag.settings.Store(&settings)
 }
 
 // plus adds the counts of a generator to those of the ones before it.
@@ -217,7 +217,7 @@ func (p *pool) retry(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_ = p.take(ctx, all[k].settings) // trouble tells why, until it succeeds
+	_ = p.take(ctx, all[k].Settings()) // trouble tells why, until it succeeds
 }
 
 // extend gives the generators the worker's window. The lock is held.
@@ -238,7 +238,7 @@ func (p *pool) exchange(ctx context.Context) {
 	p.after = time.Time{}
 	var settings record.TimeTag
 	for tag := range p.opened {
-		settings = tag.settings
+		settings = tag.Settings()
 	}
 	if settings.UnitMS == 0 { // no tag needs one
 		p.release(ctx, old)

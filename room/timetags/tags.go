@@ -32,6 +32,7 @@ type Config struct {
 type Tags struct {
 	cfg  Config
 	wake chan struct{} // has Run look at once
+	lent lent
 
 	mu struct {
 		sync.RWMutex
@@ -49,6 +50,7 @@ func New(cfg Config) *Tags {
 	}
 	t := &Tags{cfg: cfg, wake: make(chan struct{}, 1)}
 	t.mu.tags, t.mu.pools = make(map[allocator.Tag]*Tag), make(map[int]*pool)
+	t.lent.workers = make(map[record.WorkerID]*lentWorker)
 	return t
 }
 
@@ -62,9 +64,8 @@ type Tag struct {
 
 	generator atomic.Pointer[timeid.Generator] // nil while there is no worker
 
-	// Guarded by the pool's lock.
-	settings record.TimeTag
-	deleted  bool
+	settings atomic.Pointer[record.TimeTag] // never nil; changed under the pool's lock
+	deleted  bool                           // guarded by the pool's lock
 
 	counts struct {
 		sync.Mutex
@@ -109,7 +110,8 @@ func (t *Tags) put(name allocator.Tag, settings record.TimeTag) *Tag {
 		p = &pool{tags: t, bits: settings.WorkerBits}
 		t.mu.pools[settings.WorkerBits] = p
 	}
-	tag := &Tag{name: name, bits: settings.Layout(), pool: p, settings: settings}
+	tag := &Tag{name: name, bits: settings.Layout(), pool: p}
+	tag.settings.Store(&settings)
 	t.mu.tags[name] = tag
 	return tag
 }
@@ -138,6 +140,9 @@ func (t *Tags) forget(tag *Tag) {
 		t.mu.deleted.add(tag)
 	}
 }
+
+// Settings returns the tag's settings.
+func (t *Tag) Settings() record.TimeTag { return *t.settings.Load() }
 
 // Name returns the tag's name.
 func (t *Tag) Name() allocator.Tag { return t.name }

@@ -17,6 +17,8 @@ type Totals struct {
 	// Left says, by width, for how long a worker's window lasts if it is not renewed; 0
 	// where it is over, or the instance has no worker of the width.
 	Left map[int]time.Duration
+	// Lent says, by width, how many workers callers have.
+	Lent map[int]int
 }
 
 // add adds the counts of a tag.
@@ -36,7 +38,7 @@ func (t *Tags) Totals() Totals {
 		total.add(tag)
 		total.Tags++
 	}
-	total.Left = make(map[int]time.Duration)
+	total.Left, total.Lent = make(map[int]time.Duration), t.lentNow()
 	for _, p := range t.pools() {
 		s := p.show()
 		total.Left[p.bits] = s.left(t.now())

@@ -227,8 +227,12 @@ type LeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
 	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// How many IDs at most: 1 to 1,000,000,000.
-	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// How many IDs at most: 1 to 1,000,000,000. A window of a tag of kind time has as many
+	// as its ticks have.
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Says that the caller can issue time-ordered IDs itself. Where it is absent, a lease
+	// of a tag of kind time is refused. A counter's lease does not depend on it.
+	Window        *WindowRequest `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -277,6 +281,134 @@ func (x *LeaseRequest) GetCount() int64 {
 	return 0
 }
 
+func (x *LeaseRequest) GetWindow() *WindowRequest {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+// WindowRequest is what a caller says of the window that it wants of a tag of kind time.
+type WindowRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A random text of 16 to 64 characters, new in each request: it is the caller's proof
+	// that the window is its own, and counts once. If it is empty, the answer has the tag's
+	// settings, and no window.
+	Nonce string `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// The worker that the caller has of the tag's width, and the nonce of the request that it
+	// got it by. The worker's window then goes on, if it may. If not, or if that nonce was
+	// used, the answer has another worker: so a clone of a caller's process gets its own.
+	Held *HeldWorker `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
+	// For how long the caller has run. Windows grow with that.
+	Age           *durationpb.Duration `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WindowRequest) Reset() {
+	*x = WindowRequest{}
+	mi := &file_march_v1_id_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WindowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WindowRequest) ProtoMessage() {}
+
+func (x *WindowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WindowRequest.ProtoReflect.Descriptor instead.
+func (*WindowRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *WindowRequest) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
+func (x *WindowRequest) GetHeld() *HeldWorker {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *WindowRequest) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+// HeldWorker is a worker that a caller has.
+type HeldWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        int64                  `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldWorker) Reset() {
+	*x = HeldWorker{}
+	mi := &file_march_v1_id_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldWorker) ProtoMessage() {}
+
+func (x *HeldWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldWorker.ProtoReflect.Descriptor instead.
+func (*HeldWorker) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HeldWorker) GetWorker() int64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *HeldWorker) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
 type LeaseResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Segment *Segment               `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
@@ -290,14 +422,16 @@ type LeaseResponse struct {
 	Serves *Part `protobuf:"bytes,3,opt,name=serves,proto3" json:"serves,omitempty"`
 	// The tag's limit, exclusive: a client issues no ID from here on, of this or any
 	// other segment. 0 says nothing.
-	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Of a tag of kind time, in the place of a segment, ttl and limit.
+	Time          *TimeLease `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[5]
+	mi := &file_march_v1_id_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +443,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[5]
+	mi := &file_march_v1_id_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +456,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LeaseResponse) GetSegment() *Segment {
@@ -353,6 +487,159 @@ func (x *LeaseResponse) GetLimit() int64 {
 	return 0
 }
 
+func (x *LeaseResponse) GetTime() *TimeLease {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// TimeLease is what a caller needs to issue the IDs of a tag of kind time.
+type TimeLease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tag's settings.
+	Tag *TimeTag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// Absent where none was asked for.
+	Window        *WorkerWindow `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeLease) Reset() {
+	*x = TimeLease{}
+	mi := &file_march_v1_id_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeLease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeLease) ProtoMessage() {}
+
+func (x *TimeLease) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeLease.ProtoReflect.Descriptor instead.
+func (*TimeLease) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TimeLease) GetTag() *TimeTag {
+	if x != nil {
+		return x.Tag
+	}
+	return nil
+}
+
+func (x *TimeLease) GetWindow() *WorkerWindow {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+// WorkerWindow is a worker that is a caller's for a window of time: no other process
+// issues with it the IDs of any tag of that width, of a tick that lies in the window as a
+// whole.
+type WorkerWindow struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Worker int64                  `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// The window, from inclusive to until exclusive, in Unix ms. A window that went on has
+	// the from that it had.
+	FromMs  int64 `protobuf:"varint,2,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	UntilMs int64 `protobuf:"varint,3,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	// The clock of the instance, in Unix ms.
+	NowMs int64 `protobuf:"varint,4,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	// The instance that took the worker.
+	Room          string `protobuf:"bytes,5,opt,name=room,proto3" json:"room,omitempty"`
+	Instance      string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerWindow) Reset() {
+	*x = WorkerWindow{}
+	mi := &file_march_v1_id_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerWindow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerWindow) ProtoMessage() {}
+
+func (x *WorkerWindow) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerWindow.ProtoReflect.Descriptor instead.
+func (*WorkerWindow) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WorkerWindow) GetWorker() int64 {
+	if x != nil {
+		return x.Worker
+	}
+	return 0
+}
+
+func (x *WorkerWindow) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *WorkerWindow) GetUntilMs() int64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *WorkerWindow) GetNowMs() int64 {
+	if x != nil {
+		return x.NowMs
+	}
+	return 0
+}
+
+func (x *WorkerWindow) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *WorkerWindow) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
 type DecodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
@@ -365,7 +652,7 @@ type DecodeRequest struct {
 
 func (x *DecodeRequest) Reset() {
 	*x = DecodeRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[6]
+	mi := &file_march_v1_id_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -377,7 +664,7 @@ func (x *DecodeRequest) String() string {
 func (*DecodeRequest) ProtoMessage() {}
 
 func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[6]
+	mi := &file_march_v1_id_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -390,7 +677,7 @@ func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
 func (*DecodeRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DecodeRequest) GetTag() string {
@@ -435,7 +722,7 @@ type DecodeResponse struct {
 
 func (x *DecodeResponse) Reset() {
 	*x = DecodeResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[7]
+	mi := &file_march_v1_id_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -447,7 +734,7 @@ func (x *DecodeResponse) String() string {
 func (*DecodeResponse) ProtoMessage() {}
 
 func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[7]
+	mi := &file_march_v1_id_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -460,7 +747,7 @@ func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeResponse.ProtoReflect.Descriptor instead.
 func (*DecodeResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DecodeResponse) GetOrigin() *Origin {
@@ -542,7 +829,7 @@ type TimeParts struct {
 
 func (x *TimeParts) Reset() {
 	*x = TimeParts{}
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +841,7 @@ func (x *TimeParts) String() string {
 func (*TimeParts) ProtoMessage() {}
 
 func (x *TimeParts) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +854,7 @@ func (x *TimeParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeParts.ProtoReflect.Descriptor instead.
 func (*TimeParts) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TimeParts) GetTime() *timestamppb.Timestamp {
@@ -616,7 +903,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_march_v1_id_proto_msgTypes[9]
+	mi := &file_march_v1_id_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +915,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[9]
+	mi := &file_march_v1_id_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +928,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Origin) GetRoom() string {
@@ -690,7 +977,7 @@ var File_march_v1_id_proto protoreflect.FileDescriptor
 
 const file_march_v1_id_proto_rawDesc = "" +
 	"\n" +
-	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\"\x1f\n" +
+	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x12march/v1/tag.proto\"\x1f\n" +
 	"\vNextRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"\x1e\n" +
 	"\fNextResponse\x12\x0e\n" +
@@ -702,15 +989,35 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"contiguous\x18\x03 \x01(\bR\n" +
 	"contiguous\"6\n" +
 	"\x11NextBatchResponse\x12!\n" +
-	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\"6\n" +
+	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\"g\n" +
 	"\fLeaseRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"\xa7\x01\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12/\n" +
+	"\x06window\x18\x03 \x01(\v2\x17.march.v1.WindowRequestR\x06window\"|\n" +
+	"\rWindowRequest\x12\x14\n" +
+	"\x05nonce\x18\x01 \x01(\tR\x05nonce\x12(\n" +
+	"\x04held\x18\x02 \x01(\v2\x14.march.v1.HeldWorkerR\x04held\x12+\n" +
+	"\x03age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03age\":\n" +
+	"\n" +
+	"HeldWorker\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\x03R\x06worker\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"\xd0\x01\n" +
 	"\rLeaseResponse\x12+\n" +
 	"\asegment\x18\x01 \x01(\v2\x11.march.v1.SegmentR\asegment\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12&\n" +
 	"\x06serves\x18\x03 \x01(\v2\x0e.march.v1.PartR\x06serves\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"1\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\x12'\n" +
+	"\x04time\x18\x05 \x01(\v2\x13.march.v1.TimeLeaseR\x04time\"`\n" +
+	"\tTimeLease\x12#\n" +
+	"\x03tag\x18\x01 \x01(\v2\x11.march.v1.TimeTagR\x03tag\x12.\n" +
+	"\x06window\x18\x02 \x01(\v2\x16.march.v1.WorkerWindowR\x06window\"\xa1\x01\n" +
+	"\fWorkerWindow\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\x03R\x06worker\x12\x17\n" +
+	"\afrom_ms\x18\x02 \x01(\x03R\x06fromMs\x12\x19\n" +
+	"\buntil_ms\x18\x03 \x01(\x03R\auntilMs\x12\x15\n" +
+	"\x06now_ms\x18\x04 \x01(\x03R\x05nowMs\x12\x12\n" +
+	"\x04room\x18\x05 \x01(\tR\x04room\x12\x1a\n" +
+	"\binstance\x18\x06 \x01(\tR\binstance\"1\n" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\"\xac\x02\n" +
@@ -758,53 +1065,64 @@ func file_march_v1_id_proto_rawDescGZIP() []byte {
 	return file_march_v1_id_proto_rawDescData
 }
 
-var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_march_v1_id_proto_goTypes = []any{
 	(*NextRequest)(nil),           // 0: march.v1.NextRequest
 	(*NextResponse)(nil),          // 1: march.v1.NextResponse
 	(*NextBatchRequest)(nil),      // 2: march.v1.NextBatchRequest
 	(*NextBatchResponse)(nil),     // 3: march.v1.NextBatchResponse
 	(*LeaseRequest)(nil),          // 4: march.v1.LeaseRequest
-	(*LeaseResponse)(nil),         // 5: march.v1.LeaseResponse
-	(*DecodeRequest)(nil),         // 6: march.v1.DecodeRequest
-	(*DecodeResponse)(nil),        // 7: march.v1.DecodeResponse
-	(*TimeParts)(nil),             // 8: march.v1.TimeParts
-	(*Origin)(nil),                // 9: march.v1.Origin
-	(*Run)(nil),                   // 10: march.v1.Run
-	(*Segment)(nil),               // 11: march.v1.Segment
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*Part)(nil),                  // 13: march.v1.Part
-	(*Unreadable)(nil),            // 14: march.v1.Unreadable
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*Layout)(nil),                // 16: march.v1.Layout
+	(*WindowRequest)(nil),         // 5: march.v1.WindowRequest
+	(*HeldWorker)(nil),            // 6: march.v1.HeldWorker
+	(*LeaseResponse)(nil),         // 7: march.v1.LeaseResponse
+	(*TimeLease)(nil),             // 8: march.v1.TimeLease
+	(*WorkerWindow)(nil),          // 9: march.v1.WorkerWindow
+	(*DecodeRequest)(nil),         // 10: march.v1.DecodeRequest
+	(*DecodeResponse)(nil),        // 11: march.v1.DecodeResponse
+	(*TimeParts)(nil),             // 12: march.v1.TimeParts
+	(*Origin)(nil),                // 13: march.v1.Origin
+	(*Run)(nil),                   // 14: march.v1.Run
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*Segment)(nil),               // 16: march.v1.Segment
+	(*Part)(nil),                  // 17: march.v1.Part
+	(*TimeTag)(nil),               // 18: march.v1.TimeTag
+	(*Unreadable)(nil),            // 19: march.v1.Unreadable
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Layout)(nil),                // 21: march.v1.Layout
 }
 var file_march_v1_id_proto_depIdxs = []int32{
-	10, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
-	11, // 1: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
-	12, // 2: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
-	13, // 3: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
-	9,  // 4: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
-	14, // 5: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
-	8,  // 6: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
-	15, // 7: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
-	16, // 8: march.v1.Origin.layout:type_name -> march.v1.Layout
-	15, // 9: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
-	15, // 10: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
-	0,  // 11: march.v1.IDService.Next:input_type -> march.v1.NextRequest
-	2,  // 12: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
-	0,  // 13: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	4,  // 14: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	6,  // 15: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 16: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 17: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 18: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	5,  // 19: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	7,  // 20: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
+	5,  // 1: march.v1.LeaseRequest.window:type_name -> march.v1.WindowRequest
+	6,  // 2: march.v1.WindowRequest.held:type_name -> march.v1.HeldWorker
+	15, // 3: march.v1.WindowRequest.age:type_name -> google.protobuf.Duration
+	16, // 4: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
+	15, // 5: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
+	17, // 6: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
+	8,  // 7: march.v1.LeaseResponse.time:type_name -> march.v1.TimeLease
+	18, // 8: march.v1.TimeLease.tag:type_name -> march.v1.TimeTag
+	9,  // 9: march.v1.TimeLease.window:type_name -> march.v1.WorkerWindow
+	13, // 10: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
+	19, // 11: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
+	12, // 12: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
+	20, // 13: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
+	21, // 14: march.v1.Origin.layout:type_name -> march.v1.Layout
+	20, // 15: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
+	20, // 16: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
+	0,  // 17: march.v1.IDService.Next:input_type -> march.v1.NextRequest
+	2,  // 18: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
+	0,  // 19: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
+	4,  // 20: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	10, // 21: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 22: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 23: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	1,  // 24: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	7,  // 25: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	11, // 26: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	22, // [22:27] is the sub-list for method output_type
+	17, // [17:22] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_id_proto_init() }
@@ -813,13 +1131,14 @@ func file_march_v1_id_proto_init() {
 		return
 	}
 	file_march_v1_layout_proto_init()
+	file_march_v1_tag_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_id_proto_rawDesc), len(file_march_v1_id_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

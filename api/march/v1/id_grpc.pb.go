@@ -56,7 +56,8 @@ type IDServiceClient interface {
 	// answered then got no ID.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NextRequest, NextResponse], error)
 	// Lease hands out a segment for a client that issues IDs itself. It may have
-	// fewer IDs than asked for, never none.
+	// fewer IDs than asked for, never none. Of a tag of kind time it hands out a worker
+	// for a window of time, to a caller that asks for one.
 	Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*LeaseResponse, error)
 	// Decode tells what is known of an ID.
 	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
@@ -153,7 +154,8 @@ type IDServiceServer interface {
 	// answered then got no ID.
 	Stream(grpc.BidiStreamingServer[NextRequest, NextResponse]) error
 	// Lease hands out a segment for a client that issues IDs itself. It may have
-	// fewer IDs than asked for, never none.
+	// fewer IDs than asked for, never none. Of a tag of kind time it hands out a worker
+	// for a window of time, to a caller that asks for one.
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	// Decode tells what is known of an ID.
 	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)

@@ -1,0 +1,159 @@
+package timetags
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// MaxLent is how many workers an instance lends to callers at a time. It remembers its
+// windows for a recover, 10,000 of them (journal.MaxWindows), its own included.
+const MaxLent = 5000
+
+// Ask is what a caller says of the window that it wants.
+type Ask struct {
+	Nonce string        // new in each request: the caller's proof of what it gets
+	Held  int64         // the worker that it has of the tag's width
+	Proof string        // the nonce of the request for that one; empty for none
+	Age   time.Duration // of the caller's process
+}
+
+// Loan is a worker that a caller has for a window.
+type Loan struct {
+	Worker int64
+	Window timeid.Window
+	Now    int64 // this instance's clock, Unix ms
+}
+
+// lent is the workers that callers have, by this process's memory alone: a caller of an
+// earlier process gets another worker, and its window ends by itself.
+type lent struct {
+	sync.Mutex
+	workers map[record.WorkerID]*lentWorker
+	taking  int // workers that are being taken
+}
+
+// lentWorker is a worker that a caller has.
+//
+// A caller shows the nonce of the last request that it got an answer to. Each request
+// that is met puts its own nonce in the place of that one, so each counts once. A caller
+// that did not hear of a renewal, and a clone of the caller's process, which shows the same
+// nonce, therefore get another worker. A rule that let the first go on would let the second
+// go on too.
+type lentWorker struct {
+	sync.Mutex // held while etcd is asked
+	worker     *worker.Worker
+	nonce      string // that counts
+}
+
+// Lend gives a caller a worker of a tag's width for a window. It goes on with the worker
+// that the caller has, if it may, and else takes one. Its errors are a *timeid.NoWindowError,
+// with the kinds of worker.Workers' errors, TooMany among them.
+func (t *Tags) Lend(ctx context.Context, tag *Tag, ask Ask) (Loan, error) {
+	held, err := t.goOn(ctx, tag, ask)
+	if held == nil && err == nil {
+		held, err = t.lend(ctx, tag, ask)
+	}
+	if err != nil {
+		return Loan{}, &timeid.NoWindowError{Err: err}
+	}
+	return Loan{Worker: held.ID().Number, Window: held.Window(), Now: t.now()}, nil
+}
+
+// goOn returns the worker that a caller shows to be its own, renewed where that is due.
+// It returns nil where the caller has none with which it may go on.
+func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, error) {
+	if ask.Proof == "" {
+		return nil, nil
+	}
+	id := record.WorkerID{Bits: tag.pool.bits, Number: ask.Held}
+	t.lent.Lock()
+	w := t.lent.workers[id]
+	t.lent.Unlock()
+	if w == nil {
+		return nil, nil
+	}
+	w.Lock()
+	defer w.Unlock()
+	if w.nonce != ask.Proof {
+		t.cfg.Logger.Warn("a caller shows a nonce that was used: it missed an answer, or is a clone; it gets another worker", "worker", id.String())
+		return nil, nil
+	}
+	err := t.cfg.Workers.Check(ctx, w.worker)
+	if err == nil && (t.now() >= w.worker.RenewAt().UnixMilli() || !t.cfg.Workers.Holds(w.worker)) {
+		err = t.cfg.Workers.Renew(ctx, w.worker)
+	}
+	var moved *worker.MovedError
+	switch {
+	case err == nil:
+		w.nonce = ask.Nonce
+		return w.worker, nil
+	case errors.As(err, &moved), w.worker.Lost() != nil:
+		t.cfg.Logger.Info("a caller's worker is not its own any longer: it gets another", "worker", id.String(), "error", err)
+		t.takeBack(ctx, w)
+		return nil, nil
+	}
+	return nil, err
+}
+
+// takeBack forgets a worker that a caller may not go on with. Its window stays.
+func (t *Tags) takeBack(ctx context.Context, w *lentWorker) {
+	t.lent.Lock()
+	if id := w.worker.ID(); t.lent.workers[id] == w {
+		delete(t.lent.workers, id)
+	}
+	t.lent.Unlock()
+	_ = t.cfg.Workers.GiveBack(ctx, w.worker, 0) // of a caller's worker it writes nothing, and cannot fail
+}
+
+// lend takes a worker for a caller.
+func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, error) {
+	if err := t.mayLend(); err != nil {
+		return nil, err
+	}
+	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true, Age: ask.Age})
+	t.lent.Lock()
+	defer t.lent.Unlock()
+	t.lent.taking--
+	if err != nil {
+		return nil, err
+	}
+	t.lent.workers[taken.ID()] = &lentWorker{worker: taken, nonce: ask.Nonce}
+	return taken, nil
+}
+
+// mayLend forgets the workers whose windows ended without a renewal, and counts one that
+// is to be taken. Its error is TooMany.
+func (t *Tags) mayLend() error {
+	t.lent.Lock()
+	defer t.lent.Unlock()
+	for id, w := range t.lent.workers {
+		if w.worker.Window().Until < t.now()-record.MaxAhead.Milliseconds() {
+			delete(t.lent.workers, id)
+		}
+	}
+	if n := len(t.lent.workers) + t.lent.taking; n >= MaxLent {
+		return allocator.Errorf(allocator.TooMany, "callers of this instance have %d workers; allowed: %d; another instance of the room may have some", n, MaxLent)
+	}
+	t.lent.taking++
+	return nil
+}
+
+// lentNow returns how many workers callers have now, by width.
+func (t *Tags) lentNow() map[int]int {
+	t.lent.Lock()
+	defer t.lent.Unlock()
+	counts := make(map[int]int)
+	for id, w := range t.lent.workers {
+		if w.worker.Lost() == nil && t.now() < w.worker.Window().Until {
+			counts[id.Bits]++
+		}
+	}
+	return counts
+}
