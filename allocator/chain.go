@@ -86,17 +86,27 @@ func spentLink() *link { return &link{} }
 // NewChain returns an empty chain. It leases nothing before it is first used.
 // Its error is Invalid.
 func NewChain(cfg ChainConfig) (*Chain, error) {
-	if err := cfg.Settings.Validate(); err != nil {
+	c := &Chain{}
+	if err := c.Init(cfg); err != nil {
 		return nil, err
 	}
-	c := &Chain{tag: cfg.Tag, source: cfg.Source, refiller: cfg.Refiller, gate: cfg.Gate, unordered: cfg.Unordered}
+	return c, nil
+}
+
+// Init makes an empty chain of the zero value, as NewChain does: for a chain that is a part
+// of something larger.
+func (c *Chain) Init(cfg ChainConfig) error {
+	if err := cfg.Settings.Validate(); err != nil {
+		return err
+	}
+	c.tag, c.source, c.refiller, c.gate, c.unordered = cfg.Tag, cfg.Source, cfg.Refiller, cfg.Gate, cfg.Unordered
 	c.head.Store(spentLink())
 	c.setFront(spentLink())
 	c.mu.settings = unique.Make(cfg.Settings)
 	c.mu.last = -1
 	now := c.refiller.instant(c.now())
 	c.mu.pace.sampled, c.mu.used = now, now
-	return c, nil
+	return nil
 }
 
 // Tag returns the tag whose IDs the chain issues.

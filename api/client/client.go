@@ -21,6 +21,8 @@ type Client struct {
 	log      hclog.Logger
 	pool     *pool
 	refiller *allocator.Refiller
+	began    time.Time
+	running  context.Context // ends at Close
 	stop     context.CancelFunc
 	work     sync.WaitGroup
 	newest   atomic.Pointer[allocator.Part] // what the client's own room has by the newest layout heard of; never nil
@@ -29,9 +31,10 @@ type Client struct {
 
 	mu struct {
 		sync.RWMutex
-		tags   map[string]*held
-		closed bool
-		wakeAt time.Time // when the keeper will look next; the zero time while it looks
+		tags    map[string]*Tag
+		workers map[int]*worker // of time-ordered IDs, by width
+		closed  bool
+		wakeAt  time.Time // when the keeper will look next; the zero time while it looks
 	}
 }
 
@@ -60,16 +63,15 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{opts: opts, log: opts.Logger, refiller: refiller, poke: make(chan struct{}, 1)}
-	c.mu.tags = make(map[string]*held)
+	c := &Client{opts: opts, log: opts.Logger, refiller: refiller, began: time.Now(), poke: make(chan struct{}, 1)}
+	c.mu.tags, c.mu.workers = make(map[string]*Tag), make(map[int]*worker)
 	c.newest.Store(&allocator.Part{})
 	if c.pool, err = newPool(opts); err != nil {
 		return nil, err
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c.stop = stop
-	c.work.Go(func() { _ = refiller.Run(running) }) // it returns nil
-	c.work.Go(func() { c.keep(running) })
+	c.running, c.stop = context.WithCancel(context.WithoutCancel(ctx))
+	c.work.Go(func() { _ = refiller.Run(c.running) }) // it returns nil
+	c.work.Go(func() { c.keep(c.running) })
 
 	warming, warmed := errgroup.WithContext(ctx)
 	for _, name := range opts.WarmTags {
@@ -101,8 +103,8 @@ func (c *Client) Next(ctx context.Context, tag string) (id int64, err error) {
 	return id, err
 }
 
-// NextN returns n IDs of a tag, 1 to 2^40, as runs of consecutive IDs. Its
-// errors are Next's and Invalid.
+// NextN returns n IDs of a tag, 1 to 2^40, as runs; see Tag.NextN. Its errors are Next's
+// and Invalid.
 func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
 	err = c.with(tag, func(t *Tag) error {
 		runs, err = t.NextN(ctx, n, nil)
@@ -114,11 +116,7 @@ func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocat
 // Tag returns a handle to a tag, which is kept until Close. It does not ask a room
 // whether the tag exists. Its errors are Invalid (the name) and ErrClosed.
 func (c *Client) Tag(name string) (*Tag, error) {
-	h, err := c.tag(name, true)
-	if err != nil {
-		return nil, err
-	}
-	return (*Tag)(h.chain), nil
+	return c.tag(name, true)
 }
 
 // Close drops what is held, ends every call under way with ErrClosed, and
@@ -127,8 +125,11 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.mu.closed = true
 	c.mu.Unlock()
-	for _, h := range c.tags() { // no more are made
-		h.chain.Close()
+	for _, t := range c.tags() { // no more are made
+		t.chain.Close()
+	}
+	for _, w := range c.workers() {
+		w.close()
 	}
 	c.stop()
 	c.work.Wait()
@@ -139,11 +140,11 @@ func (c *Client) Close() {
 // in between, unused for long.
 func (c *Client) with(name string, use func(*Tag) error) error {
 	for {
-		h, err := c.tag(name, false)
+		t, err := c.tag(name, false)
 		if err != nil {
 			return err
 		}
-		if err := use((*Tag)(h.chain)); !errors.Is(err, error(ErrClosed)) || c.closed() {
+		if err := use(t); !errors.Is(err, error(ErrClosed)) || c.closed() {
 			return err
 		}
 	}
@@ -156,16 +157,16 @@ func (c *Client) closed() bool {
 }
 
 // tag returns a tag, made if need be; one that is kept is never dropped.
-func (c *Client) tag(name string, keep bool) (*held, error) {
+func (c *Client) tag(name string, keep bool) (*Tag, error) {
 	c.mu.RLock()
-	h, closed := c.mu.tags[name], c.mu.closed
-	found := h != nil && (h.kept || !keep)
+	t, closed := c.mu.tags[name], c.mu.closed
+	found := t != nil && (t.kept || !keep)
 	c.mu.RUnlock()
 	switch {
 	case closed:
 		return nil, ErrClosed
 	case found:
-		return h, nil
+		return t, nil
 	}
 	parsed, err := allocator.ParseTag(name)
 	if err != nil {
@@ -176,23 +177,23 @@ func (c *Client) tag(name string, keep bool) (*held, error) {
 	if c.mu.closed {
 		return nil, ErrClosed
 	}
-	if h = c.mu.tags[name]; h == nil {
-		if h, err = hold(c, parsed); err != nil {
+	if t = c.mu.tags[name]; t == nil {
+		if t, err = newTag(c, parsed); err != nil {
 			return nil, err
 		}
-		c.mu.tags[name] = h
+		c.mu.tags[name] = t
 	}
-	h.kept = h.kept || keep
-	return h, nil
+	t.kept = t.kept || keep
+	return t, nil
 }
 
 // tags returns all tags.
-func (c *Client) tags() []*held {
+func (c *Client) tags() []*Tag {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	tags := make([]*held, 0, len(c.mu.tags))
-	for _, h := range c.mu.tags {
-		tags = append(tags, h)
+	tags := make([]*Tag, 0, len(c.mu.tags))
+	for _, t := range c.mu.tags {
+		tags = append(tags, t)
 	}
 	return tags
 }

@@ -40,6 +40,27 @@
 //     learns of a change late, at most by the segments' time to live.
 //  5. Close drops the IDs that are left.
 //
+// # Life of a window
+//
+// The first answer of a room says of which kind a tag is. The IDs of a tag of kind time
+// are time, worker and sequence (package timeid), and are issued in a window of time:
+//
+//  1. The client asks the room for a worker of the tag's width. The answer has one for a
+//     window: 3 seconds for a new client, and up to 20 minutes for one that has run for as
+//     long. The worker serves all of the client's tags of that width.
+//  2. The client issues an ID only of a tick that lies in the window as a whole, whatever
+//     its clock does. It needs no room for that. Where the clock goes back, it does what the
+//     tag says: wait, go on ahead of the clock, or fail.
+//  3. When half of the window is over, the client asks the instance that lent the worker
+//     for more of it, if one of the tags was used. Where the instance does not let the
+//     worker go on (a layout took the worker from the room, the instance began anew), the
+//     answer has another one. If the instance does not answer, another instance lends
+//     another worker. The client closes the generators of the old worker first.
+//  4. If no window is to be had, or the clock is outside of it, the room issues each ID,
+//     as one of Next and NextBatch. The client asks for a window again after a second, and
+//     then less and less often, up to once a minute.
+//  5. Close ends all generators. The window ends by itself.
+//
 // # Invariants
 //
 //  1. Every ID that the client issues was leased to it by an answer that arrived, and
@@ -49,6 +70,8 @@
 //  3. A segment past its end is dropped within the time that the process takes to
 //     run a timer. Under Options.Strict no call returns an ID that was past its
 //     end when it was taken or checked.
+//  4. A time-ordered ID that the client issues itself has the worker that an answer
+//     named, and a tick of that answer's window. A tag has one generator at a time.
 //
 // # What it does not do
 //
@@ -56,6 +79,10 @@
 // grow, and those of one instance. But each instance of a room has segments of its own,
 // and a client that goes from one instance to another may get lower IDs than before.
 // Uniqueness never depends on the order.
+//
+// A client and its clone (a copy of a process's memory) issue the same IDs, until one of
+// them asks the room for more: then the other is refused what it shows, and gets another
+// worker.
 //
 // The client does not return IDs that it did not issue: a program that ends leaves a gap
 // of up to twice the reserve.

@@ -7,7 +7,31 @@ func (c *Client) Tags() int { return len(c.tags()) }
 
 // DropUnused drops the tags without a handle that were unused for after.
 func (c *Client) DropUnused(after time.Duration) {
-	for _, h := range c.tags() {
-		c.dropIfUnusedFor(h, after)
+	for _, t := range c.tags() {
+		c.dropIfUnusedFor(t, after)
+	}
+}
+
+// WithClock returns options with a clock of time-ordered IDs, in Unix ms.
+func WithClock(o Options, clock func() int64) Options {
+	o.clock = clock
+	return o
+}
+
+// Clone gives one client the workers of another, as a clone of its process has them.
+func Clone(from, to *Client) {
+	for _, w := range from.workers() {
+		clone := to.worker(w.bits)
+		w.mu.Lock()
+		number, nonce, window, renewAt, renewTick := w.mu.number, w.mu.nonce, w.mu.window, w.mu.renewAt, w.mu.renewTick
+		w.mu.Unlock()
+		clone.mu.Lock()
+		clone.forget()
+		clone.mu.lender = to.pool.endpoints[0]
+		clone.mu.number, clone.mu.nonce, clone.mu.window, clone.mu.renewAt, clone.mu.renewTick = number, nonce, window, renewAt, renewTick
+		for d := range clone.mu.tags {
+			clone.generate(d)
+		}
+		clone.mu.Unlock()
 	}
 }

@@ -52,11 +52,16 @@ func (c *Client) keep(ctx context.Context) {
 		c.mu.Unlock()
 		now := time.Now()
 		wakeAt := now.Add(lookEvery)
-		for _, h := range c.tags() {
-			if at := h.tend(now, *c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
+		for _, t := range c.tags() {
+			if at := t.tend(now, *c.newest.Load()); !at.IsZero() && at.Before(wakeAt) {
 				wakeAt = at
 			}
-			c.dropIfUnused(h)
+			c.dropIfUnused(t)
+		}
+		for _, w := range c.workers() {
+			if at := w.tend(c.newest.Load().Version); !at.IsZero() && at.Before(wakeAt) {
+				wakeAt = at
+			}
 		}
 		c.mu.Lock()
 		c.mu.wakeAt = wakeAt
@@ -86,38 +91,52 @@ func (c *Client) wakeKeeper() {
 }
 
 // dropIfUnused forgets a tag that was not used for long.
-func (c *Client) dropIfUnused(h *held) {
-	if h.keeping.unused < dropUnknown {
-		return
-	}
-	if h.chain.Status().Refills == 0 {
-		c.dropIfUnusedFor(h, dropUnknown)
-	} else {
-		c.dropIfUnusedFor(h, dropUnused)
+func (c *Client) dropIfUnused(t *Tag) {
+	switch d := t.timed.Load(); {
+	case d != nil:
+		c.dropIfUnusedFor(t, dropUnused)
+	case t.keeping.unused < dropUnknown:
+	case t.chain.Status().Refills == 0:
+		c.dropIfUnusedFor(t, dropUnknown)
+	default:
+		c.dropIfUnusedFor(t, dropUnused)
 	}
 }
 
-func (c *Client) dropIfUnusedFor(h *held, after time.Duration) {
+func (c *Client) dropIfUnusedFor(t *Tag, after time.Duration) {
+	if d := t.timed.Load(); d != nil {
+		// Before the tag is dropped: another Tag of the name must not issue beside it.
+		if c.isKept(t) || !d.worker.detachUnused(d, after) {
+			return
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !h.kept && h.chain.CloseUnused(after) {
-		delete(c.mu.tags, string(h.name))
+	if !t.kept && t.timed.Load() == nil && t.chain.CloseUnused(after) {
+		delete(c.mu.tags, string(t.name))
 	}
+}
+
+// isKept reports whether the program has a handle.
+func (c *Client) isKept(t *Tag) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return t.kept
 }
 
 // tend looks after a tag and returns when to do so again, the zero time for no
 // need.
-func (h *held) tend(now time.Time, newest allocator.Part) (again time.Time) {
-	until, ttl := h.lastLease()
+func (t *Tag) tend(now time.Time, newest allocator.Part) (again time.Time) {
+	until, ttl := t.lastLease()
 	unusedAfter := ttl
 	if ttl == 0 {
 		unusedAfter = math.MaxInt64
 	}
-	unused := h.chain.Observe()
-	h.keeping.unused = unused
-	end := h.chain.Expire(unusedAfter)
-	if h.chain.Outdated(newest) {
-		h.follow(now, newest)
+	unused := t.chain.Observe()
+	t.keeping.unused = unused
+	end := t.chain.Expire(unusedAfter)
+	if t.chain.Outdated(newest) {
+		t.follow(now, newest)
 	}
 	again = end
 	if until.After(now) && (again.IsZero() || until.Before(again)) {
@@ -127,13 +146,13 @@ func (h *held) tend(now time.Time, newest allocator.Part) (again time.Time) {
 		return again
 	}
 	renewAt := end.Add(-ttl / renewPart)
-	if renewAt.Before(h.keeping.renewAt) {
-		renewAt = h.keeping.renewAt
+	if renewAt.Before(t.keeping.renewAt) {
+		renewAt = t.keeping.renewAt
 	}
 	if !renewAt.After(now) {
-		h.chain.Replace(allocator.Part{}, now.Add(ttl/renewPart))
+		t.chain.Replace(allocator.Part{}, now.Add(ttl/renewPart))
 		renewAt = now.Add(max(end.Sub(now)/2, renewPause))
-		h.keeping.renewAt = renewAt
+		t.keeping.renewAt = renewAt
 	}
 	if renewAt.Before(again) {
 		again = renewAt
@@ -143,13 +162,13 @@ func (h *held) tend(now time.Time, newest allocator.Part) (again time.Time) {
 
 // follow asks for a segment that newest does not outdate: at once, and again
 // after growing pauses while what is leased is outdated.
-func (h *held) follow(now time.Time, newest allocator.Part) {
-	k := &h.keeping
+func (t *Tag) follow(now time.Time, newest allocator.Part) {
+	k := &t.keeping
 	if k.version != newest.Version {
 		k.version, k.followAt, k.followWait = newest.Version, now, lookEvery
 	}
 	if !now.Before(k.followAt) {
-		h.chain.Replace(newest, time.Time{})
+		t.chain.Replace(newest, time.Time{})
 		k.followAt = now.Add(k.followWait)
 		k.followWait = min(2*k.followWait, followMost)
 	}

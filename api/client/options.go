@@ -46,6 +46,8 @@ type Options struct {
 	// Dial are further gRPC options of the connections: credentials, say, or a
 	// user agent.
 	Dial []grpc.DialOption
+
+	clock func() int64 // of time-ordered IDs, in Unix ms; nil is the computer's
 }
 
 // Defaults of Options.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -71,44 +72,61 @@ func (p *pool) close() {
 	}
 }
 
-// lease leases up to n IDs from the first endpoint that leases any. It asks the endpoint
-// that answered last, then the room's others, then those of other rooms, and at the end
-// those that failed lately. Its errors carry a Kind: Unavailable if an endpoint did not
-// answer, see together.
-func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (_ leased, from *endpoint, err error) {
+// ask calls call with one endpoint after the other until one call succeeds, and returns
+// that endpoint. The first one is the one that is preferred, nil for none; then the
+// endpoint that answered last, then the room's others, then those of other rooms, and at
+// the end those that failed lately. Its errors carry a Kind: Unavailable if an endpoint
+// did not answer, see together.
+func (p *pool) ask(ctx context.Context, what string, prefer *endpoint, call func(context.Context, *endpoint) error) (*endpoint, error) {
 	var failures []error
-	for _, e := range p.order(time.Now()) {
+	answers := false // some instance does
+	for _, e := range p.order(time.Now(), prefer) {
 		asking, cancel := context.WithTimeout(ctx, p.timeout)
-		var answer leased
-		answer, err = e.lease(asking, tag, n)
+		err := call(asking, e)
 		cancel()
 		switch {
 		case err == nil:
 			p.answered(e, failures)
-			return answer, e, nil
+			return e, nil
 		case errors.Is(ctx.Err(), context.Canceled):
-			return leased{}, nil, allocator.Errorf(allocator.Unavailable, "lease of tag %s: %w", tag, ctx.Err())
+			return nil, allocator.Errorf(allocator.Unavailable, "%s: %w", what, ctx.Err())
 		case errors.Is(asking.Err(), context.DeadlineExceeded):
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: no answer within %v", e.address, p.timeout)
 		case !elsewhere(err):
-			return leased{}, nil, allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
-		case allocator.KindOf(err) == allocator.NoRange, allocator.KindOf(err) == allocator.TooMany:
+			return nil, allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
+		case api.NoWindow(err), allocator.KindOf(err) == allocator.NoRange, allocator.KindOf(err) == allocator.TooMany:
 			err = allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
 		default:
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: %w", e.address, err)
 		}
 		failures = append(failures, err)
-		p.avoid(e)
+		if answers = answers || api.NoWindow(err); !api.NoWindow(err) {
+			p.avoid(e)
+		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	p.answered(nil, failures)
-	return leased{}, nil, together(failures)
+	if !answers {
+		p.answered(nil, failures)
+	}
+	return nil, together(failures)
+}
+
+// lease leases up to n IDs from the first endpoint that leases any.
+func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (answer leased, from *endpoint, err error) {
+	from, err = p.ask(ctx, "lease of tag "+string(tag), nil, func(ctx context.Context, e *endpoint) (err error) {
+		answer, err = e.lease(ctx, tag, n)
+		return err
+	})
+	return answer, from, err
 }
 
 // elsewhere reports whether another instance may do better.
 func elsewhere(err error) bool {
+	if api.NoWindow(err) {
+		return true
+	}
 	switch allocator.KindOf(err) {
 	case allocator.Unavailable, allocator.NoRange, allocator.TooMany:
 		return true
@@ -133,12 +151,14 @@ func together(failures []error) error {
 }
 
 // order returns all endpoints in the order in which to ask them.
-func (p *pool) order(now time.Time) []*endpoint {
+func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	order := slices.Clone(p.endpoints)
 	rank := func(e *endpoint) int {
 		switch {
+		case e == prefer:
+			return -1
 		case now.Before(p.mu.avoid[e]):
 			return 3
 		case e.other:
@@ -183,15 +203,24 @@ type leased struct {
 	ttl    time.Duration  // 0 for no end
 	serves allocator.Part // what the instance serves
 	limit  int64          // the tag's; 0 where the room does not say
+
+	timed *timeid.Config // of a tag of time-ordered IDs, its settings, and nothing else; nil for a counter
 }
 
 // lease asks for n IDs and checks the answer. A request is sent once: if its answer is
 // lost, the IDs that it leased are a gap.
 func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (leased, error) {
 	sent := time.Now()
-	answer, err := e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tag), Count: n})
+	answer, err := e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tag), Count: n, Window: &marchv1.WindowRequest{}})
 	if err != nil {
 		return leased{}, err
+	}
+	if answer.GetTime() != nil {
+		cfg, err := api.TimeTagFromProto(answer.GetTime().GetTag())
+		if err != nil {
+			return leased{}, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
+		}
+		return leased{timed: &cfg}, nil
 	}
 	seg, err := api.SegmentFromProto(answer.GetSegment())
 	if err != nil {
@@ -208,10 +237,10 @@ func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (lease
 	case answer.GetTtl() != nil && (answer.GetTtl().CheckValid() != nil || ttl < 0):
 		return leased{}, allocator.Errorf(allocator.Internal, "ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
 	case ttl == 0:
-		return leased{seg, 0, serves, answer.GetLimit()}, nil
+		return leased{seg: seg, serves: serves, limit: answer.GetLimit()}, nil
 	case allocator.Elapsed(sent, time.Now()) >= ttl:
 		return leased{}, allocator.Errorf(allocator.Unavailable, "its answer took longer than the %v for which its IDs may be used", ttl)
 	}
 	seg.Until = sent.Add(ttl)
-	return leased{seg, ttl, serves, answer.GetLimit()}, nil
+	return leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit()}, nil
 }

@@ -4,61 +4,23 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 )
 
-// Tag issues the IDs of one tag. All methods are safe for concurrent use. It is
-// the tag's chain itself, under a type with the methods that are a caller's: a
-// struct around it would cost TryNext a tenth of its speed.
-type Tag allocator.Chain
+// Tag issues the IDs of one tag. All methods are safe for concurrent use.
+//
+// The first answer of a room says of which kind the tag is. A counter's IDs are its
+// chain's; time-ordered IDs are a generator's.
+type Tag struct {
+	// Of a counter. It is the first field, and no pointer, so that TryNext costs what the
+	// chain's does. Of a time-ordered tag it holds nothing.
+	chain allocator.Chain
+	timed atomic.Pointer[timed] // nil for a counter, and before the kind is known
 
-func (t *Tag) chain() *allocator.Chain { return (*allocator.Chain)(t) }
-
-// Name returns the tag's name.
-func (t *Tag) Name() string { return string(t.chain().Status().Tag) }
-
-// TryNext returns an ID if there is one at hand, and false otherwise: then Next
-// must be called. Under Options.Strict it always returns false. It is small
-// enough that the compiler puts it into the caller's loop.
-func (t *Tag) TryNext() (id int64, ok bool) { return (*allocator.Chain)(t).TryNext() }
-
-// Next returns an ID; see Client.Next.
-func (t *Tag) Next(ctx context.Context) (int64, error) {
-	if id, ok := t.TryNext(); ok {
-		return id, nil
-	}
-	id, err := t.chain().Next(ctx)
-	return id, ofClient(err)
-}
-
-// NextN appends n IDs, 1 to 2^40, to dst as runs of consecutive IDs and returns
-// the longer slice. Runs that it appended before an error are lost, a gap. Its
-// errors are Next's and Invalid.
-func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
-	dst, err := t.chain().NextN(ctx, n, dst)
-	return dst, ofClient(err)
-}
-
-// Warm returns when IDs are held. Its errors are Next's.
-func (t *Tag) Warm(ctx context.Context) error { return ofClient(t.chain().Warm(ctx)) }
-
-// Status tells what is held, for how long it lasts, and more.
-func (t *Tag) Status() allocator.Status { return t.chain().Status() }
-
-// ofClient returns a chain's error as the client's.
-func ofClient(err error) error {
-	if errors.Is(err, error(allocator.ErrClosed)) {
-		return ErrClosed
-	}
-	return err
-}
-
-// held is what a client has of one tag.
-type held struct {
-	chain  *allocator.Chain
 	client *Client
 	name   allocator.Tag
 	kept   bool // the program has a handle; guarded by client.mu
@@ -72,10 +34,86 @@ type held struct {
 	keeping keeping // the keeper's alone
 }
 
-func hold(c *Client, name allocator.Tag) (*held, error) {
-	h := &held{client: c, name: name}
+// Name returns the tag's name.
+func (t *Tag) Name() string { return string(t.name) }
+
+// TryNext returns an ID if there is one at hand, and false otherwise: then Next
+// must be called. It is small enough that the compiler puts it into the caller's loop.
+// It always returns false under Options.Strict, and for time-ordered IDs, of which Next
+// issues one without waiting, too.
+func (t *Tag) TryNext() (id int64, ok bool) { return t.chain.TryNext() }
+
+// Next returns an ID; see Client.Next.
+func (t *Tag) Next(ctx context.Context) (id int64, err error) {
+	for {
+		if d := t.timed.Load(); d != nil {
+			if id, err = d.next(ctx); !errors.Is(err, error(errEnded)) {
+				return id, t.ofClient(err)
+			}
+			continue
+		}
+		if id, ok := t.chain.TryNext(); ok {
+			return id, nil
+		}
+		if id, err = t.chain.Next(ctx); err == nil || t.timed.Load() == nil {
+			return id, t.ofClient(err)
+		}
+	}
+}
+
+// NextN appends n IDs, 1 to 2^40, to dst as runs and returns the longer slice. The IDs of
+// a run are consecutive, unless it has a Stride. Of time-ordered IDs n is at most what one
+// worker has in a second. Runs that NextN appended before an error are lost, a gap. Its
+// errors are Next's and Invalid.
+func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (_ []allocator.Run, err error) {
+	for had := len(dst); ; dst = dst[:had] {
+		if d := t.timed.Load(); d != nil {
+			if dst, err = d.nextN(ctx, n, dst); !errors.Is(err, error(errEnded)) {
+				return dst, t.ofClient(err)
+			}
+			continue
+		}
+		if dst, err = t.chain.NextN(ctx, n, dst); err == nil || t.timed.Load() == nil {
+			return dst, t.ofClient(err)
+		}
+	}
+}
+
+// Warm returns when IDs are held. For time-ordered IDs it takes one. Its errors are
+// Next's.
+func (t *Tag) Warm(ctx context.Context) error {
+	if t.timed.Load() == nil {
+		if err := t.chain.Warm(ctx); err == nil || t.timed.Load() == nil {
+			return t.ofClient(err)
+		}
+	}
+	_, err := t.Next(ctx)
+	return err
+}
+
+// Status tells what is held, for how long it lasts, and more. Of time-ordered IDs it
+// tells the name, for how long the worker's window lasts, and why there is none.
+func (t *Tag) Status() allocator.Status {
+	s := t.chain.Status()
+	if d := t.timed.Load(); d != nil {
+		s.Lasts, s.Failure = d.worker.status()
+	}
+	return s
+}
+
+// ofClient returns an error of a call as the client's.
+func (t *Tag) ofClient(err error) error {
+	if err != nil && (errors.Is(err, error(allocator.ErrClosed)) || t.client.closed()) {
+		return ErrClosed
+	}
+	return err
+}
+
+// newTag returns a tag of which nothing is known yet.
+func newTag(c *Client, name allocator.Tag) (*Tag, error) {
+	t := &Tag{client: c, name: name}
 	cfg := allocator.ChainConfig{
-		Tag: name, Source: source{h}, Refiller: c.refiller, Settings: c.opts.settings(),
+		Tag: name, Source: source{t}, Refiller: c.refiller, Settings: c.opts.settings(),
 		// Two instances' segments may come in any order.
 		Unordered: true,
 	}
@@ -84,13 +122,14 @@ func hold(c *Client, name allocator.Tag) (*held, error) {
 		// followed by replacement.
 		cfg.Gate = func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil }
 	}
-	var err error
-	h.chain, err = allocator.NewChain(cfg)
-	return h, err
+	return t, t.chain.Init(cfg)
 }
 
 // source is where a tag's segments come from: the rooms.
-type source struct{ *held }
+type source struct{ *Tag }
+
+// errTimed ends the wait of a chain's callers where the tag has time-ordered IDs.
+var errTimed = &allocator.Error{Kind: allocator.Conflict, Msg: "the tag has time-ordered IDs, or had until now: retry"}
 
 // Lease implements allocator.Source.
 func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
@@ -101,6 +140,12 @@ func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 			s.chain.Limit(limit)
 		}
 		return allocator.Segment{}, err
+	}
+	if lease.timed != nil {
+		if w := c.worker(lease.timed.Layout.WorkerBits); w != nil {
+			w.attach(s.Tag, *lease.timed)
+		}
+		return allocator.Segment{}, errTimed
 	}
 	if !from.other && !c.heard(lease.serves) {
 		c.pool.avoid(from) // it lags; the segments that it leases are good all the same
@@ -116,8 +161,8 @@ func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 }
 
 // lastLease returns the end and the time to live of the last segment.
-func (h *held) lastLease() (until time.Time, ttl time.Duration) {
-	h.leased.Lock()
-	defer h.leased.Unlock()
-	return h.leased.until, h.leased.ttl
+func (t *Tag) lastLease() (until time.Time, ttl time.Duration) {
+	t.leased.Lock()
+	defer t.leased.Unlock()
+	return t.leased.until, t.leased.ttl
 }

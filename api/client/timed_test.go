@@ -1,0 +1,498 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/api/client"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// newEtcdCluster returns a cluster in a real etcd.
+func newEtcdCluster(tb testing.TB) *cluster {
+	tb.Helper()
+	c := &cluster{Cluster: testcluster.New(tb)}
+	c.Init(testcluster.Halves(), "test")
+	return c
+}
+
+var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+
+// timed creates tags of time-ordered IDs.
+func (c *cluster) timed(l timeid.Layout, rollback timeid.Rollback, names ...allocator.Tag) {
+	c.Helper()
+	c.Tag(func(s *record.TagSettings) {
+		t := record.NewTimeTag(l)
+		t.Rollback = rollback
+		s.Time = &t
+	}, "test", names...)
+}
+
+// clock is a clock that a test sets.
+type clock struct{ fixed, ahead atomic.Int64 }
+
+func (c *clock) now() int64 {
+	if at := c.fixed.Load(); at != 0 {
+		return at
+	}
+	return time.Now().UnixMilli() + c.ahead.Load()
+}
+
+// freeze stops the clock.
+func (c *clock) freeze() { c.fixed.Store(c.now()) }
+
+// oracle holds every ID of one tag against all others of it.
+type oracle struct {
+	testing.TB
+	layout timeid.Layout
+	mu     sync.Mutex
+	by     map[int64]string // which process issued an ID
+}
+
+func newOracle(tb testing.TB, l timeid.Layout) *oracle {
+	return &oracle{TB: tb, layout: l, by: make(map[int64]string)}
+}
+
+// add adds runs that a process issued, and returns the worker of the last ID.
+func (o *oracle) add(by string, runs ...allocator.Run) (worker int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, run := range runs {
+		for k := range run.Count {
+			id := run.First + k*max(run.Stride, 1)
+			if other, twice := o.by[id]; twice {
+				o.Errorf("%s issued %d, and so did %s", by, id, other)
+			}
+			o.by[id] = by
+			p, err := o.layout.Decompose(id)
+			if err != nil {
+				o.Error(err)
+			}
+			worker = p.Worker
+		}
+	}
+	return worker
+}
+
+func (o *oracle) one(by string, id int64) (worker int64) {
+	return o.add(by, allocator.Run{First: id, Count: 1})
+}
+
+func (o *oracle) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.by)
+}
+
+// drain takes IDs of a client's tag in all ways until stop is called, which returns how
+// many calls failed, and the last error.
+func (o *oracle) drain(by string, t *client.Tag) (stop func() (int, error)) {
+	ctx, cancel := context.WithCancel(o.Context())
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var failed int
+	var last error
+	for range 2 {
+		all.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				runs := []allocator.Run{{Count: 1}}
+				var err error
+				if n%10 == 0 {
+					runs, err = t.NextN(o.Context(), int64(1+n%300), nil)
+				} else {
+					runs[0].First, err = t.Next(o.Context())
+				}
+				if err != nil {
+					mu.Lock()
+					failed, last = failed+1, err
+					mu.Unlock()
+				} else {
+					o.add(by, runs...)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	return func() (int, error) {
+		cancel()
+		all.Wait()
+		return failed, last
+	}
+}
+
+// more waits until so many more IDs were issued.
+func (o *oracle) more(n int) {
+	o.Helper()
+	want := o.count() + n
+	testcluster.Await(o, "more IDs", func() bool { return o.count() >= want })
+}
+
+// Clients and rooms issue the IDs of a tag at the same time: clients with workers of the
+// upper half of their room's slice.
+func TestTimedIDs(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	last := cosid
+	last.Order = timeid.WorkerLast
+	c.timed(cosid, timeid.Wait, "event")
+	c.timed(last, timeid.Wait, "last")
+	a1, a2, b := c.room("a", "a1"), c.room("a", "a2"), c.room("b", "b1")
+	oracles := map[string]*oracle{"event": newOracle(t, cosid), "last": newOracle(t, last)}
+	var all sync.WaitGroup
+	for name, o := range oracles {
+		for by, in := range map[string]*instance{"client 1 of a": a1, "client 2 of a": a1, "client 3 of a": a2, "client of b": b} {
+			tag, err := newClient(t, client.Options{Addresses: []string{in.address}, WarmTags: []string{name}}).Tag(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				own := 0 // IDs of the client's own worker
+				for n := range 3000 {
+					id, err := tag.Next(t.Context())
+					if err != nil {
+						t.Errorf("%s: %v", by, err)
+						return
+					}
+					lower := map[allocator.Room]int64{"a": 0, "b": 512}[in.in]
+					w := o.one(by, id)
+					if w < lower || w >= lower+512 {
+						t.Errorf("%s has worker %d, want one of [%d, %d)", by, w, lower, lower+512)
+					}
+					if w >= lower+256 {
+						own++
+					}
+					if n%100 == 0 {
+						runs, err := tag.NextN(t.Context(), 500, nil)
+						if err != nil {
+							t.Error(err)
+						}
+						o.add(by, runs...)
+					}
+				}
+				if own == 0 {
+					t.Errorf("%s issued nothing itself", by)
+				}
+				if _, err := tag.NextN(t.Context(), 5_000_000, nil); allocator.KindOf(err) != allocator.Invalid {
+					t.Errorf("5 million at once: %v", err)
+				}
+				if s := tag.Status(); s.Failure != nil || s.Lasts <= 0 || string(s.Tag) != name {
+					t.Errorf("%s: %+v", by, s)
+				}
+			})
+		}
+		for _, in := range []*instance{a1, a2, b} {
+			ids := marchv1.NewIDServiceClient(testcluster.Dial(t, in.address))
+			all.Go(func() {
+				for range 500 {
+					answer, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: name})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					o.one(string(in.name), answer.GetId())
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// One worker of a client serves all of its tags of a width, and an ID allocates nothing.
+func TestTimedTagsShareAWorker(t *testing.T) {
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event", "other")
+	seconds := timeid.Layout{TimeBits: 31, WorkerBits: 10, SequenceBits: 22, Unit: time.Second, Epoch: timeid.EpochCosId}
+	c.timed(seconds, timeid.Wait, "seconds")
+	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})
+	workers := make(map[int64]bool)
+	for name, l := range map[string]timeid.Layout{"event": cosid, "other": cosid, "seconds": seconds} {
+		// A window that begins within a second has its first whole one later.
+		testcluster.Await(t, "an ID of a window", func() bool {
+			id, err := ids.Next(t.Context(), name)
+			p, bad := l.Decompose(id)
+			if err == nil && bad == nil && p.Worker >= 256 {
+				workers[p.Worker] = true
+			}
+			return err == nil && p.Worker >= 256
+		})
+	}
+	if len(workers) != 1 {
+		t.Errorf("workers %v, want one", workers)
+	}
+	tag := tagOf(t, ids, "seconds")
+	ctx := t.Context()
+	if n := testing.AllocsPerRun(1000, func() { _, _ = tag.Next(ctx) }); n > 0 {
+		t.Errorf("%v allocations for an ID", n)
+	}
+}
+
+// Where no worker is left for a client, the room issues its IDs.
+func TestTimedWithoutWindow(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	narrow := cosid
+	narrow.WorkerBits = 2
+	c.timed(narrow, timeid.Wait, "event")
+	a := c.room("a", "a1")
+	o := newOracle(t, narrow)
+	workers := make(map[int64]bool)
+	for _, by := range []string{"first", "second"} {
+		ids := newClient(t, client.Options{Addresses: []string{a.address}, WarmTags: []string{"event"}})
+		for range 100 {
+			id, err := ids.Next(t.Context(), "event")
+			if err != nil {
+				t.Fatal(err)
+			}
+			workers[o.one(by, id)] = true
+		}
+		runs, err := ids.NextN(t.Context(), "event", 150_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := o.count()
+		if o.add(by, runs...); o.count() != before+150_000 {
+			t.Errorf("%d IDs, want 150,000", o.count()-before)
+		}
+		if tag := tagOf(t, ids, "event"); by == "second" && allocator.KindOf(tag.Status().Failure) != allocator.TooMany {
+			t.Errorf("%+v: want the reason why there is no window", tag.Status())
+		}
+	}
+	if len(workers) != 2 || !workers[0] || !workers[1] {
+		t.Errorf("workers %v, want the client's 1 and the room's 0", workers)
+	}
+	none := c.Room("b", "b1", func(cfg *room.Config) { cfg.ClientWorkers = -1 })
+	if id, err := newClient(t, client.Options{Addresses: []string{none.Address}}).Next(t.Context(), "event"); err != nil || o.one("b", id) > 3 {
+		t.Errorf("without workers for clients: %d, %v", id, err)
+	}
+}
+
+// A client issues while its room is away, until its window ends: then no call waits for
+// ever. When an instance is back the client goes on, with another worker.
+func TestTimedWhileTheRoomIsAway(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	a := c.room("a", "a1")
+	var clock clock
+	tag := tagOf(t, newClient(t, client.WithClock(quick(a.address), clock.now)), "event")
+	o := newOracle(t, cosid)
+	before := o.one("client", mustNext(t, tag))
+	clock.freeze() // in the window
+	a.end()
+	for range 1000 {
+		if w := o.one("client", mustNext(t, tag)); w != before {
+			t.Fatalf("worker %d, want %d", w, before)
+		}
+	}
+	clock.fixed.Add(time.Hour.Milliseconds()) // the window is over
+	_, err := tag.Next(t.Context())
+	is(t, err, allocator.Unavailable, "room at "+a.address)
+	clock.fixed.Store(0)
+	a.start()
+	testcluster.Await(t, "IDs", func() bool {
+		id, err := tag.Next(t.Context())
+		return err == nil && o.one("client", id) != before && id > 0
+	})
+}
+
+// A process that was stopped past the end of its window issues nothing of it: the IDs are
+// of a window that is in force, or the room's.
+func TestTimedAfterAPause(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	a := c.room("a", "a1")
+	var stopped clock
+	o := newOracle(t, cosid)
+	tag := tagOf(t, newClient(t, client.WithClock(client.Options{Addresses: []string{a.address}}, stopped.now)), "event")
+	other := tagOf(t, newClient(t, client.Options{Addresses: []string{a.address}}), "event")
+	for _, ahead := range []time.Duration{0, 4 * time.Second, time.Hour, 0} {
+		stopped.ahead.Store(ahead.Milliseconds())
+		for range 200 {
+			o.one("client", mustNext(t, tag))
+			id := mustNext(t, other)
+			o.one("other", id)
+			if p, err := cosid.DecomposeBefore(id, time.Now().Add(10*time.Second).UnixMilli()); err != nil {
+				t.Error(p, err)
+			}
+		}
+	}
+}
+
+// A clock that goes back is met as the tag says.
+func TestTimedRollback(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Fail, "fail")
+	c.timed(cosid, timeid.Offset, "offset")
+	a := c.room("a", "a1")
+	var clock clock
+	ids := newClient(t, client.WithClock(client.Options{Addresses: []string{a.address}}, clock.now))
+	fail, offset := tagOf(t, ids, "fail"), tagOf(t, ids, "offset")
+	first, highest := mustNext(t, fail), mustNext(t, offset)
+	clock.freeze()
+	clock.fixed.Add(1)
+	first, highest = max(first, mustNext(t, fail)), max(highest, mustNext(t, offset))
+	clock.fixed.Add(-2)
+	_, err := fail.Next(t.Context())
+	is(t, err, allocator.Unavailable, "the clock went back")
+	var back *timeid.RollbackError
+	if !errors.As(err, &back) {
+		t.Errorf("%v is no RollbackError", err)
+	}
+	if id := mustNext(t, offset); id <= highest {
+		t.Errorf("%d after %d", id, highest)
+	}
+	clock.fixed.Add(10)
+	if id := mustNext(t, fail); id <= first {
+		t.Errorf("%d after %d", id, first)
+	}
+}
+
+// A layout that takes a client's worker out of the room's slice has the client take
+// another one at its next renewal. No call fails, and no ID comes twice.
+func TestTimedAfterMoves(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	o := newOracle(t, cosid)
+	var stops []func() (int, error)
+	tags := make(map[string]*client.Tag)
+	for by, in := range map[string]*instance{"client of a": c.room("a", "a1"), "client of b": c.room("b", "b1")} {
+		tags[by] = tagOf(t, newClient(t, client.Options{Addresses: []string{in.address}}), "event")
+		stops = append(stops, o.drain(by, tags[by]))
+	}
+	// a's range moves away from all that it had, to [90, 100).
+	for _, to := range []allocator.Layout{layout(100, 0, 50, 50, 90), layout(100, 90, 100, 50, 90), layout(100, 90, 100, 0, 50)} {
+		o.more(200)
+		c.change(to)
+		for by, tag := range tags {
+			part := to.Ranges[map[string]allocator.Room{"client of a": "a", "client of b": "b"}[by]]
+			slice := timeid.Slice(part, 100, 10)
+			testcluster.Await(t, by+" has a worker of the new slice", func() bool {
+				return slice.Contains(o.one(by, mustNext(t, tag)))
+			})
+		}
+	}
+	for _, stop := range stops {
+		if n, err := stop(); n > 0 {
+			t.Errorf("%d calls failed: %v", n, err)
+		}
+	}
+}
+
+// Instances that stop and start under load: the client goes on with its window, then with
+// a worker of another instance.
+func TestTimedOverRestarts(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	a1, a2 := c.room("a", "a1"), c.room("a", "a2")
+	o := newOracle(t, cosid)
+	tag := tagOf(t, newClient(t, client.Options{Addresses: []string{a1.address, a2.address}}), "event")
+	stop := o.drain("client", tag)
+	for _, in := range []*instance{a1, a2, a1} {
+		o.more(300)
+		in.end()
+		o.more(300)
+		in.start()
+	}
+	if n, err := stop(); n > 0 {
+		t.Errorf("%d calls failed: %v", n, err)
+	}
+}
+
+// Of two clients that have the same worker, as a process and its clone have, one gets
+// another worker when both have asked for more.
+func TestTimedClone(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	a := c.room("a", "a1")
+	workers := make(map[int64]bool)
+	first, clone := newClient(t, client.Options{Addresses: []string{a.address}}), newClient(t, client.Options{Addresses: []string{a.address}})
+	one, two := tagOf(t, first, "event"), tagOf(t, clone, "event")
+	client.Clone(first, clone)
+	o := newOracle(t, cosid)
+	testcluster.Await(t, "two workers", func() bool {
+		// The IDs until then are issued twice: a clone within a window is not found out.
+		w1, w2 := newOracle(t, cosid).one("", mustNext(t, one)), newOracle(t, cosid).one("", mustNext(t, two))
+		clear(workers)
+		workers[w1], workers[w2] = true, true
+		return len(workers) == 2
+	})
+	for range 1000 {
+		o.one("first", mustNext(t, one))
+		o.one("clone", mustNext(t, two))
+	}
+}
+
+// A tag that is deleted is not found, and a counter of its name is one.
+func TestTimedTagDeleted(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	a := c.Room("a", "a1", nil)
+	ids := newClient(t, client.Options{Addresses: []string{a.Address}})
+	tag := tagOf(t, ids, "event")
+	mustNext(t, tag)
+	if err := c.Admin.DeleteTag(t.Context(), "event", "test"); err != nil {
+		t.Fatal(err)
+	}
+	testcluster.Await(t, "not found", func() bool {
+		_, err := tag.Next(t.Context())
+		return err != nil && allocator.KindOf(err) == allocator.NotFound
+	})
+	c.Tag(nil, "test", "event")
+	testcluster.Await(t, "a counter's ID", func() bool {
+		id, err := tag.Next(t.Context())
+		return err == nil && id < 1000
+	})
+}
+
+// A tag that is unused is dropped, and its next generator begins above the last one.
+func TestTimedTagDropped(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})
+	last := int64(0)
+	for range 10 {
+		for range 100 {
+			id, err := ids.Next(t.Context(), "event")
+			if err != nil || id <= last {
+				t.Fatalf("%d after %d, %v", id, last, err)
+			}
+			last = id
+		}
+		testcluster.Await(t, "the tag dropped", func() bool { ids.DropUnused(time.Nanosecond); return ids.Tags() == 0 })
+	}
+}
+
+// Close ends what is under way, and is final.
+func TestTimedClose(t *testing.T) {
+	t.Parallel()
+	c := newEtcdCluster(t)
+	c.timed(cosid, timeid.Wait, "event")
+	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})
+	tag := tagOf(t, ids, "event")
+	o := newOracle(t, cosid)
+	stop := o.drain("client", tag)
+	o.more(500)
+	ids.Close()
+	if _, err := stop(); err != nil && !errors.Is(err, error(client.ErrClosed)) {
+		t.Error(err)
+	}
+	if _, err := tag.Next(t.Context()); !errors.Is(err, error(client.ErrClosed)) {
+		t.Error(err)
+	}
+}

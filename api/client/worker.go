@@ -1,0 +1,280 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// worker is the worker of a width that a room lends to the client, for all of the
+// client's tags of that width.
+//
+// The window says which ticks are the client's: generators issue no other tick, whatever
+// the clock does, so a window that is used late, or whose worker was given up, harms
+// nothing. A worker is given up where an answer has another one in its place. All
+// generators of the old one are closed first, and those of the new one begin at or after
+// the tick at which the old ones ended, so the tag's own IDs grow.
+//
+// It is never given back: the room lends it until the end of its window, whatever the
+// caller says.
+type worker struct {
+	client *Client
+	bits   int
+
+	mu struct {
+		sync.Mutex
+		closed bool
+		tags   map[*timed]struct{}
+
+		lender *endpoint // that lent the worker; nil while there is none
+		number int64
+		nonce  string // of the request that was answered last: the proof that the worker is ours
+		window timeid.Window
+		layout int64 // the newest version that was heard of when the worker was asked for
+		used   int64 // the end of the last tick that a closed generator may have used, Unix ms
+
+		renewAt, renewTick time.Duration // when half of the window is over: by the monotonic clock, and by the clock of IDs
+		asked              time.Duration // the last try
+		asking             chan struct{} // closed when the try under way ends; nil while there is none
+		failed             error         // of the last try, nil where it did not fail
+		pause              time.Duration // until the next try, from the last one on; 0 where that did not fail
+	}
+}
+
+// leastPause and mostPause bound the pause after a try to get a window that failed.
+const (
+	leastPause = time.Second
+	mostPause  = time.Minute
+)
+
+// worker returns the worker of a width, nil where the client was closed.
+func (c *Client) worker(bits int) *worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil
+	}
+	w := c.mu.workers[bits]
+	if w == nil {
+		w = &worker{client: c, bits: bits}
+		w.mu.tags = make(map[*timed]struct{})
+		c.mu.workers[bits] = w
+	}
+	return w
+}
+
+// workers returns all workers.
+func (c *Client) workers() []*worker {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := make([]*worker, 0, len(c.mu.workers))
+	for _, w := range c.mu.workers {
+		all = append(all, w)
+	}
+	return all
+}
+
+// clock returns the clock that IDs follow, in Unix ms.
+func (c *Client) clock() int64 {
+	if c.opts.clock != nil {
+		return c.opts.clock()
+	}
+	return time.Now().UnixMilli()
+}
+
+// age returns for how long the client has run.
+func (c *Client) age() time.Duration { return time.Since(c.began) }
+
+// attach makes a tag one of time-ordered IDs.
+func (w *worker) attach(t *Tag, cfg timeid.Config) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.client.mu.RLock() // so that the tag is not dropped meanwhile
+	defer w.client.mu.RUnlock()
+	if w.mu.closed || t.timed.Load() != nil || w.client.mu.tags[string(t.name)] != t {
+		return
+	}
+	cfg.Clock = w.client.opts.clock
+	d := &timed{tag: t, worker: w, layout: cfg.Layout, cfg: cfg, lately: time.Now()}
+	w.mu.tags[d] = struct{}{}
+	w.generate(d)
+	t.timed.Store(d)
+}
+
+// detach forgets that a tag has time-ordered IDs. Its callers ask the chain, which learns
+// of the tag anew.
+func (w *worker) detach(d *timed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end(d)
+}
+
+// end is detach. The lock is held.
+func (w *worker) end(d *timed) {
+	w.shut(d)
+	d.ended = true
+	delete(w.mu.tags, d)
+	d.tag.timed.CompareAndSwap(d, nil)
+}
+
+// detachUnused is detach for a tag that was not used for so long. It reports whether it
+// was.
+func (w *worker) detachUnused(d *timed, after time.Duration) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unused(d) < after {
+		return false
+	}
+	w.end(d)
+	return true
+}
+
+// unused returns for how long a tag was not used. The lock is held.
+func (w *worker) unused(d *timed) time.Duration {
+	if d.used.Swap(false) {
+		d.lately = time.Now()
+	}
+	return time.Since(d.lately)
+}
+
+// close ends all generators.
+func (w *worker) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.closed = true
+	for d := range w.mu.tags {
+		w.end(d)
+	}
+}
+
+// shut closes a tag's generator, if it has one. The lock is held.
+func (w *worker) shut(d *timed) {
+	if g := d.generator.Swap(nil); g != nil {
+		w.mu.used = max(w.mu.used, g.Close())
+	}
+}
+
+// generate makes a tag's generator, if there is a window. The lock is held.
+func (w *worker) generate(d *timed) {
+	if w.mu.lender == nil || d.ended || d.generator.Load() != nil {
+		return
+	}
+	cfg := d.cfg
+	cfg.Worker, cfg.Window = w.mu.number, timeid.Window{From: max(w.mu.window.From, w.mu.used), Until: w.mu.window.Until}
+	g, err := timeid.New(cfg)
+	if err != nil { // no whole tick is left, say
+		w.client.log.Debug("no generator in this window", "tag", d.tag.name, "error", err)
+		return
+	}
+	d.generator.Store(g)
+}
+
+// await waits until a tag may have another generator than failed, or more time. It asks a
+// room for that where nothing else does. False says that no window is to be had now. Its
+// errors are errEnded, and Unavailable where ctx ended first.
+func (w *worker) await(ctx context.Context, d *timed, failed *timeid.Generator) (again bool, err error) {
+	w.mu.Lock()
+	if d.ended {
+		w.mu.Unlock()
+		return false, errEnded
+	}
+	w.generate(d)
+	if g := d.generator.Load(); g != failed {
+		w.mu.Unlock()
+		return true, nil
+	}
+	asking := w.mu.asking
+	if asking == nil {
+		if w.client.age() < w.mu.asked+w.mu.pause {
+			w.mu.Unlock()
+			return false, nil
+		}
+		asking = w.ask(d)
+	}
+	w.mu.Unlock()
+	select {
+	case <-asking:
+		return true, nil
+	case <-ctx.Done():
+		return false, allocator.Errorf(allocator.Unavailable, "tag %s: no window before the caller's deadline: %w", d.tag.name, context.Cause(ctx))
+	}
+}
+
+// giveUp closes the generators of the worker that was lent by lender, and forgets it.
+func (w *worker) giveUp(lender *endpoint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.lender == lender {
+		w.forget()
+	}
+}
+
+// forget is giveUp. The lock is held.
+func (w *worker) forget() {
+	for d := range w.mu.tags {
+		w.shut(d)
+	}
+	w.mu.lender = nil
+}
+
+// tend has the window renewed when half of it is over, if a tag was used since it was
+// asked for, and a worker exchanged that may be of an old layout. It returns when to look
+// again, the zero time for no need.
+func (w *worker) tend(newest int64) (again time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var used []*timed
+	for d := range w.mu.tags {
+		if w.unused(d); w.client.age()-time.Since(d.lately) >= w.mu.asked {
+			used = append(used, d)
+		}
+	}
+	if w.mu.closed || w.mu.lender == nil || w.mu.asking != nil {
+		return time.Time{}
+	}
+	age := w.client.age()
+	if w.mu.layout < newest && len(used) == 0 {
+		w.forget() // the next caller gets another
+		return time.Time{}
+	}
+	due := max(w.mu.renewAt, w.mu.asked+w.mu.pause)
+	if w.mu.layout < newest || time.Duration(w.client.clock())*time.Millisecond >= w.mu.renewTick {
+		due = w.mu.asked + w.mu.pause
+	}
+	if age < due {
+		return w.client.began.Add(due)
+	}
+	if len(used) > 0 {
+		// A worker that is new is taken for the longest unit.
+		slices.SortFunc(used, func(a, b *timed) int { return cmp.Compare(b.layout.Unit, a.layout.Unit) })
+		w.ask(used...)
+	}
+	return time.Time{}
+}
+
+// status returns for how long the window lasts, and why there is none.
+func (w *worker) status() (lasts time.Duration, failed error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.lender != nil {
+		lasts = time.Duration(max(w.mu.window.Until-w.client.clock(), 0)) * time.Millisecond
+	}
+	return lasts, w.mu.failed
+}
+
+// goes runs work in a goroutine that Close waits for. It returns false where the client
+// was closed.
+func (c *Client) goes(work func(context.Context)) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.mu.closed {
+		return false
+	}
+	c.work.Go(func() { work(c.running) })
+	return true
+}
