@@ -20,7 +20,7 @@ func (s *Server) startTimes() error {
 	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
-		s.times = timetags.New(timetags.Config{Workers: workers, Pin: s.cfg.Worker, Logger: s.log})
+		s.times = timetags.New(timetags.Config{Workers: workers, Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log})
 	}
 	return err
 }

@@ -117,7 +117,7 @@ func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	if err := t.mayLend(); err != nil {
 		return nil, err
 	}
-	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true, Age: ask.Age})
+	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true, Age: ask.Age, Longest: t.cfg.Hold})
 	t.lent.Lock()
 	defer t.lent.Unlock()
 	t.lent.taking--

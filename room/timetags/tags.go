@@ -21,6 +21,8 @@ type Config struct {
 	Workers *worker.Workers
 	// Pin chooses the number of the instance's workers; the zero value chooses none.
 	Pin worker.Pin
+	// Hold bounds the windows of callers, down to worker.Shortest; 0 does not.
+	Hold time.Duration
 	// Clock returns the present in Unix ms; nil is the computer's clock.
 	Clock func() int64
 	// Logger; nil logs nothing.

@@ -95,6 +95,8 @@ type Request struct {
 	// Age is for how long the caller's process has run. Its window grows with that, and
 	// with the age of this process: callers that crash again and again burn seconds.
 	Age time.Duration
+	// Longest bounds a caller's windows, down to Shortest; 0 does not.
+	Longest time.Duration
 }
 
 // Validate checks each field's range. Its error is Invalid.

@@ -9,7 +9,7 @@ import (
 
 // Length opens how long a window is.
 func (c Config) Length(age, tick time.Duration, pinned bool) time.Duration {
-	return c.length(age, tick, pinned)
+	return c.length(age, Request{Tick: tick, Pin: Pin{set: pinned}})
 }
 
 // Begin and End open where a window begins and ends.

@@ -51,7 +51,7 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 		return false, err
 	}
 	r, now := held.request, w.now()
-	length := w.cfg.length(w.age(r, w.cfg.Elapsed()-held.taken), r.Tick, r.Pin.set)
+	length := w.cfg.length(w.age(r, w.cfg.Elapsed()-held.taken), r)
 	// An end that is in etcd is never lowered here, also where its answer was lost.
 	lease.Until = max(lease.Until, end(now, lease.From, length, 2*w.cfg.Reserve, r.Tick))
 	lease.Stamp, lease.Clock = f.Stamp, max(now, 0)

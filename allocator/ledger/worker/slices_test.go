@@ -202,6 +202,9 @@ func TestCallersWindowsGrow(t *testing.T) {
 	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute})); got != 2*time.Minute {
 		t.Errorf("of a caller of a minute: %v", got)
 	}
+	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute, Longest: 30 * time.Second})); got != 30*time.Second {
+		t.Errorf("of at most 30 s: %v", got)
+	}
 	for range 6 {
 		c.pass(fresh.RenewAt().Sub(time.UnixMilli(c.now.Load())))
 		if err := p.Renew(bg, fresh); err != nil {

@@ -5,13 +5,17 @@ import "time"
 // length returns how long a window of a process of some age is: twice the age, so that
 // half of it is over when the process is half as old again, and at most twice the
 // reserve. A process that crashes at once takes a short one, and its number is free
-// seconds later. It is three ticks at least, and a pinned window is short at most.
-func (c Config) length(age, tick time.Duration, pinned bool) time.Duration {
+// seconds later. It is three ticks at least. A pinned window is short at most, and a
+// caller's as long as the request allows.
+func (c Config) length(age time.Duration, r Request) time.Duration {
 	d := min(2*age, 2*c.Reserve)
-	if pinned {
+	if r.Pin.set {
 		d = min(d, c.PinnedWindow)
 	}
-	return max(d, Shortest, 3*tick)
+	if r.Longest > 0 {
+		d = min(d, r.Longest)
+	}
+	return max(d, Shortest, 3*r.Tick)
 }
 
 // age returns the age of the process that uses a worker, held for so long by now: of a

@@ -183,7 +183,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	if !c.mine {
 		from = begin(now, c.free, r.Tick)
 	}
-	length := w.cfg.length(w.age(r, 0), r.Tick, r.Pin.set)
+	length := w.cfg.length(w.age(r, 0), r)
 	lease := record.Worker{
 		Room: i.Room(), Instance: i.Name(), Incarnation: i.Incarnation(),
 		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
