@@ -46,8 +46,8 @@
 // are time, worker and sequence (package timeid), and are issued in a window of time:
 //
 //  1. The client asks the room for a worker of the tag's width. The answer has one for a
-//     window: 3 seconds for a new client, and up to 20 minutes for one that has run for as
-//     long. The worker serves all of the client's tags of that width.
+//     window: 3 seconds for a new client, and up to the room's --hold (10 minutes) for one
+//     that has run for a while. The worker serves all of the client's tags of that width.
 //  2. The client issues an ID only of a tick that lies in the window as a whole, whatever
 //     its clock does. It needs no room for that. Where the clock goes back, it does what the
 //     tag says: wait, go on ahead of the clock, or fail.

@@ -79,6 +79,8 @@ type front struct {
 		ttl    time.Duration
 		calls  int
 		leased []allocator.Segment // by the room, answered or not
+
+		windows int // answers of tags of time-ordered IDs
 	}
 }
 
@@ -135,6 +137,12 @@ func (f *front) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.Le
 		if err != nil {
 			return nil, err
 		}
+		if answer.GetTime() != nil {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.mu.windows++
+			return answer, nil
+		}
 		seg, err := api.SegmentFromProto(answer.GetSegment())
 		if err != nil {
 			f.Errorf("the room's answer: %v", err)
@@ -155,6 +163,16 @@ func (f *front) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.Le
 		return do(ctx, lease)
 	}
 	return lease()
+}
+
+// Next implements IDService.
+func (f *front) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextResponse, error) {
+	return f.to.Next(ctx, r)
+}
+
+// NextBatch implements IDService.
+func (f *front) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error) {
+	return f.to.NextBatch(ctx, r)
 }
 
 // fault sets the faults of the next leases, and the fault of all leases after them.
