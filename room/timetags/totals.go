@@ -42,6 +42,7 @@ func (t *Tags) Totals() Totals {
 	for _, p := range t.pools() {
 		s := p.show()
 		total.Left[p.bits] = s.left(t.now())
+		total.Lent[p.bits] += 0 // also where there is none
 		total.Exchanges += s.exchanges
 	}
 	return total
