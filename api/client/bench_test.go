@@ -10,7 +10,7 @@ import (
 // BenchmarkTimed measures Next of time-ordered IDs in the caller's process, beside the
 // generator alone, with so many bits of sequence that no caller waits for a tick.
 func BenchmarkTimed(b *testing.B) {
-	c := newEtcdCluster(b)
+	c := newCluster(b)
 	wide := cosid
 	wide.TimeBits, wide.WorkerBits, wide.SequenceBits = 41, 2, 20
 	c.timed(wide, timeid.Wait, "event")

@@ -12,11 +12,9 @@ import (
 	"github.com/march-id/march/internal/testcluster"
 )
 
-// Each fault of a lease, once and three times in a row: no call fails, and no ID comes
+// Each fault of a lease, once and twice in a row: no call fails, and no ID comes
 // twice. A window of which the answer was lost is not used.
-func TestTimedFaults(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedFaults(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.room("a", "a1")
 	o := newOracle(t, cosid)
@@ -24,9 +22,9 @@ func TestTimedFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			front := newFront(t, a)
-			tag := tagOf(t, newClient(t, quick(front.address)), "event")
+			tag := tagOf(t, newClient(t, client.Options{Addresses: []string{front.address}}), "event")
 			stop := o.drain(name, tag)
-			for _, times := range []int{1, 3} {
+			for _, times := range []int{1, 2} { // more, and the pauses grow
 				o.more(300)
 				front.fault(nil, slices.Repeat([]fault{f}, times)...)
 				testcluster.Await(t, "the faults", func() bool {
@@ -53,9 +51,7 @@ func TestTimedFaults(t *testing.T) {
 
 // A layout that takes a client's worker out of the room's slice has the client take
 // another one at its next renewal. No call fails, and no ID comes twice.
-func TestTimedAfterMoves(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedAfterMoves(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	o := newOracle(t, cosid)
 	var stops []func() (int, error)
@@ -85,9 +81,7 @@ func TestTimedAfterMoves(t *testing.T) {
 
 // Instances that stop and start under load: the client goes on with its window, then with
 // a worker of another instance.
-func TestTimedOverRestarts(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedOverRestarts(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a1, a2 := c.room("a", "a1"), c.room("a", "a2")
 	o := newOracle(t, cosid)
@@ -106,9 +100,7 @@ func TestTimedOverRestarts(t *testing.T) {
 
 // Of two clients that have the same worker, as a process and its clone have, one gets
 // another worker when both have asked for more.
-func TestTimedClone(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedClone(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.room("a", "a1")
 	workers := make(map[int64]bool)
@@ -130,9 +122,7 @@ func TestTimedClone(t *testing.T) {
 }
 
 // A tag that is deleted is not found, and a counter of its name is one.
-func TestTimedTagDeleted(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedTagDeleted(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.Room("a", "a1", nil)
 	ids := newClient(t, client.Options{Addresses: []string{a.Address}})
@@ -153,9 +143,7 @@ func TestTimedTagDeleted(t *testing.T) {
 }
 
 // A tag that is unused is dropped, and its next generator begins above the last one.
-func TestTimedTagDropped(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedTagDropped(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})
 	last := int64(0)
@@ -172,9 +160,7 @@ func TestTimedTagDropped(t *testing.T) {
 }
 
 // Close ends what is under way, and is final.
-func TestTimedClose(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedClose(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})
 	tag := tagOf(t, ids, "event")

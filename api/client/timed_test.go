@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api/client"
@@ -17,12 +18,32 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// newEtcdCluster returns a cluster in a real etcd.
-func newEtcdCluster(tb testing.TB) *cluster {
-	tb.Helper()
-	c := &cluster{Cluster: testcluster.New(tb)}
-	c.Init(testcluster.Halves(), "test")
-	return c
+// TestTimed runs the tests of time-ordered IDs in one real etcd, each in a cluster of its
+// own.
+func TestTimed(t *testing.T) {
+	t.Parallel()
+	etcd := ledgertest.StartEtcd(t)
+	for name, test := range map[string]func(*testing.T, *cluster){
+		"issues":                 timedIDs,
+		"without window":         timedWithoutWindow,
+		"while the room is away": timedWhileTheRoomIsAway,
+		"after a pause":          timedAfterAPause,
+		"rollback":               timedRollback,
+		"faults":                 timedFaults,
+		"after moves":            timedAfterMoves,
+		"over restarts":          timedOverRestarts,
+		"clone":                  timedClone,
+		"tag deleted":            timedTagDeleted,
+		"tag dropped":            timedTagDropped,
+		"close":                  timedClose,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := &cluster{Cluster: testcluster.Over(t, slug(name), etcd.Store)}
+			c.Init(testcluster.Halves(), "test")
+			test(t, c)
+		})
+	}
 }
 
 var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
@@ -138,9 +159,7 @@ func (o *oracle) more(n int) {
 
 // Clients and rooms issue the IDs of a tag at the same time: clients with workers of the
 // upper half of their room's slice.
-func TestTimedIDs(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedIDs(t *testing.T, c *cluster) {
 	last := cosid
 	last.Order = timeid.WorkerLast
 	c.timed(cosid, timeid.Wait, "event")
@@ -208,7 +227,7 @@ func TestTimedIDs(t *testing.T) {
 
 // One worker of a client serves all of its tags of a width, and an ID allocates nothing.
 func TestTimedTagsShareAWorker(t *testing.T) {
-	c := newEtcdCluster(t)
+	c := newCluster(t)
 	c.timed(cosid, timeid.Wait, "event", "other")
 	seconds := timeid.Layout{TimeBits: 31, WorkerBits: 10, SequenceBits: 22, Unit: time.Second, Epoch: timeid.EpochCosId}
 	c.timed(seconds, timeid.Wait, "seconds")
@@ -236,9 +255,7 @@ func TestTimedTagsShareAWorker(t *testing.T) {
 }
 
 // Where no worker is left for a client, the room issues its IDs.
-func TestTimedWithoutWindow(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedWithoutWindow(t *testing.T, c *cluster) {
 	narrow := cosid
 	narrow.WorkerBits = 2
 	c.timed(narrow, timeid.Wait, "event")
@@ -277,13 +294,11 @@ func TestTimedWithoutWindow(t *testing.T) {
 
 // A client issues while its room is away, until its window ends: then no call waits for
 // ever. When an instance is back the client goes on, with another worker.
-func TestTimedWhileTheRoomIsAway(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedWhileTheRoomIsAway(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.room("a", "a1")
 	var clock clock
-	tag := tagOf(t, newClient(t, client.WithClock(quick(a.address), clock.now)), "event")
+	tag := tagOf(t, newClient(t, client.WithClock(client.Options{Addresses: []string{a.address}}, clock.now)), "event")
 	o := newOracle(t, cosid)
 	before := o.one("client", mustNext(t, tag))
 	clock.freeze() // in the window
@@ -306,9 +321,7 @@ func TestTimedWhileTheRoomIsAway(t *testing.T) {
 
 // A process that was stopped past the end of its window issues nothing of it: the IDs are
 // of a window that is in force, or the room's.
-func TestTimedAfterAPause(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedAfterAPause(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.room("a", "a1")
 	var stopped clock
@@ -329,9 +342,7 @@ func TestTimedAfterAPause(t *testing.T) {
 }
 
 // A clock that goes back is met as the tag says.
-func TestTimedRollback(t *testing.T) {
-	t.Parallel()
-	c := newEtcdCluster(t)
+func timedRollback(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Fail, "fail")
 	c.timed(cosid, timeid.Offset, "offset")
 	a := c.room("a", "a1")
