@@ -42,8 +42,8 @@ func (c *confirmations) with(layout allocator.Layout, sent time.Time) *confirmat
 	return &confirmations{c.newest, all[:min(len(all), maxConfirmations)]}
 }
 
-// confirm notes that layout was the current one at some time after sent.
-func (l *Ledger) confirm(layout allocator.Layout, sent time.Time) {
+// confirmLayout notes that layout was the current one at some time after sent.
+func (l *Ledger) confirmLayout(layout allocator.Layout, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.confirmations.Store(l.confirmations.Load().with(layout, sent))

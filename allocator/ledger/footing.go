@@ -194,7 +194,7 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 	if lowers {
 		// Before it is sent: were it noted afterwards, an instance that crashed in between
 		// would take the lower end for evidence.
-		if err := i.noteLease(ctx, f.state, note); err != nil {
+		if err := i.journalAnyLease(ctx, f.state, note); err != nil {
 			return now, false, i.noted(err)
 		}
 	}
@@ -206,7 +206,7 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 		return now, false, i.noted(err)
 	}
 	if !answer.Succeeded {
-		if err := i.check(ctx, answer.Got[1]); err != nil {
+		if err := i.checkRegistration(ctx, answer.Got[1]); err != nil {
 			return now, false, err
 		}
 		if i.compareWindows(before, answer.Revision, f, put.Key, put.Key+"\x00", answer.Got[0]) {
@@ -221,11 +221,11 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 		return now, false, err
 	}
 	if !lowers {
-		if err := i.noteLease(ctx, f.state, note); err != nil {
+		if err := i.journalAnyLease(ctx, f.state, note); err != nil {
 			return now, false, i.noted(err)
 		}
 	}
-	l.confirm(f.state.layout.Layout, before.at)
+	l.confirmLayout(f.state.layout.Layout, before.at)
 	put.ModRevision = answer.Revision
 	return put, true, nil
 }

@@ -172,9 +172,9 @@ func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 	return true
 }
 
-// check looks at what a transaction showed of our registration. Its error is
+// checkRegistration looks at what a transaction showed of our registration. Its error is
 // Refused when it is not ours any longer.
-func (i *Instance) check(ctx context.Context, found []store.KV) error {
+func (i *Instance) checkRegistration(ctx context.Context, found []store.KV) error {
 	if ours, err := i.takeOurs(found); err != nil || ours {
 		return err
 	}

@@ -40,12 +40,12 @@ type floor struct {
 	stamp record.Stamp
 }
 
-// terms returns what follow was given last.
+// terms returns the tag's settings that leases follow, as setTerms was given them last.
 func (s *tagSource) terms() record.Terms {
 	return record.Terms{Numbers: s.numbers.Value(), Skips: s.skips}
 }
 
-func (s *tagSource) follow(t record.Terms) { s.numbers, s.skips = unique.Make(t.Numbers), t.Skips }
+func (s *tagSource) setTerms(t record.Terms) { s.numbers, s.skips = unique.Make(t.Numbers), t.Skips }
 
 // Source reads a tag and returns the source of its segments for this instance.
 // Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
@@ -127,13 +127,13 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 	}
 	if err != nil {
 		// So it is by what is remembered. It is said only if that still holds.
-		if holds, learnErr := s.confirm(ctx, state); learnErr != nil || !holds {
+		if holds, learnErr := s.stillHolds(ctx, state); learnErr != nil || !holds {
 			return seg, false, learnErr
 		}
 		return seg, false, err
 	}
 	done, err = s.commit(ctx, state, base, seg)
-	s.tell(state, seg, time.Since(began), done, err)
+	s.logOutcome(state, seg, time.Since(began), done, err)
 	return seg, done, err
 }
 
@@ -160,7 +160,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 		_, err := l.Refresh(ctx)
 		return settings, err
 	}
-	if settings, err = s.take(answer.Got[0], answer.Got[1]); err != nil {
+	if settings, err = s.remember(answer.Got[0], answer.Got[1]); err != nil {
 		return settings, err
 	}
 	s.known = false // until the floor is, too
@@ -196,15 +196,15 @@ func (s *tagSource) base(state *State) (int64, error) {
 	return base, nil
 }
 
-// GoesOn returns the base of a room's next lease under s, as a source finds it that has
+// NextBase returns the base of a room's next lease under s, as a source finds it that has
 // just read all marks of the tag. With an error it is the least that the base can be.
-func (s *State) GoesOn(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
+func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
 	terms := t.Terms()
 	source := &tagSource{
 		instance: &Instance{room: room}, name: t.Name,
 		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.total, terms, marks)},
 	}
-	source.follow(terms)
+	source.setTerms(terms)
 	base, err := source.base(s)
 	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
@@ -221,8 +221,8 @@ func (s *tagSource) raise(base, to int64) (int64, error) {
 	return max(base, to), nil
 }
 
-// take remembers a tag and a mark as a transaction showed them.
-func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
+// remember notes a tag and a mark as a transaction showed them.
+func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 	s.known = false
 	if len(tag) == 0 {
 		return record.TagSettings{}, UnknownTag(s.name)
@@ -239,7 +239,7 @@ func (s *tagSource) take(tag, mark []store.KV) (record.TagSettings, error) {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}
 	s.tagRevision = tag[0].ModRevision
-	s.follow(t.Terms())
+	s.setTerms(t.Terms())
 	s.mark, s.revision, s.raw = record.Mark{}, 0, ""
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
@@ -282,10 +282,10 @@ func (l *Ledger) HoldsEpoch(state *State) store.Cond {
 	return store.HasValue(l.keys.Epoch(), state.raw)
 }
 
-// standing returns a transaction under the conditions of a lease: epoch,
-// layout, tag, mark and registration are as known. Where they are not, it shows
-// them.
-func (s *tagSource) standing(state *State) store.Txn {
+// conditional returns a transaction that does nothing yet, on the conditions of a lease:
+// epoch, layout, tag, mark and registration are as known. Where one is not, the answer has
+// tag, mark and registration as they are now.
+func (s *tagSource) conditional(state *State) store.Txn {
 	registration := s.instance.registered()
 	tag, mark := s.instance.ledger.keys.Tag(s.name), s.markKey()
 	txn := store.Txn{
@@ -300,12 +300,13 @@ func (s *tagSource) standing(state *State) store.Txn {
 	return txn
 }
 
-// outdated learns from what a standing transaction showed.
-func (s *tagSource) outdated(ctx context.Context, answer store.Answer, before sentAt) error {
-	if err := s.instance.check(ctx, answer.Got[2]); err != nil {
+// learn takes over what the answer to a conditional transaction shows, after a condition
+// did not hold.
+func (s *tagSource) learn(ctx context.Context, answer store.Answer, before sentAt) error {
+	if err := s.instance.checkRegistration(ctx, answer.Got[2]); err != nil {
 		return err
 	}
-	if _, err := s.take(answer.Got[0], answer.Got[1]); err != nil {
+	if _, err := s.remember(answer.Got[0], answer.Got[1]); err != nil {
 		return err
 	}
 	// The floor is of the mark and the settings as they were.
@@ -318,15 +319,15 @@ func (s *tagSource) outdated(ctx context.Context, answer store.Answer, before se
 	return err
 }
 
-// confirm reports whether all that a lease stands on is as known. False
-// without an error means that it was not, and has been learned.
-func (s *tagSource) confirm(ctx context.Context, state *State) (bool, error) {
+// stillHolds reads all that a lease depends on, and reports whether it is as known. False
+// without an error means that it was not, and that the source has learned what it is now.
+func (s *tagSource) stillHolds(ctx context.Context, state *State) (bool, error) {
 	before := s.instance.ledger.before()
-	answer, err := s.instance.ledger.Read(ctx, s.standing(state))
+	answer, err := s.instance.ledger.Read(ctx, s.conditional(state))
 	if err != nil || answer.Succeeded {
 		return err == nil, err
 	}
-	return false, s.outdated(ctx, answer, before)
+	return false, s.learn(ctx, answer, before)
 }
 
 // commit raises the mark over seg. It reports whether seg is ours; false
@@ -334,7 +335,7 @@ func (s *tagSource) confirm(ctx context.Context, state *State) (bool, error) {
 func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
 	l := s.instance.ledger
 	mark := s.mark.Leased(state.stamp(), state.total, base, seg)
-	txn := s.standing(state)
+	txn := s.conditional(state)
 	txn.Then = []store.Op{store.OpPut(s.markKey(), mark.Encode())}
 
 	if err := s.instance.journalReady(); err != nil {
@@ -351,17 +352,17 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 		return false, s.instance.noted(err)
 	}
 	if !answer.Succeeded {
-		return false, s.outdated(ctx, answer, before)
+		return false, s.learn(ctx, answer, before)
 	}
 	if ours, err := s.instance.accept(before, answer, s.name, seg.Version, mark.Next); err != nil || !ours {
 		s.known = false // the mark was raised
 		return false, err
 	}
-	if err := s.instance.note(ctx, state, s.name, mark.Next); err != nil {
+	if err := s.instance.journalLease(ctx, state, s.name, mark.Next); err != nil {
 		return false, s.instance.noted(err)
 	}
 	s.mark, s.revision, s.raw, s.floor = mark, answer.Revision, "", nil
-	l.confirm(state.layout.Layout, before.at)
+	l.confirmLayout(state.layout.Layout, before.at)
 	return true, nil
 }
 

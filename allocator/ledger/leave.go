@@ -53,7 +53,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 			_ = i.lose("instance %s of room %s has left", i.name, i.room) // a late lease does not register it again
 			return nil
 		}
-		if err := i.check(ctx, answer.Got[0]); err != nil {
+		if err := i.checkRegistration(ctx, answer.Got[0]); err != nil {
 			return err
 		}
 		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
@@ -103,7 +103,7 @@ func (i *Instance) sayLeaving(ctx context.Context, state *State) error {
 		return err
 	}
 	if !answer.Succeeded {
-		if err := i.check(ctx, answer.Got[0]); err != nil {
+		if err := i.checkRegistration(ctx, answer.Got[0]); err != nil {
 			return err
 		}
 		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {

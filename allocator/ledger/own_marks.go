@@ -24,7 +24,7 @@ func (i *Instance) compareOwn(ctx context.Context) {
 	tags := i.unseen()
 	for len(tags) > 0 {
 		page, wait := tags[:min(comparePage, len(tags))], compareEvery
-		if i.ledger.Check(ctx) == nil && i.recallPage(ctx, page) {
+		if i.ledger.Check(ctx) == nil && i.compareMarks(ctx, page) {
 			tags = tags[len(page):]
 		} else {
 			wait = followPause // Check settles, confirms a suspicion, or clears it up
@@ -54,8 +54,9 @@ func (i *Instance) unseen() []allocator.Tag {
 // followPause is the pause before another try.
 const followPause = 5 * time.Second
 
-// recallPage holds marks of some tags, as etcd has them, against what is remembered.
-func (i *Instance) recallPage(ctx context.Context, tags []allocator.Tag) bool {
+// compareMarks reads the marks of some tags, and compares them with what the instance
+// remembers. It returns false if a mark has to be read again.
+func (i *Instance) compareMarks(ctx context.Context, tags []allocator.Tag) bool {
 	ops := make([]store.Op, len(tags))
 	for k, tag := range tags {
 		ops[k] = store.OpGet(i.ledger.keys.Mark(i.room, tag))

@@ -203,7 +203,7 @@ func (i *Instance) write(ctx context.Context) error {
 		i.wrote(store.KV{Key: known.Key, Value: value, ModRevision: answer.Revision})
 		return nil
 	}
-	if err := i.check(ctx, answer.Got[0]); err != nil {
+	if err := i.checkRegistration(ctx, answer.Got[0]); err != nil {
 		return err
 	}
 	if string(i.registered().Value) == string(value) {

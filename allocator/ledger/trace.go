@@ -40,14 +40,14 @@ func traceID(ctx context.Context) []any {
 	return nil
 }
 
-// tell logs what became of a segment that was asked for, before a caller has it. The
+// logOutcome logs what became of a segment that was asked for, before a caller has it. The
 // lines can be held against what etcd says was leased; they show which transactions
 // failed and had been done all the same.
 //
 //	segment leased  it is ours; revision is the mark's
 //	segment lost    it is not, and the transaction may have been done
 //	lease refused   it is not; the transaction was not done, unless it was sent twice
-func (s *tagSource) tell(state *State, seg allocator.Segment, took time.Duration, done bool, err error) {
+func (s *tagSource) logOutcome(state *State, seg allocator.Segment, took time.Duration, done bool, err error) {
 	log := s.instance.ledger.log
 	if !log.IsDebug() {
 		return

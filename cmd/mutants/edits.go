@@ -14,70 +14,70 @@ var edits = []overlay.Edit{
 		From: `	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 		To: `	if mutant("no-layout") {
 		txn.If = append(txn.If[:1:1], txn.If[2:]...)
 	}
 	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 		To: `	if mutant("no-epoch") {
 		txn.If = append(txn.If[:0:0], txn.If[1:]...)
 	}
 	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 		To: `	if mutant("no-mark") {
 		txn.If = append(txn.If[:4:4], txn.If[5:]...)
 	}
 	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 		To: `	if mutant("no-registration") {
 		txn.If = append(txn.If[:3:3], txn.If[4:]...)
 	}
 	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 		To: `	if mutant("no-tag") {
 		txn.If = append(txn.If[:2:2], txn.If[3:]...)
 	}
 	return txn
 }
 
-// outdated learns`,
+// learn takes`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
@@ -142,9 +142,9 @@ var edits = []overlay.Edit{
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	if !answer.Succeeded {
-		return false, s.outdated(`,
+		return false, s.learn(`,
 		To: `	if !answer.Succeeded && !(mutant("retry-is-success") && len(answer.Got[1]) > 0 && bytes.Equal(answer.Got[1][0].Value, mark.Encode())) {
-		return false, s.outdated(`,
+		return false, s.learn(`,
 	},
 	{
 		File: "allocator/ledger/lease.go",

@@ -117,15 +117,15 @@ func (i *Instance) journalReady() error {
 	return i.journal.Ready()
 }
 
-// note writes down what is remembered of a lease, before its segment is returned. If
-// the process crashes before it is there, the segment is a gap; and the journal knows
-// less than etcd, which is no harm.
-func (i *Instance) note(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
-	return i.noteLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
+// journalLease writes what the instance remembers of a lease to the journal, before the
+// segment is returned. If the process crashes before that, the segment is a gap, and the
+// journal knows less than etcd, which does no harm.
+func (i *Instance) journalLease(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
+	return i.journalAnyLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
 }
 
-// noteLease is note of any lease: r is what was leased.
-func (i *Instance) noteLease(ctx context.Context, state *State, r journal.Record) error {
+// journalAnyLease is journalLease for a segment or a window of time: r is what was leased.
+func (i *Instance) journalAnyLease(ctx context.Context, state *State, r journal.Record) error {
 	if i.journal == nil {
 		return nil
 	}
