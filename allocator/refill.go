@@ -6,6 +6,21 @@ import (
 	"time"
 )
 
+// Source leases segments of one tag. A room's source is the ledger (Instance.Source), a
+// client's is the room, and a test's is memory.
+//
+// A Source keeps these promises. No ID is ever in two segments, of this source or any
+// other of the same tag. Each segment lies above all segments that this source returned
+// before, unless the chain is Unordered. Lease may return fewer than n IDs, but never
+// none. It returns soon after ctx ends. Its errors carry a Kind: Unavailable means that
+// the store cannot be reached (for any tag); any other kind is about this tag alone. After
+// an error the IDs that were leased are lost: a gap.
+//
+// A Chain calls its source from one goroutine at a time.
+type Source interface {
+	Lease(ctx context.Context, n int64) (Segment, error)
+}
+
 // need returns how many IDs to lease now, 0 for none. The caller holds the
 // lock.
 func (c *Chain) need(now time.Time) int64 {

@@ -3,7 +3,6 @@ package room
 import (
 	"cmp"
 	"context"
-	"errors"
 	"hash/crc32"
 	"slices"
 	"sync"
@@ -13,9 +12,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/internal/observe"
-	"github.com/march-id/march/internal/serve"
 )
 
 // chains is the chains in memory, by tag.
@@ -29,22 +26,6 @@ type chains struct {
 		sync.RWMutex
 		chains map[allocator.Tag]*tagChain
 		index  index // of the same chains
-	}
-}
-
-// loadAtOnce is how many tags are read at once, for callers and for a new layout
-// together: so that a thousand cold tags do not storm an etcd that is slow, or
-// just back.
-const loadAtOnce = 64
-
-// enter waits until a tag may be read. The caller reads it and then calls leave.
-// Its error is Unavailable.
-func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
-	select {
-	case c.slots <- struct{}{}:
-		return func() { <-c.slots }, nil
-	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
 	}
 }
 
@@ -182,119 +163,6 @@ func (c *chains) closeAll() int64 {
 		c.remove(t.tag, t.chain)
 	}
 	return c.tour.totals().dropped
-}
-
-// chain returns a tag's chain, made if need be; nil for a tag of time-ordered IDs, which
-// is in memory then. Its errors are Invalid (the
-// name), NotFound, and those of a ledger's Source.
-func (s *Server) chain(ctx context.Context, name string) (*tagChain, error) {
-	if chain := s.chains.get(name); chain != nil {
-		return chain, nil
-	}
-	return s.load(ctx, name)
-}
-
-// load makes a tag's chain. Callers that ask for one tag at the same time share the
-// work, which goes on when the first of them gives up.
-func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
-	tag, err := allocator.ParseTag(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.chains.unknown.ask(ctx, tag); err != nil {
-		return nil, err
-	}
-	type result struct {
-		chain *tagChain
-		err   error
-	}
-	loaded := make(chan result, 1)
-	s.loads.Go(func() {
-		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
-		chain, _ := made.(*tagChain) // nil with an error
-		loaded <- result{chain, err}
-	})
-	select {
-	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
-	case r := <-loaded:
-		return r.chain, r.err
-	}
-}
-
-// loadOnce is load for all callers that ask at the same time. It goes on when ctx
-// ends, until the server ends.
-func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
-	if chain := s.chains.get(string(tag)); chain != nil {
-		return chain, nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	defer context.AfterFunc(s.background, cancel)()
-	heard := s.chains.unknown.changes()
-	chain, err := s.makeChain(ctx, tag)
-	switch away := s.ledger.Contact().Away; {
-	case err == nil:
-	case allocator.KindOf(err) == allocator.NotFound:
-		s.chains.unknown.add(serve.Caller(ctx), tag, time.Now(), heard)
-		return nil, ledger.UnknownTag(tag)
-	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
-		return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
-	}
-	return chain, err
-}
-
-func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain, err error) {
-	ctx, end := s.span(ctx, "room.load", tag)
-	defer func() { end(err) }()
-	leave, err := s.chains.enter(ctx, tag)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	chain, err := s.readTag(ctx, tag)
-	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
-		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
-		if err != nil && allocator.KindOf(err) != allocator.Exists {
-			return nil, err
-		}
-		chain, err = s.readTag(ctx, tag)
-	}
-	if err != nil || chain == nil {
-		return nil, err
-	}
-	s.chains.put(tag, chain)
-	return chain, nil
-}
-
-// readTag is readChain for a tag of any kind: one of time-ordered IDs is put in memory, and
-// has no chain.
-func (s *Server) readTag(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
-	chain, err := s.readChain(ctx, tag)
-	var timed *ledger.TimeTagError
-	if !errors.As(err, &timed) {
-		return chain, err
-	}
-	s.chains.unknown.found(tag)
-	_, err = s.times.Load(ctx, tag, timed.Settings)
-	return nil, err
-}
-
-// readChain reads a tag and makes a chain of it, which then knows all that its
-// first lease needs. The caller has entered.
-func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
-	source, settings, err := s.instance.Source(ctx, tag)
-	if err != nil {
-		return nil, err
-	}
-	chain := &tagChain{}
-	chain.setSpace(space{settings.Start, settings.Limit})
-	watched := &meteredSource{Source: source, server: s, chain: chain}
-	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: watched, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
-	if err == nil {
-		chain.Limit(settings.Limit)
-	}
-	return chain, err
 }
 
 // tagChanged is told by the ledger of a tag whose settings changed. A chain in

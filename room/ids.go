@@ -16,9 +16,9 @@ import (
 	"github.com/march-id/march/room/timetags"
 )
 
-// withTag calls use with a tag's chain, or timed with a tag of time-ordered IDs, and again
-// with a new one where it was closed in between (unused for long, its tag deleted and
-// made again).
+// withTag calls use with a tag's chain, or timed with a tag of time-ordered IDs. A chain may
+// be closed in between, because it was unused for long or its tag was deleted. Then withTag
+// calls use again, with a new one.
 func (s *Server) withTag(ctx context.Context, tag string, use func(*allocator.Chain) error, timed func(*timetags.Tag) error) error {
 	for {
 		if t := s.times.Get(tag); t != nil {
@@ -47,9 +47,10 @@ func (s *Server) withTag(ctx context.Context, tag string, use func(*allocator.Ch
 	}
 }
 
-// next returns the next ID of a tag.
+// next returns the next ID of a tag. If the tag is in memory it needs no closure, which
+// would cost as much as the ID. A cold tag takes the way of load.go.
 func (s *Server) next(ctx context.Context, tag string) (id int64, err error) {
-	if chain := s.chains.get(tag); chain != nil { // without a closure, for speed
+	if chain := s.chains.get(tag); chain != nil {
 		chain.asked.Add(1)
 		if id, err = chain.Next(ctx); !errors.Is(err, error(allocator.ErrClosed)) {
 			return id, err

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -32,4 +33,22 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	}
 	p.Barred, p.Problems = s.barred(), s.problemsOf(lacks)
 	return &marchv1.GetInstanceResponse{Status: p, Rates: s.rates.get()}, nil
+}
+
+// UpdateTag implements RoomService.
+func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
+	return operator.UpdateTag(ctx, s.admin, r)
+}
+
+// SkipTag implements RoomService: without rooms it is for this room alone.
+func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
+	if len(r.GetRooms()) == 0 {
+		r.Rooms = []string{string(s.cfg.Room)}
+	}
+	return operator.SkipTag(ctx, s.admin, r)
+}
+
+// PrescaleTag implements RoomService.
+func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+	return operator.PrescaleTag(ctx, s.admin, r)
 }

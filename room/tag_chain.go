@@ -1,13 +1,11 @@
 package room
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/crash"
 )
 
 // tagChain is a chain of a tag, and what is counted and known beside it. A room may
@@ -117,27 +115,4 @@ func (g *growth) rate(now time.Time, last int64) float64 {
 		return 0
 	}
 	return float64(max(last-g.from.last, 0)) / float64(since)
-}
-
-// meteredSource is the source of a chain: the ledger's, with what is told of each
-// lease.
-type meteredSource struct {
-	allocator.Source
-	server *Server
-	chain  *tagChain
-}
-
-// Lease implements allocator.Source.
-func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
-	ctx, end := r.server.span(ctx, "room.refill", r.chain.Tag())
-	seg, err := r.Source.Lease(ctx, n)
-	end(err)
-	if err == nil {
-		crash.Here(crash.BeforeUse)
-		r.chain.growth.note(time.Now(), seg.Last())
-	}
-	if r.server.metrics != nil {
-		r.server.metrics.refilled(err)
-	}
-	return seg, err
 }

@@ -1,0 +1,172 @@
+package room
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/crash"
+	"github.com/march-id/march/internal/serve"
+)
+
+// The way of a tag from etcd into memory: Server.chain, load, loadOnce, makeChain,
+// readTag, readChain, in the order of the calls.
+
+// chain returns a tag's chain, and makes it if there is none. It returns nil for a tag of
+// time-ordered IDs, after it has put that into memory. Its errors are Invalid (the name),
+// NotFound, and those of a ledger's Source.
+func (s *Server) chain(ctx context.Context, name string) (*tagChain, error) {
+	if chain := s.chains.get(name); chain != nil {
+		return chain, nil
+	}
+	return s.load(ctx, name)
+}
+
+// load makes the chain of a cold tag. Callers that ask for one tag at the same time share
+// the work, which goes on when the first of them gives up.
+func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
+	tag, err := allocator.ParseTag(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.chains.unknown.ask(ctx, tag); err != nil {
+		return nil, err
+	}
+	type result struct {
+		chain *tagChain
+		err   error
+	}
+	loaded := make(chan result, 1)
+	s.loads.Go(func() {
+		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
+		chain, _ := made.(*tagChain) // nil with an error
+		loaded <- result{chain, err}
+	})
+	select {
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
+	case r := <-loaded:
+		return r.chain, r.err
+	}
+}
+
+// loadOnce makes the chain of a cold tag for all callers that wait for it. It goes on when
+// ctx ends, until the server ends, and notes a tag that does not exist.
+func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
+	if chain := s.chains.get(string(tag)); chain != nil {
+		return chain, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	defer context.AfterFunc(s.background, cancel)()
+	heard := s.chains.unknown.changes()
+	chain, err := s.makeChain(ctx, tag)
+	switch away := s.ledger.Contact().Away; {
+	case err == nil:
+	case allocator.KindOf(err) == allocator.NotFound:
+		s.chains.unknown.add(serve.Caller(ctx), tag, time.Now(), heard)
+		return nil, ledger.UnknownTag(tag)
+	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
+		return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
+	}
+	return chain, err
+}
+
+// makeChain reads a tag, makes its chain and puts the chain into memory. With
+// Config.CreateTags it creates a tag that does not exist. It returns nil for a tag of
+// time-ordered IDs.
+func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain, err error) {
+	ctx, end := s.span(ctx, "room.load", tag)
+	defer func() { end(err) }()
+	leave, err := s.chains.enter(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	chain, err := s.readTag(ctx, tag)
+	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
+		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
+		if err != nil && allocator.KindOf(err) != allocator.Exists {
+			return nil, err
+		}
+		chain, err = s.readTag(ctx, tag)
+	}
+	if err != nil || chain == nil {
+		return nil, err
+	}
+	s.chains.put(tag, chain)
+	return chain, nil
+}
+
+// readTag reads a tag of any kind. It makes the chain of a counter. It puts a tag of
+// time-ordered IDs into memory, and returns nil.
+func (s *Server) readTag(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
+	chain, err := s.readChain(ctx, tag)
+	var timed *ledger.TimeTagError
+	if !errors.As(err, &timed) {
+		return chain, err
+	}
+	s.chains.unknown.found(tag)
+	_, err = s.times.Load(ctx, tag, timed.Settings)
+	return nil, err
+}
+
+// readChain reads a counter's settings, mark and floor (Instance.Source), and makes a
+// chain of them. The chain's first lease then needs one transaction only. The caller holds
+// one of the slots (chains.enter).
+func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
+	source, settings, err := s.instance.Source(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	chain := &tagChain{}
+	chain.setSpace(space{settings.Start, settings.Limit})
+	metered := &meteredSource{Source: source, server: s, chain: chain}
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
+	if err == nil {
+		chain.Limit(settings.Limit)
+	}
+	return chain, err
+}
+
+// meteredSource is the source of a chain: the ledger's, with a span, a count and the tag's
+// growth for each lease.
+type meteredSource struct {
+	allocator.Source
+	server *Server
+	chain  *tagChain
+}
+
+// Lease implements allocator.Source.
+func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
+	ctx, end := r.server.span(ctx, "room.refill", r.chain.Tag())
+	seg, err := r.Source.Lease(ctx, n)
+	end(err)
+	if err == nil {
+		crash.Here(crash.BeforeUse)
+		r.chain.growth.note(time.Now(), seg.Last())
+	}
+	if r.server.metrics != nil {
+		r.server.metrics.refilled(err)
+	}
+	return seg, err
+}
+
+// loadAtOnce is how many tags are read at once, for callers and for a new layout
+// together: so that a thousand cold tags do not storm an etcd that is slow, or
+// just back.
+const loadAtOnce = 64
+
+// enter waits until a tag may be read. The caller reads it and then calls leave.
+// Its error is Unavailable.
+func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
+	select {
+	case c.slots <- struct{}{}:
+		return func() { <-c.slots }, nil
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
+	}
+}
