@@ -151,7 +151,7 @@ func (b *bubble) steps(d time.Duration, consoles ...*Server) {
 	b.Helper()
 	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(time.Second) {
 		for _, s := range consoles {
-			if _, err := s.step(bg); err != nil {
+			if _, err := s.driveOnce(bg); err != nil {
 				b.Fatalf("step: %v", err)
 			}
 		}

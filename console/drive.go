@@ -49,7 +49,7 @@ func (s *Server) drive(ctx context.Context) {
 				silentLog.Log(time.Now(), s.log.Debug, "looking for silent instances", "error", err)
 			}
 		}
-		active, err := s.step(ctx)
+		active, err := s.driveOnce(ctx)
 		if err != nil && ctx.Err() == nil {
 			stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on, it is tried again", "error", err)
 		}
@@ -61,9 +61,9 @@ func (s *Server) drive(ctx context.Context) {
 	}
 }
 
-// step takes the migration under way as far as it goes now: at most one move.
+// driveOnce takes the migration under way as far as it goes now: at most one move.
 // It reports whether there is one.
-func (s *Server) step(ctx context.Context) (active bool, err error) {
+func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
 	m, active, err := s.admin.ActiveMigration(ctx)
 	if err != nil {
 		return active, err
@@ -82,7 +82,7 @@ func (s *Server) step(ctx context.Context) (active bool, err error) {
 	if moved {
 		return true, nil
 	}
-	return true, s.settle(ctx, m, err)
+	return true, s.noteError(ctx, m, err)
 }
 
 // endReplaced ends a migration where it stands, if the layout is no longer the one that
@@ -148,9 +148,9 @@ func epochOf(instances []instance) store.KV {
 	return instances[0].EpochKV
 }
 
-// settle has the migration say what keeps it from going on, as met; nil for
+// noteError stores in the migration the error that keeps it from going on, met; nil for
 // nothing. It returns nil where another console made the move at the same time.
-func (s *Server) settle(ctx context.Context, m record.Migration, met error) error {
+func (s *Server) noteError(ctx context.Context, m record.Migration, met error) error {
 	text := ""
 	if met != nil {
 		text = met.Error()

@@ -176,7 +176,7 @@ func TestTwoConsolesMakeEachMoveOnce(t *testing.T) {
 			var work sync.WaitGroup
 			for _, s := range consoles {
 				work.Go(func() {
-					if _, err := s.step(bg); err != nil {
+					if _, err := s.driveOnce(bg); err != nil {
 						t.Errorf("step: %v", err)
 					}
 				})
@@ -327,7 +327,7 @@ func TestMigrationGoesOnAgain(t *testing.T) {
 		key := "/march/default/layout"
 		good, _ := b.mem.Value(key)
 		b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("{")}})
-		if _, err := s.step(bg); err == nil {
+		if _, err := s.driveOnce(bg); err == nil {
 			t.Error("the migration went on under a layout that cannot be read")
 		}
 		if m = b.read(m.ID); !strings.Contains(m.Error, key) {
