@@ -1,8 +1,10 @@
 package record_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -114,6 +116,30 @@ func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 	}
 	if err := of(func(*record.TagSettings) {}); err != nil {
 		t.Error(err)
+	}
+	// No field of TagSettings is forgotten, should a new one come.
+	for f := range reflect.TypeFor[record.TagSettings]().Fields() {
+		if f.Name == "Time" {
+			continue
+		}
+		err := of(func(s *record.TagSettings) {
+			v := reflect.ValueOf(s).Elem().FieldByIndex(f.Index)
+			switch v.Kind() {
+			case reflect.Int64:
+				v.SetInt(7)
+			case reflect.Bool:
+				v.SetBool(true)
+			case reflect.String:
+				v.SetString("7s")
+			case reflect.Map:
+				v.Set(reflect.ValueOf(record.Skips{"a": 1}))
+			default:
+				v.Set(reflect.ValueOf(time.Unix(7, 0)))
+			}
+		})
+		if allocator.KindOf(err) != allocator.Invalid {
+			t.Errorf("%s is not refused: %v", f.Name, err)
+		}
 	}
 	for field, change := range map[string]func(*record.TagSettings){
 		"start": func(s *record.TagSettings) { s.Start = 7 }, "limit": func(s *record.TagSettings) { s.Limit = 7 },
