@@ -150,10 +150,10 @@ func faults() (names []string) {
 			names = append(names, fate.String())
 		}
 	}
-	for _, t := range slices.Concat(troubles(), disasters()) {
+	for _, t := range slices.Concat(troubles(), disasters(), timeTroubles()) {
 		names = append(names, t.name)
 	}
-	return append(names, journalsRequired)
+	return append(names, journalsRequired, timeTags)
 }
 
 // knownFault refuses a fault that is none.

@@ -33,6 +33,13 @@
 //   - A newer version of the program writes values with fields that this one does not
 //     know, or in a format that it cannot read.
 //
+// One cluster of four has time-ordered IDs as well. There each room has instances that
+// take, renew and give back workers, each with a wall clock of its own. The clocks are
+// set, stand still, go at double speed and jump each millisecond: within what clocks may
+// differ by in one half of these clusters, by up to an hour in the other. Such instances
+// are paused, and start again within a millisecond. All machines sleep for minutes. A
+// recover goes on without an instance that just took a worker, and has no answer yet.
+//
 // Some clusters require journals. There an operator confirms instances while etcd has
 // forgotten nothing. In half of these clusters power fails for all processes, and raft's
 // own data is rolled back meanwhile: journals show that, or nothing does.
@@ -68,6 +75,19 @@
 //     wrote.
 //  5. Recover goes on without an instance only if the operator named it. An instance
 //     that answered recover never turns out to hold more than it said.
+//
+// Of time-ordered IDs:
+//
+//   - No worker, tick and sequence of a tag are issued twice, whatever clocks show. The
+//     exception is an ID that two processes issued before and after a recover which went
+//     on without an instance, where the clock of one of them or of the recover was wrong
+//     by more than clocks may be.
+//   - The tick lies in a window that its process asked for and that counts, as a lease
+//     does. The worker lies in a slice that its room had by the layout that the process
+//     reported last, or by a later one.
+//   - A process writes windows of its own only, and keeps the rules of ledgertest.
+//   - When all clocks are right again, and the times of recovers without an instance are
+//     over, every instance that is sure to find a worker issues every tag again.
 //
 // At the end, when late transactions have arrived and no more faults come, these must be
 // true as well. IDs that were leased in a stretch that a restore lost, and that lie in no
@@ -125,6 +145,9 @@
 //     the one that loses a heartbeat stops: a test in the ledger shows that
 //     (TestHeartbeatThatIsNotAsItWasLeft). No test sees the IDs that both issue before.
 //     Copies of a journal are missing as well.
+//   - The generators of an instance's time-ordered IDs are the real ones, and so is what
+//     leases workers. What has both work together is the simulation's: package timetags
+//     keeps a mutex while etcd answers, and a bubble's clock would stand still.
 //   - There is no gRPC: the services' methods are called directly. The listeners given
 //     to the servers never accept.
 //   - The cases that no process can see (docs/restore.md) are missing: a restore of an

@@ -94,6 +94,7 @@ func (w *world) chooseFaults() {
 	d := w.first
 	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
 	w.required = w.dice(journalsRequired).chance(5) || *with == journalsRequired
+	w.timed, w.wild = w.dice(timeTags).chance(4) || withTimes(), w.dice("wild clocks").chance(2)
 	if d.chance(10) && *with == "" {
 		w.journals = ""
 		return
@@ -192,7 +193,7 @@ func (w *world) clone(p *process, d time.Duration) {
 	lane := w.lane()
 	id := fmt.Sprint(p.id, "/double-", lane)
 	w.actors.Go(func() {
-		double := w.startRoom(p.in, p.name, id)
+		double := p.again(id)
 		if w.sleep(double.gone, d, lane) {
 			double.crash()
 			<-double.gone
@@ -237,6 +238,9 @@ func (w *world) settle() {
 	settled := time.Now()
 	for _, s := range w.slots {
 		for _, tag := range w.tags {
+			if slices.Contains(w.timers, s) {
+				continue
+			}
 			// A margin may take a tag that begins near the end of the space to its end: recover
 			// names it.
 			if w.floor(tag) > allocator.MaxID-w.span(tag) {
@@ -246,19 +250,21 @@ func (w *world) settle() {
 			}
 		}
 	}
+	w.settleTimes(lane)
 	w.sleep(nil, time.Second, lane) // so that the end comes at an instant of its own
 }
 
 // issuesAgain waits until a slot's process has issued an ID since all was well.
-func (w *world) issuesAgain(s *slot, tag allocator.Tag, since time.Time, lane int) {
+func (w *world) issuesAgain(s *slot, tag allocator.Tag, since time.Time, lane int) bool {
 	for within := time.Now().Add(time.Minute); time.Now().Before(within); w.sleep(nil, 500*time.Millisecond, lane) {
 		w.mu.Lock()
 		again := w.mu.latest[string(tag)+" "+s.name].After(since)
 		w.mu.Unlock()
 		if again {
 			w.count("issued again", 1)
-			return
+			return true
 		}
 	}
 	w.Errorf("%s has issued no ID of tag %s within a minute after all had healed", s.name, tag)
+	return false
 }

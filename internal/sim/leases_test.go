@@ -114,6 +114,8 @@ type asked struct {
 	txn    store.Txn
 	lease  lease
 	leases bool
+	window window
+	takes  bool // a window
 	epoch  string
 	shown  int64  // the highest revision under that epoch when it was sent
 	pinned uint64 // the etcd cluster that the cluster lived in when it was done
@@ -122,6 +124,7 @@ type asked struct {
 func (l *link) asks(txn store.Txn) *asked {
 	a := &asked{txn: txn, epoch: epochOf(txn)}
 	a.lease, a.leases = l.leaseOf(txn)
+	a.window, a.takes = l.windowOf(txn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.shown = l.mu.shown[a.epoch].until()
@@ -130,7 +133,7 @@ func (l *link) asks(txn store.Txn) *asked {
 
 // done notes in which etcd cluster the transaction was done.
 func (a *asked) done(w *world) {
-	if a.leases {
+	if a.leases || a.takes {
 		a.pinned = w.pinned()
 	}
 }
@@ -145,19 +148,24 @@ func (l *link) answered(a *asked, answer store.Answer, err error) {
 	if err == nil {
 		l.mu.lives.learn(a.txn, answer)
 	}
+	lost := ""
+	switch {
+	case err != nil:
+		lost = "no answer came"
+	case !answer.Succeeded:
+		lost = "it was refused"
+	case answer.ClusterID != a.pinned:
+		lost = "another etcd cluster answered"
+	case answer.Revision <= a.shown:
+		lost = "the answer's revision was none above those shown before"
+	}
 	if a.leases {
-		a.lease.done = time.Now()
-		switch {
-		case err != nil:
-			a.lease.lost = "no answer came"
-		case !answer.Succeeded:
-			a.lease.lost = "it was refused"
-		case answer.ClusterID != a.pinned:
-			a.lease.lost = "another etcd cluster answered"
-		case answer.Revision <= a.shown:
-			a.lease.lost = "the answer's revision was none above those shown before"
-		}
+		a.lease.done, a.lease.lost = time.Now(), lost
 		l.mu.leases = append(l.mu.leases, a.lease)
+	}
+	if a.takes {
+		a.window.done, a.window.lost = time.Now(), lost
+		l.mu.windows = append(l.mu.windows, a.window)
 	}
 	if err == nil && answer.Succeeded && a.epoch != "" && (a.pinned == 0 || answer.ClusterID == a.pinned) {
 		l.mu.shown[a.epoch] = l.mu.shown[a.epoch].show(answer.Revision)

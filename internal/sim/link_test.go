@@ -26,7 +26,10 @@ type link struct {
 
 	recovers *recovering // the recover that uses the link; nil for a process
 
+	clock *wallClock   // of the process's machine; nil where it is right but for ahead
 	ahead atomic.Int64 // of the time, in nanoseconds, is the clock of the process's machine
+
+	loses, lost atomic.Bool // answers to takes of workers are to be lost; one was
 
 	mu struct {
 		sync.Mutex
@@ -41,6 +44,10 @@ type link struct {
 		outside []outside        // the recovers that left the process out
 		denied  []denied
 		lives   lives
+
+		paused      time.Time // the process does nothing before
+		windows     []window  // of workers, in the order of their answers
+		incarnation string    // that the process wrote windows for
 	}
 }
 
@@ -51,7 +58,12 @@ func (w *world) link(name string, lane int) *link {
 }
 
 // now is the time by the clock of the process's machine.
-func (l *link) now() time.Time { return time.Now().Add(time.Duration(l.ahead.Load())) }
+func (l *link) now() time.Time {
+	if l.clock != nil {
+		return l.clock.now()
+	}
+	return l.w.rightTime().Add(time.Duration(l.ahead.Load()))
+}
 
 // kill cuts the connection for good: no answer comes any more.
 func (l *link) kill() { l.once.Do(func() { close(l.dead) }) }
@@ -166,6 +178,10 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	fate := l.w.fate(d, txn)
 	l.reports(txn)
 	asked := l.asks(txn)
+	if asked.takes && l.loses.Load() {
+		fate = ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
+		l.lost.Store(true)
+	}
 	answer, err := call(ctx, l, d, func() (store.Answer, error) {
 		if l.w.refuses(l, txn) {
 			l.w.log("%-12s %s: denied", l.name, what)

@@ -25,8 +25,10 @@ type process struct {
 	gone    chan struct{}      // closed when it has ended
 	serving <-chan struct{}    // closed when it may be called
 
-	console *console.Server // of a console
-	room    *room.Server    // of an instance
+	console *console.Server          // of a console
+	room    *room.Server             // of an instance
+	timed   *timed                   // of one that issues time-ordered IDs instead
+	again   func(id string) *process // starts another of its name
 	in      allocator.Room
 	name    allocator.Instance
 	address string      // its own
@@ -72,10 +74,15 @@ func (s *slot) mayStart() bool {
 
 // keep keeps a process running until the end.
 func (w *world) keep(room allocator.Room, name string, start func(id string) *process) *slot {
+	return w.keepWithin(room, name, 500*time.Millisecond, start)
+}
+
+// keepWithin is keep where the process starts again within some time.
+func (w *world) keepWithin(room allocator.Room, name string, most time.Duration, start func(id string) *process) *slot {
 	s := &slot{name: name, room: room}
 	d, lane := w.dice("keep "+name), w.lane()
 	w.actors.Go(func() {
-		for n := 1; w.sleep(w.end, d.between(time.Millisecond, 500*time.Millisecond), lane); {
+		for n := 1; w.sleep(w.end, d.between(min(time.Millisecond, most/2), most), lane); {
 			if !s.mayStart() && !w.healed.Load() {
 				continue
 			}
@@ -90,7 +97,7 @@ func (w *world) keep(room allocator.Room, name string, start func(id string) *pr
 				p.stop()
 				<-p.gone
 			}
-			if p.room != nil {
+			if p.console == nil {
 				w.bury(p)
 			}
 			s.mu.Lock()
@@ -163,6 +170,9 @@ func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*
 	default:
 		return nil, allocator.Errorf(allocator.Unavailable, "%s does not serve yet", p.id)
 	}
+	if p.room == nil {
+		return nil, allocator.Errorf(allocator.NotFound, "%s has no chains", p.id)
+	}
 	answer, err := p.room.GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
 	return answer.GetChain(), err
 }
@@ -190,6 +200,7 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 	p := w.start(id, server.Run)
 	p.link, p.room, p.serving, p.in, p.name = link, server, listener.serving, in, name
 	p.address, p.journal = cfg.Advertise, cfg.Journal
+	p.again = func(id string) *process { return w.startRoom(in, name, id) }
 	w.mu.Lock()
 	w.mu.processes = append(w.mu.processes, p)
 	w.mu.Unlock()

@@ -67,6 +67,9 @@ func (w *world) memory(ctx context.Context, l *link, address string, request *ma
 			if !p.runs() {
 				return record.Memory{}, unreachable
 			}
+			if p.timed != nil {
+				return p.timed.report(ctx, request)
+			}
 			if err := p.room.ReportMarks(request, &answer); err != nil {
 				return record.Memory{}, err
 			}
@@ -182,6 +185,7 @@ func (l *link) begins(txn store.Txn) {
 	for _, op := range txn.Then {
 		if op.Put != nil && op.Put.Key == "/march/default/epoch" && string(op.Put.Value) == string(value) {
 			l.recovers.leaveOut(epochName(string(value)))
+			l.w.noteNotBefore(l)
 		}
 	}
 }

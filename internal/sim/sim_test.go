@@ -181,7 +181,9 @@ func weak(t *testing.T, total map[string]int) {
 			"instances left out whose range another room got", "marks that roles refused", "recovers by a clock a day off",
 			"values with a field of a newer version", "values of a newer format", "leases beside a value of a newer format",
 			"fields of a newer version kept", "recovers without hundreds of instances",
-			"restores of an etcd that was empty")
+			"restores of an etcd that was empty",
+			"time-ordered IDs", "clocks that were refused", "recovers after which windows begin later",
+			"workers not to be had before a recover's time", "issued again after a recover's time")
 	}
 	for _, fate := range ledgertest.Fates() {
 		if fate != ledgertest.Done {
@@ -190,6 +192,11 @@ func weak(t *testing.T, total map[string]int) {
 	}
 	for _, k := range slices.Concat(troubles(), disasters()) {
 		want = append(want, "trouble: "+k.name)
+	}
+	for _, t := range timeTroubles() {
+		if seeds() >= 1000 {
+			want = append(want, "trouble: "+t.name)
+		}
 	}
 	for _, a := range actions() {
 		want = append(want, "operator: "+a.name+": done")

@@ -44,6 +44,12 @@ type world struct {
 	required  bool   // the cluster requires them
 	strict    bool   // the hold of strict tags can be relied on
 
+	timed  bool         // it has time-ordered IDs
+	wild   bool         // and clocks that are further off than clocks may be
+	times  []timeTag    // the tags of these, none for none
+	timers []*slot      // their instances
+	slept  atomic.Int64 // for how long all machines did, in ns: only wall clocks went on
+
 	lanes    atomic.Int64
 	slots    []*slot
 	consoles []*slot
@@ -75,6 +81,10 @@ type world struct {
 		without    *leftOut                        // that the next recover goes on without, nil for none
 		denied     map[allocator.Room]bool         // rooms with instances that may write marks of their own room only
 		latest     map[string]time.Time            // when an instance, by tag and name, last issued an ID
+
+		ticks     map[allocator.Tag]map[int64]timedID // time-ordered IDs that were issued
+		notBefore int64                               // of the epoch in force
+		leftOut   []timedRecover
 	}
 }
 
@@ -113,6 +123,7 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.mu.denied, w.mu.waived = make(map[allocator.Room]bool), make(map[record.InstanceID]bool)
 	w.mu.newer, w.mu.unreadable = make(map[string]bool), make(map[string]bool)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
+	w.mu.ticks = make(map[allocator.Tag]map[int64]timedID)
 	w.mem = ledgertest.NewFake(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
 	w.tags = []allocator.Tag{"order", "bounded", strictTag}
@@ -175,6 +186,10 @@ func (w *world) run() {
 		lane := w.lane()
 		busy.Go(func() { w.operate(slot, lane) })
 	}
+	if len(w.times) > 0 {
+		lane := w.lane()
+		busy.Go(func() { w.timeTrouble(lane) })
+	}
 	recovering := w.lane()
 	w.actors.Go(func() { w.recoveries(recovering) })
 	if w.required {
@@ -232,6 +247,7 @@ func (w *world) begin() {
 			w.slots = append(w.slots, w.keep(room, name, func(id string) *process { return w.startRoom(room, allocator.Instance(name), id) }))
 		}
 	}
+	w.beginTimes(ctx)
 }
 
 func (w *world) settings(tag allocator.Tag) record.TagSettings {

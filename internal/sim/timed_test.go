@@ -1,0 +1,287 @@
+package sim_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// timeTags is the name, among the faults, of a cluster that has time-ordered IDs.
+const timeTags = "time-ordered IDs"
+
+// timed is the part of an instance that issues time-ordered IDs: the real workers and
+// generators, with a clock of its own. It does what a room's server does with them.
+type timed struct {
+	w        *world
+	cfg      ledger.Registration
+	ledger   *ledger.Ledger
+	workers  worker.Config
+	pin      worker.Pin
+	clock    *wallClock
+	serving  chan struct{}
+	instance *ledger.Instance // once it serves, as for tags
+	tags     *generators
+}
+
+// timeTag is a tag of time-ordered IDs.
+type timeTag struct {
+	name     allocator.Tag
+	settings record.TimeTag
+}
+
+// beginTimes creates the tags of time-ordered IDs, and starts their instances.
+func (w *world) beginTimes(ctx context.Context) {
+	if !w.timed {
+		return
+	}
+	d := w.dice("time tags")
+	for _, bits := range []int{pick(d, []int{2, 3, 6, 10}), 10, 20} {
+		if w.createTimeTags(ctx, d, bits) {
+			break
+		}
+	}
+	if len(w.times) == 0 {
+		return // the range of some room is too narrow
+	}
+	w.count("clusters with time-ordered IDs", 1)
+	for _, room := range w.rooms {
+		for i := range 1 + d.Int64N(2) {
+			name, pin := fmt.Sprintf("%s-timed-%d", room, i+1), worker.Pin{}
+			if d.chance(3) {
+				pin = worker.PinTo(i)
+			}
+			most := pick(d, []time.Duration{2 * time.Millisecond, 500 * time.Millisecond})
+			start := func(id string) *process { return w.startTimed(room, allocator.Instance(name), id, pin) }
+			w.timers = append(w.timers, w.keepWithin(room, name, most, start))
+		}
+	}
+	w.slots = append(w.slots, w.timers...)
+}
+
+// createTimeTags creates two tags of a width, which share their workers. It returns false
+// where a room's range is too narrow for that.
+func (w *world) createTimeTags(ctx context.Context, d dice, bits int) bool {
+	for i, unit := range []time.Duration{time.Millisecond, pick(d, []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second})} {
+		s := record.NewTimeTag(timeid.Layout{
+			TimeBits: 30, WorkerBits: bits, SequenceBits: 12, Unit: unit,
+			Epoch: w.began.Add(-24 * time.Hour).Truncate(time.Second).UnixMilli(), Order: pick(d, []timeid.Order{timeid.WorkerMiddle, timeid.WorkerLast}),
+		})
+		s.Sequence = pick(d, []timeid.Sequence{timeid.Reset, timeid.Carry, timeid.Random})
+		// To wait for a clock takes the simulation's processor.
+		s.Rollback = pick(d, []timeid.Rollback{timeid.Fail, timeid.Offset})
+		name := allocator.Tag(fmt.Sprint("timed-", i+1))
+		settings := record.DefaultTag()
+		settings.Time = &s
+		if _, err := w.admin.CreateTag(ctx, name, settings, "simulation"); err != nil {
+			if allocator.KindOf(err) != allocator.Refused {
+				w.Errorf("create tag %s: %v", name, err)
+			}
+			return false
+		}
+		w.times = append(w.times, timeTag{name, s})
+		w.mu.ticks[name] = make(map[int64]timedID)
+	}
+	return true
+}
+
+// startTimed starts an instance of a room that issues time-ordered IDs.
+func (w *world) startTimed(in allocator.Room, name allocator.Instance, id string, pin worker.Pin) *process {
+	d, lane := w.dice("timed "+id), w.lane()
+	link := w.link(id, lane)
+	link.clock = w.wallClock(w.skew(d))
+	t := &timed{w: w, ledger: w.ledger(link), clock: link.clock, pin: pin, serving: make(chan struct{}), workers: worker.DefaultConfig()}
+	t.workers.Now, t.workers.Logger = t.clock.now, w.logger(id)
+	t.workers.AgreeClock = d.chance(2)
+	t.workers.Reserve = pick(d, []time.Duration{2 * time.Second, worker.DefaultReserve})
+	t.workers.PinnedWindow = pick(d, []time.Duration{worker.Shortest, worker.DefaultPinnedWindow})
+	t.workers.Rand = func(n int64) int64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Int64N(n) }
+	t.cfg = ledger.Registration{Room: in, Name: name, Address: fmt.Sprint("192.0.2.1:", lane), Build: "simulation", Hold: w.hold}
+	if w.journals != "" { // a double runs on another host
+		kept, _, _ := strings.Cut(id, "#")
+		if _, double, ok := strings.Cut(id, "/"); ok {
+			kept = double
+		}
+		t.cfg.Journal = filepath.Join(w.journals, kept)
+		link.remembers(w.journalsIn(t.cfg.Journal))
+	}
+	p := w.start(id, t.run)
+	p.link, p.timed, p.serving, p.in, p.name = link, t, t.serving, in, name
+	p.address, p.journal = t.cfg.Address, t.cfg.Journal
+	p.again = func(id string) *process { return w.startTimed(in, name, id, pin) }
+	w.mu.Lock()
+	w.mu.processes = append(w.mu.processes, p)
+	w.mu.Unlock()
+	for _, tag := range w.times {
+		d, lane := w.dice("caller "+id+string(tag.name)), w.lane()
+		w.actors.Go(func() { w.callTimed(p, tag, d, lane) })
+	}
+	return p
+}
+
+// run serves until ctx ends, as the server of a room does.
+func (t *timed) run(ctx context.Context) error {
+	instance, err := t.ledger.Join(ctx, t.cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = instance.Close() }()
+	workers, err := worker.New(instance, t.workers)
+	if err != nil {
+		return err
+	}
+	tags := newGenerators(workers, t.w.request(t.pin), t.clock)
+	instance.OnDrop(func(string) { tags.drop() })
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	work, background := errgroup.WithContext(background)
+	work.Go(func() error { return t.ledger.Run(background, func(ledger.TagChange) {}) })
+	work.Go(func() error { return tags.run(background) })
+	work.Go(func() error {
+		err := instance.Run(background)
+		if err != nil { // another process has this one's name
+			tags.drop()
+		}
+		return err
+	})
+	served := instance.Version()
+	work.Go(func() error { return t.adopt(background, instance, tags, served) })
+	t.instance, t.tags = instance, tags
+	close(t.serving)
+	select {
+	case <-ctx.Done():
+	case <-background.Done():
+	}
+	stop()
+	if err := work.Wait(); err != nil {
+		return err
+	}
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	tags.close(leaving)
+	if err := instance.Leave(leaving); err != nil && !t.w.expected(err) {
+		return err
+	}
+	return nil
+}
+
+// adopt moves the instance to every layout after the one that it serves.
+func (t *timed) adopt(ctx context.Context, instance *ledger.Instance, tags *generators, served int64) error {
+	for {
+		layout, changed := t.ledger.Layout()
+		if version := layout.Layout.Version; version > served {
+			if !tags.adopt(ctx) {
+				return nil
+			}
+			// Where the registration is lost, the heartbeat finds out, too.
+			err := instance.Serve(ctx, version)
+			if err == nil {
+				served = version
+			}
+			if now, _ := t.ledger.Layout(); now.Layout.Version > version || err != nil && allocator.KindOf(err) != allocator.Refused {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-time.After(50 * time.Millisecond):
+				}
+				continue
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// report answers a recover, as a room's server does.
+func (t *timed) report(ctx context.Context, r *marchv1.ReportMarksRequest) (record.Memory, error) {
+	uuid, err := t.ledger.UUID(ctx)
+	if err != nil {
+		return record.Memory{}, err
+	}
+	if uuid != r.GetClusterUuid() {
+		return record.Memory{}, allocator.Errorf(allocator.Refused, "sim: this is an instance of cluster %s", uuid)
+	}
+	q := record.Question{After: r.GetAfterSequence()}
+	if b := r.GetBarrier(); b != nil {
+		q.Barrier = &record.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
+	}
+	return t.instance.Report(ctx, q), nil
+}
+
+// callTimed calls an instance for IDs of a tag until it is gone.
+func (w *world) callTimed(p *process, tag timeTag, d dice, lane int) {
+	select {
+	case <-p.serving:
+	case <-p.gone:
+		return
+	}
+	pace := 400 * time.Millisecond
+	for w.sleep(p.gone, d.between(time.Millisecond, pace), lane) {
+		if d.chance(20) {
+			pace = pick(d, []time.Duration{50 * time.Millisecond, 300 * time.Millisecond, time.Second, 4 * time.Second})
+		}
+		if p.link.paused() {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), d.between(200*time.Millisecond, 2*time.Second))
+		err := w.askTimed(ctx, p, tag, d)
+		cancel()
+		_, pinned := p.timed.pin.Number()
+		if err == nil || pinned && allocator.KindOf(err) == allocator.Invalid { // the slice is too small for it
+			continue
+		}
+		w.log("%-12s %s: %v", p.id, tag.name, kind(err))
+		w.count("time-ordered IDs: "+kind(err), 1)
+		if _, wrong := errors.AsType[*worker.ClockError](err); wrong {
+			w.count("clocks that were refused", 1)
+		}
+		if busy, is := errors.AsType[*worker.BusyError](err); is && busy.By == "" {
+			w.count("workers not to be had before a recover's time", 1)
+		}
+		if !w.expected(err) {
+			w.Errorf("%s, tag %s: %v", p.id, tag.name, err)
+		}
+	}
+}
+
+// askTimed makes one call, and notes what it was given.
+func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (err error) {
+	batch, n := d.chance(3), 1+d.Int64N(8)
+	var runs []allocator.Run
+	err = p.timed.tags.next(ctx, tag, func(g *timeid.Generator) (err error) {
+		if batch {
+			runs, err = g.NextN(ctx, n, nil)
+			return err
+		}
+		id, err := g.Next(ctx)
+		runs = []allocator.Run{{First: id, Count: 1}}
+		return err
+	})
+	if err == nil {
+		w.noteTimed(p, tag, runs)
+	}
+	return err
+}
+
+// request is for a worker of the tags' width.
+func (w *world) request(pin worker.Pin) worker.Request {
+	r := worker.Request{Bits: w.times[0].settings.WorkerBits, Pin: pin}
+	for _, tag := range w.times {
+		r.Tick = max(r.Tick, tag.settings.Layout().Unit)
+	}
+	return r
+}
