@@ -6,9 +6,8 @@ import (
 	"github.com/march-id/march/internal/overlay"
 )
 
-// edits are how each mistake changes the code: in one program all of them are made,
-// and MARCH_MUTANT says which is wrong.
-var edits = []overlay.Edit{
+// segmentEdits are the edits of leases of segments, and of what stands on them.
+var segmentEdits = []overlay.Edit{
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn

@@ -84,6 +84,16 @@ var mistakes = []mistake{
 	{name: "no-revision-check", what: "a lease counts that etcd wrote at a revision below those that it had shown", with: "old revision"},
 	{name: "no-cluster-check", what: "another etcd cluster's answer counts", with: "other etcd"},
 	{name: "blank-leases", what: "an instance without its journal leases, where one is required", with: "journals required"},
+
+	// Windows of workers.
+	{name: "no-window-check", what: "a generator issues ticks beyond its worker's window", with: "time-ordered IDs"},
+	{name: "from-below-until", what: "a window begins where the one before began, below its end", with: "restart at once"},
+	{name: "lowered-by-another", what: "a process that gives a worker back lowers the window that another process has by then", with: "pause"},
+	{name: "slice-not-compared", what: "a worker is renewed that the room's slice does not have any longer", with: "time-ordered IDs"},
+	{name: "window-no-layout", what: "a window is put without the condition on the layout", with: "time-ordered IDs"},
+	{name: "window-no-key", what: "a window is put over a worker's key that was written since it was read", with: "time-ordered IDs"},
+	{name: "not-before-ignored", what: "a window begins at once after a recover that went on without an instance", with: "time-ordered IDs"},
+	{name: "read-back-of-any-epoch", what: "a window of which no answer came is gone on with, though it was leased before a recover", with: "recover while a worker is taken"},
 }
 
 // selected returns the mistakes to make.
