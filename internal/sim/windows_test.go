@@ -184,6 +184,8 @@ func (w *world) settleTimes(lane int) {
 	if w.wild || notBefore > 0 {
 		asleep = record.LongestWindow + 2*furthest
 	}
+	// The clock of a recover may have been a day ahead.
+	asleep = max(asleep, time.UnixMilli(notBefore).Sub(w.rightTime())+2*record.MaxAhead)
 	w.log("--- all machines sleep for %v", asleep)
 	w.slept.Add(int64(asleep))
 	layout, err := w.admin.Ledger.Refresh(context.Background())
