@@ -57,9 +57,10 @@ func (w *world) beginTimes(ctx context.Context) {
 	}
 	w.count("clusters with time-ordered IDs", 1)
 	for _, room := range w.rooms {
+		pinned := d.chance(3) // all of a room or none: others take any number that is free
 		for i := range 1 + d.Int64N(2) {
 			name, pin := fmt.Sprintf("%s-timed-%d", room, i+1), worker.Pin{}
-			if d.chance(3) {
+			if pinned {
 				pin = worker.PinTo(i)
 			}
 			most := pick(d, []time.Duration{2 * time.Millisecond, 500 * time.Millisecond})
@@ -244,7 +245,7 @@ func (w *world) callTimed(p *process, tag timeTag, d dice, lane int) {
 		if err == nil || pinned && allocator.KindOf(err) == allocator.Invalid { // the slice is too small for it
 			continue
 		}
-		w.log("%-12s %s: %v", p.id, tag.name, kind(err))
+		w.log("%-12s %s: %v", p.id, tag.name, err)
 		w.count("time-ordered IDs: "+kind(err), 1)
 		if _, wrong := errors.AsType[*worker.ClockError](err); wrong {
 			w.count("clocks that were refused", 1)
