@@ -59,7 +59,7 @@ func TestSlowDisk(t *testing.T) {
 		for k := range 8 {
 			s := &journaled{j: j, tag: allocator.Tag(fmt.Sprint("t", k)), next: 1, leases: &leases, failed: &failed}
 			c, err := allocator.NewChain(allocator.ChainConfig{
-				Tag: allocator.Tag(s.tag), Source: s, Refiller: r,
+				Tag: s.tag, Source: s, Refiller: r,
 				Settings: allocator.Settings{MinStep: 1000, MaxStep: 2000, Reserve: 10 * time.Second},
 			})
 			if err != nil {

@@ -41,7 +41,7 @@ func TestRulesFindPlantedWindows(t *testing.T) {
 			r.lease(a, 20)
 			stamp := regexp.MustCompile(`"stamp":\{[^}]*\}`).FindString(r.value("marks/a/t", "", ""))
 			window := func(room, inc string, from, until int64, stamp string) store.Op {
-				return set(key, fmt.Sprintf(`{"format":2,"room":"%s","instance":"one","incarnation":"%s","from":"%d","until":"%d",%s,"clock":"1000"}`, room, inc, from, until, stamp))
+				return set(key, fmt.Sprintf(`{"format":2,"room":%q,"instance":"one","incarnation":%q,"from":"%d","until":"%d",%s,"clock":"1000"}`, room, inc, from, until, stamp))
 			}
 			r.store.Corrupt(window("a", "x", 1000, 2000, stamp))
 			if got := rules(r.read()); len(got) > 0 {
