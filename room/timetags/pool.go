@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,9 @@ type pool struct {
 	tags *Tags
 	bits int
 
-	mu     sync.Mutex // held while a worker is taken, renewed or given back
+	// busy holds a token while a call works on what follows. It is no mutex, because the call
+	// may wait for etcd, and callers of open wait for no longer than their deadline.
+	busy   chan struct{}
 	worker *worker.Worker
 	opened map[*Tag]struct{} // tags with a generator
 	used   int64             // the end of the last tick that a closed generator may have used, Unix ms
@@ -41,13 +42,19 @@ type shown struct {
 	exchanges int64
 }
 
+func newPool(tags *Tags, bits int) *pool {
+	return &pool{tags: tags, bits: bits, busy: make(chan struct{}, 1)}
+}
+
 // lock takes the lock. The caller defers what it returns.
 func (p *pool) lock() (unlock func()) {
-	p.mu.Lock()
-	return func() {
-		p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges})
-		p.mu.Unlock()
-	}
+	p.busy <- struct{}{}
+	return p.unlock
+}
+
+func (p *pool) unlock() {
+	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges})
+	<-p.busy
 }
 
 // show returns the pool as it was when the lock was last given up.
@@ -64,7 +71,12 @@ const patience = 200 * time.Millisecond
 // open makes a generator for a tag in the place of one that is closed, nil for none. It
 // takes a worker where there is none.
 func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) error {
-	defer p.lock()()
+	select {
+	case p.busy <- struct{}{}:
+		defer p.unlock()
+	case <-ctx.Done():
+		return allocator.Errorf(allocator.Unavailable, "tag %s: no worker before the caller's deadline: %w", tag.name, context.Cause(ctx))
+	}
 	if tag.deleted {
 		return timeid.ErrClosed
 	}

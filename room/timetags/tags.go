@@ -109,7 +109,7 @@ func (t *Tags) put(name allocator.Tag, settings record.TimeTag) *Tag {
 	}
 	p := t.mu.pools[settings.WorkerBits]
 	if p == nil {
-		p = &pool{tags: t, bits: settings.WorkerBits}
+		p = newPool(t, settings.WorkerBits)
 		t.mu.pools[settings.WorkerBits] = p
 	}
 	tag := &Tag{name: name, bits: settings.Layout(), pool: p}
