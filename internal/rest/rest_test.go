@@ -30,7 +30,7 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/runs/next?count=1&contiguous=true", `{"runs":[{"first":"8","count":"1"}]}`},
 		{"POST /v1/tags/runs/next?count=1&contiguous=false", `{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
-		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0"}`},
+		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null}`},
 		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null}`},
 	} {
 		w := s.do(tt.request)

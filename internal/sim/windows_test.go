@@ -26,7 +26,7 @@ const workerKeys = "/march/default/workers/"
 // windowOf returns the window that a transaction of an instance asks for, false where it
 // asks for none. An instance writes its own windows only.
 func (l *link) windowOf(txn store.Txn) (window, bool) {
-	if l.clock == nil || len(txn.Then) != 1 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, workerKeys) {
+	if l.clock == nil || len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, workerKeys) {
 		return window{}, false
 	}
 	put := txn.Then[0].Put
