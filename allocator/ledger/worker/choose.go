@@ -96,7 +96,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 	now := w.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.dropEnded(now)
+	w.forget(now)
 	of := field{now: now, name: record.NewInstanceID(i.Room(), i.Name()), caller: r.Caller}
 	if !r.Caller && !r.Pin.set {
 		of.callers = allocator.Range{Lower: slice.Upper - w.callers(slice), Upper: slice.Upper}
@@ -155,12 +155,18 @@ func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, ther
 	return some
 }
 
-// dropEnded forgets the workers of callers whose windows are over by a clock that is
-// further behind than clocks may be: each may be taken again, from its end on. The
+// forget forgets the workers that a recover took from this instance, as it went on without
+// it: no owner gives them back. And the workers of callers whose windows are over by a clock
+// that is further behind than clocks may be. Each may be taken again, from its end on. The
 // caller holds the lock.
-func (w *Workers) dropEnded(now int64) {
+func (w *Workers) forget(now int64) {
 	for id, held := range w.mu.held {
-		if held != nil && held.request.Caller && held.Window().Until < now-record.MaxAhead.Milliseconds() {
+		switch {
+		case held == nil: // it is being taken
+		case !w.instance.HoldsWorker(id):
+			_ = held.loses(&LostError{Worker: id})
+			delete(w.mu.held, id)
+		case held.request.Caller && held.Window().Until < now-record.MaxAhead.Milliseconds():
 			_ = held.loses(errEnded)
 			delete(w.mu.held, id)
 			w.instance.ReleaseWorker(id)

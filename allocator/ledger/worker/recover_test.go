@@ -92,6 +92,8 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	backup := c.fake.Revision()
 	pw, qw, short := p.take(ms(10)), q.take(ms(10)), q.take(ms(8))
 	pinned := q.take(worker.Request{Bits: 7, Tick: time.Millisecond, Pin: worker.PinTo(0)})
+	only := worker.Request{Bits: 6, Tick: time.Millisecond, Pin: worker.PinTo(1)}
+	p.take(only)
 	c.pass(time.Minute)
 	q.renew(qw)
 	q.renew(pinned)
@@ -129,6 +131,7 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	if w := p.take(ms(9)); w.Window().From != start+until {
 		t.Errorf("the window begins at %d", w.Window().From-start)
 	}
+	p.take(only) // the one that was left out has its number again
 }
 
 // A journal is no answer to the barrier: its owner may have stopped, and another may have
