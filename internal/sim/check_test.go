@@ -258,6 +258,8 @@ func (w *world) checkRetracted(a answered, run allocator.Run) {
 			break
 		}
 		switch owner, _ := c.layout.RoomOf(run.First); {
+		case c.wentBack: // no migration waited before it
+			given, retracted, promised = nil, false, true
 		case owner == a.by.in: // still, or again
 			given, retracted, promised = nil, false, true
 		case owner == "":

@@ -94,6 +94,7 @@ type change struct {
 	layout     allocator.Layout
 	at         time.Time
 	registered map[string]bool
+	wentBack   bool // no move made it: etcd went back to it
 }
 
 // forgottenLayout is a layout that etcd forgot, and until when it was in force: until
@@ -334,7 +335,7 @@ func (w *world) readLayouts() {
 			continue
 		}
 		w.forgetLayouts(i)
-		w.mu.changes = append(w.mu.changes, change{l, time.Now(), registered})
+		w.mu.changes = append(w.mu.changes, change{layout: l, at: time.Now(), registered: registered})
 		w.mu.timeline = append(w.mu.timeline, w.mu.changes[i])
 		fresh = append(fresh, w.mu.changes[i])
 	}
@@ -359,7 +360,7 @@ func (w *world) forgetLayouts(from int) {
 	}
 	if 0 < from && from < len(w.mu.changes) {
 		again := w.mu.changes[from-1]
-		again.at = time.Now()
+		again.at, again.wentBack = time.Now(), true
 		w.mu.timeline = append(w.mu.timeline, again)
 	}
 	w.mu.changes = w.mu.changes[:min(from, len(w.mu.changes))]
