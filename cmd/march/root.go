@@ -111,7 +111,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newStatus(c), newAudit(c),
 		newVerify(c), newHalt(c), newRecover(c),
-		newBench(c), newVersion(c),
+		newBench(c), newVersion(c), newMan(),
 	)
 	root.SetHelpCommand(newHelp(root))
 	root.InitDefaultCompletionCmd()
@@ -213,9 +213,15 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// build returns this program's version: the module's, or the commit it was
-// built from, or "devel".
+// version is set by `make dist`: -ldflags "-X main.version=v1.2.3".
+var version string
+
+// build returns this program's version: what `make dist` set, or the module's, or the
+// commit it was built from, or "devel".
 func build() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "devel"
