@@ -358,9 +358,12 @@ func (x *WindowRequest) GetAge() *durationpb.Duration {
 
 // HeldWorker is a worker that a caller has.
 type HeldWorker struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Worker        int64                  `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worker's number.
+	Worker int64 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// The nonce of the request that was answered last: the proof that the worker is the
+	// caller's.
+	Nonce         string `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
