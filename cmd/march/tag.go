@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -34,18 +35,19 @@ type tagFlags struct {
 }
 
 func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
+	d := record.DefaultTag()
 	flags := cmd.Flags()
 	if withStart {
-		flags.Int64Var(&f.start, "start", 1, "the least ID ever issued")
+		flags.Int64Var(&f.start, "start", d.Start, "the least ID ever issued")
 		f.time.layout.flags(cmd)
 		flags.StringVar(&f.time.kind, "kind", "counter", "counter, or time for time-ordered IDs; --preset or --bits imply time")
 	}
 	f.time.add(cmd)
-	flags.Int64Var(&f.limit, "limit", allocator.MaxID, "the end of the tag's IDs, exclusive")
-	flags.Int64Var(&f.minStep, "min-step", 1000, "the least number of IDs leased at once, and the first")
-	flags.Int64Var(&f.maxStep, "max-step", 100_000_000, "the largest number of IDs leased at once")
-	flags.DurationVar(&f.reserve, "reserve", 10*time.Minute, "how long the IDs that an instance holds should last at the recent peak rate")
-	flags.Int64Var(&f.maxJump, "max-jump", 1_000_000_000_000_000, "how far a room may be made to jump ahead without an operator's consent")
+	flags.Int64Var(&f.limit, "limit", d.Limit, "the end of the tag's IDs, exclusive")
+	flags.Int64Var(&f.minStep, "min-step", d.MinStep, "the least number of IDs leased at once, and the first")
+	flags.Int64Var(&f.maxStep, "max-step", d.MaxStep, "the largest number of IDs leased at once")
+	flags.DurationVar(&f.reserve, "reserve", d.Reserve.Duration(), "how long the IDs that an instance holds should last at the recent peak rate")
+	flags.Int64Var(&f.maxJump, "max-jump", d.MaxJump, "how far a room may be made to jump ahead without an operator's consent")
 	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how far below the furthest room's mark an instance may begin a lease; IDs that it holds already may lie further behind; 0 is no bound")
 	flags.BoolVar(&f.strictRetract, "strict-retract", false, "rather issue nothing than a residue that the room may have given up: only under a layout that etcd confirmed lately")
 }
