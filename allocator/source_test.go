@@ -323,6 +323,7 @@ func (w *world) take(c *allocator.Chain, n int64) []allocator.Run {
 // balance checks that every leased ID was issued, is held or was dropped.
 func (w *world) balance(c *allocator.Chain, m *memory) {
 	w.Helper()
+	synctest.Wait() // what the source has leased just now, the chain may not have taken up
 	if s, total := c.Status(), m.total(); s.Issued+s.Held+s.Dropped != total {
 		w.Errorf("issued %d + held %d + dropped %d = %d, but %d were leased",
 			s.Issued, s.Held, s.Dropped, s.Issued+s.Held+s.Dropped, total)
