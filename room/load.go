@@ -3,6 +3,7 @@ package room
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -40,17 +41,47 @@ func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
 		err   error
 	}
 	loaded := make(chan result, 1)
-	s.loads.Go(func() {
+	if !s.loads.begin(func() {
 		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
 		chain, _ := made.(*tagChain) // nil with an error
 		loaded <- result{chain, err}
-	})
+	}) {
+		return nil, errStopping
+	}
 	select {
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
 	case r := <-loaded:
 		return r.chain, r.err
 	}
+}
+
+// loads is the work that makes chains. It goes on when its callers give up, and ends with
+// the server.
+type loads struct {
+	mu struct {
+		sync.Mutex
+		ended bool
+	}
+	work sync.WaitGroup
+}
+
+// begin runs work in a goroutine, and returns false once end was called.
+func (l *loads) begin(work func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.ended {
+		l.work.Go(work)
+	}
+	return !l.mu.ended
+}
+
+// end waits for what has begun, and lets nothing more begin.
+func (l *loads) end() {
+	l.mu.Lock()
+	l.mu.ended = true
+	l.mu.Unlock()
+	l.work.Wait()
 }
 
 // loadOnce makes the chain of a cold tag for all callers that wait for it. It goes on when

@@ -147,7 +147,7 @@ type Server struct {
 	turns    *turns
 	issued   atomic.Int64   // IDs, to all callers
 	streams  sync.WaitGroup // what answers streams
-	loads    sync.WaitGroup // what makes chains
+	loads    loads          // what makes chains
 
 	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
@@ -323,7 +323,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// registration lost.
 	stop()
 	lost := work.Wait()
-	s.loads.Wait()
+	s.loads.end()
 	if lost != nil {
 		return lost
 	}
