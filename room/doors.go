@@ -10,7 +10,6 @@ import (
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room/redis"
-	"github.com/march-id/march/room/timetags"
 )
 
 // doors returns the doors for other systems' clients. They take IDs as IDService does.
@@ -38,41 +37,36 @@ func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
 }
 
 func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64, err error) {
-	var run []allocator.Run
-	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
-		run, err = s.nextRun(ctx, c, n, nil)
-		return err
-	}, notContiguous)
+	run, err := s.nextRun(ctx, tag, n)
 	if err != nil {
 		return 0, err
 	}
 	s.issued.Add(n)
 	crash.Here(crash.BeforeReply)
-	return run[0].First, nil
+	return run.First, nil
 }
 
 // doorPeek returns the next of the IDs that the instance holds, or else the first that it
-// may lease. It creates no tag.
+// may lease. It creates no tag, and counts as no request for IDs.
 func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err error) {
 	if s.cfg.CreateTags && s.chains.get(tag) == nil {
 		if _, err := s.admin.Tag(ctx, allocator.Tag(tag)); err != nil {
 			return 0, err
 		}
 	}
-	err = s.withTag(ctx, tag, func(c *allocator.Chain) error {
-		if held := c.Segments(); len(held) > 0 {
-			next = held[0].First
-			return nil
+	var chain *tagChain // nil for time-ordered IDs
+	if s.times.Get(tag) == nil {
+		if chain, err = s.chain(ctx, tag); err != nil {
+			return 0, err
 		}
-		next = c.Status().Last + 1
-		if chain := s.chains.get(tag); chain != nil {
-			next = max(next, chain.getSpace().start)
-		}
-		return nil
-	}, func(t *timetags.Tag) error {
-		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs: the next one is not known", t.Name())
-	})
-	return next, err
+	}
+	if chain == nil {
+		return 0, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs: the next one is not known", tag)
+	}
+	if held := chain.Segments(); len(held) > 0 {
+		return held[0].First, nil
+	}
+	return max(chain.Status().Last+1, chain.getSpace().start), nil
 }
 
 // doorCreate makes a tag, where this room creates tags at all.
@@ -81,14 +75,13 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 	if err != nil {
 		return false, err
 	}
-	switch _, err := s.doorPeek(ctx, name); allocator.KindOf(err) {
-	case allocator.NotFound:
-	case allocator.Refused: // of another kind
-		return false, nil
-	default: // nil among them: it is there
-		return false, err
-	}
 	if !s.cfg.CreateTags {
+		switch _, err := s.doorPeek(ctx, name); {
+		case err == nil, allocator.KindOf(err) == allocator.Refused: // it is there, of whichever kind
+			return false, nil
+		case allocator.KindOf(err) != allocator.NotFound:
+			return false, err
+		}
 		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
 	}
 	settings := record.DefaultTag()

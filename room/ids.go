@@ -87,22 +87,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	if n := r.GetCount(); n < 1 || n > api.MaxBatch {
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxBatch)
 	}
-	var runs []allocator.Run
-	err := s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
-		if r.GetContiguous() {
-			runs, err = s.nextRun(ctx, c, r.GetCount(), runs[:0])
-			return err
-		}
-		// Runs taken before an error are lost: a gap.
-		runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
-		return err
-	}, func(t *timetags.Tag) (err error) {
-		if r.GetContiguous() {
-			return notContiguous(t)
-		}
-		runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
-		return err
-	})
+	runs, err := s.nextN(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -111,19 +96,36 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
 }
 
-// notContiguous refuses IDs in one run.
-func notContiguous(t *timetags.Tag) error {
-	return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
+// nextN takes a batch.
+func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, err error) {
+	if r.GetContiguous() {
+		run, err := s.nextRun(ctx, r.GetTag(), r.GetCount())
+		return []allocator.Run{run}, err
+	}
+	err = s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+		// Runs taken before an error are lost: a gap.
+		runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
+		return err
+	}, func(t *timetags.Tag) (err error) {
+		runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
+		return err
+	})
+	return runs, err
 }
 
-// nextRun appends n consecutive IDs.
-func (s *Server) nextRun(ctx context.Context, c *allocator.Chain, n int64, dst []allocator.Run) ([]allocator.Run, error) {
-	run, skipped, err := c.NextRun(ctx, n)
-	s.metrics.skipped.Add(float64(skipped))
-	if err != nil {
-		return dst, err
-	}
-	return append(dst, run), nil
+// nextRun takes n consecutive IDs.
+func (s *Server) nextRun(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
+	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
+		var skipped int64
+		run, skipped, err = c.NextRun(ctx, n)
+		if s.metrics != nil {
+			s.metrics.skipped.Add(float64(skipped))
+		}
+		return err
+	}, func(t *timetags.Tag) error {
+		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
+	})
+	return run, err
 }
 
 // Lease implements IDService.

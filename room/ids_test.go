@@ -316,6 +316,10 @@ func TestContiguous(t *testing.T) {
 	if got := a.metrics()[`march_contiguous_skipped_ids_total{room="a"}`]; got != "19" {
 		t.Errorf("9 and 10 IDs were skipped, the metrics say %q", got)
 	}
+	b := c.start("b", "b1", func(cfg *room.Config) { cfg.Metrics = nil })
+	if r, err := b.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true}); err != nil || len(r.GetRuns()) != 1 {
+		t.Errorf("without metrics: %v, %v", r, err)
+	}
 	for tag, want := range map[string]want{
 		"order": {codes.InvalidArgument, "invalid", []string{"count: 51; allowed: 1 to 50"}},
 		"event": {codes.FailedPrecondition, "refused", []string{"tag event has time-ordered IDs"}},

@@ -41,7 +41,7 @@ type friendly struct {
 	wide     bool          // the layout of 80 bits
 	offset   int           // of the zone, in seconds
 	padded   bool          // worker and sequence have zeros in front
-	most     int64         // the largest ID, whose year has four digits
+	most     int64         // the largest ID with a year of four digits
 	workers  int           // digits of the largest worker
 	sequence int           // digits of the largest sequence
 }

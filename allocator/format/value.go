@@ -13,7 +13,7 @@ import (
 type Value struct {
 	ID     int64        // of every format without Parts: 0 to 2^63-1
 	Period Date         // the first day of the tag's period, of a format with a date or group part
-	Parts  timeid.Parts // of a format of the 80-bit strings, whose IDs are no int64
+	Parts  timeid.Parts // of a format of the 80-bit strings: their IDs are no int64
 }
 
 // Date is a day of the calendar. The zero value is none.

@@ -26,7 +26,7 @@ type Pin struct {
 	Number   int64 // counted from the lower end of the room's slice
 }
 
-// AddTag adds a tag whose IDs have the layout l.
+// AddTag adds a tag with IDs of the layout l.
 func (w *Workers) AddTag(name allocator.Tag, l timeid.Layout) {
 	if w.widths == nil {
 		w.widths = make(map[int]allocator.Tag)

@@ -15,7 +15,7 @@ import (
 // client's tags of that width.
 //
 // The window says which ticks are the client's: generators issue no other tick, whatever
-// the clock does, so a window that is used late, or whose worker was given up, harms
+// the clock does, so a window that is used late, or after its worker was given up, harms
 // nothing. A worker is given up where an answer has another one in its place. All
 // generators of the old one are closed first, and those of the new one begin at or after
 // the tick at which the old ones ended, so the tag's own IDs grow.

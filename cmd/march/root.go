@@ -267,8 +267,8 @@ func newVersion(c *common) *cobra.Command {
 	return cmd
 }
 
-// ofTheHost are the flags whose defaults depend on the host, and what a man page says
-// instead: a page is the same on whatever host it was made.
+// ofTheHost are the flags with defaults that depend on the host, and what a man page says
+// instead: a page is the same on any host.
 var ofTheHost = map[string]string{"name": "the host's name", "max-busy-streams": "half of the processors"}
 
 // newMan is hidden: packages need it once, operators have `march help`.

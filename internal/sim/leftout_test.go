@@ -34,7 +34,7 @@ func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world
 			return
 		}
 		before(w, p)
-		w.log("--- %s is cut off until somebody has recovered without it", p.id)
+		w.log("--- %s is cut off until a recover has gone on without it", p.id)
 		p.link.stall(time.Hour)
 		w.leaveOutNext(&leftOut{p, swaps})
 		if w.mayRestore() && !d.chance(4) {

@@ -66,7 +66,7 @@ func (w *world) recoverWhileTaken(d dice) {
 		p.link.loses.Store(false)
 		return
 	}
-	w.log("--- %s is cut off until somebody has recovered without it", p.id)
+	w.log("--- %s is cut off until a recover has gone on without it", p.id)
 	p.link.stall(time.Hour)
 	w.leaveOutNext(&leftOut{p, false})
 	w.fence(d)

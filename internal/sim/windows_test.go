@@ -66,7 +66,7 @@ type timedID struct {
 	at     time.Time
 }
 
-// timedRecover is a recover that went on without an instance, whose windows end before
+// timedRecover is a recover that went on without an instance. The windows of that one end before
 // its not_before if clocks are right.
 type timedRecover struct {
 	at    time.Time

@@ -128,7 +128,7 @@ func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	return taken, nil
 }
 
-// mayLend forgets the workers whose windows ended without a renewal, and counts one that
+// mayLend forgets the workers with windows that ended without a renewal, and counts one that
 // is to be taken. Its error is TooMany.
 func (t *Tags) mayLend() error {
 	t.lent.Lock()

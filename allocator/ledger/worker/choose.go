@@ -156,7 +156,7 @@ func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, ther
 }
 
 // forget forgets the workers that a recover took from this instance, as it went on without
-// it: no owner gives them back. And the workers of callers whose windows are over by a clock
+// it: no owner gives them back. And the workers of callers with windows that are over by a clock
 // that is further behind than clocks may be. Each may be taken again, from its end on. The
 // caller holds the lock.
 func (w *Workers) forget(now int64) {
