@@ -249,12 +249,23 @@ func (p *tab) says(text string) {
 	p.until("the page says "+text, fmt.Sprintf(`document.body.innerText.replace(/\s+/g, " ").includes(%q)`, text))
 }
 
-// place returns the middle of an element, after scrolling to it.
+// place returns the middle of an element, after scrolling to it. It looks for the element and
+// for its place at once: between two looks, a new page may have taken the old one's place.
 func (p *tab) place(element string) (x, y float64) {
 	p.Helper()
-	p.until("there is "+element, element)
-	at := eval[[]float64](p, `(() => { const e = `+element+`; e.scrollIntoView({block: "center", behavior: "instant"}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()`)
-	return at[0], at[1]
+	find := `(() => { const e = ` + element + `; if (!e) return []; e.scrollIntoView({block: "center", behavior: "instant"}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()`
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	defer cancel()
+	for {
+		at, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](find))
+		if err == nil && len(at) == 2 {
+			return at[0], at[1]
+		}
+		if ctx.Err() != nil {
+			p.Fatalf("not in time: there is %s (%v)\n%s", element, err, p.text())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // css returns the expression for an element by its selector.
