@@ -87,6 +87,11 @@ func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
 	if i := c.one(); i.Stale || i.Reported() != record.Layout.Version {
 		t.Errorf("after the report: %+v", i)
 	}
+	// A restore brings back what was reported in a history that is no more.
+	c.edit("rooms/b/"+string(c.one().Name), map[string]any{"epoch": "of another history"})
+	if i := c.one(); !i.Stale || i.Reported() != 0 {
+		t.Errorf("a report of another epoch: %+v", i)
+	}
 }
 
 // A move that waited for reports under one epoch is not made under another.

@@ -57,7 +57,8 @@ var mistakes = []mistake{
 		because: "an instance there reports within milliseconds of a move, and what its room keeps may be issued after it"},
 
 	// Going back in time.
-	{name: "old-report", what: "a report that a restore brought back lets a migration go on", with: "backup and restore"},
+	{name: "old-report", what: "a report that a restore brought back lets a migration go on", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
+		because: "its version must not lie below that of the epoch, which a recover puts above all that it knows: one seed in five hundred has that"},
 	{name: "report-before-recover", what: "a report of a layout from before the recover counts, where the instance registered since", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
 		because: "a recover has to take residues from a room, and a migration to give them away, before the instance adopts the recover's layout: one seed in a thousand has that"},
 	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, so that the mark lacks none", with: "backup and restore"},
