@@ -16,9 +16,13 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -51,6 +55,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	only := flags.String("only", "", "run only the configuration, mutant or limit with this `name`")
 	replay := flags.String("replay", "", "run the mutant or limit with this `name` and print, step by step, how an ID is issued twice")
 	memory := flags.Int("memory", 4000, "megabytes that one run may use; one that needs more fails")
+	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many runs to do at once")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long one run may take; one that needs longer fails")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -58,8 +63,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		}
 		return errUsage // and the flags have said which
 	}
-	if flags.NArg() > 0 || *memory < 1 || *timeout <= 0 {
-		_, _ = fmt.Fprintln(stderr, "model: no arguments but flags; -memory and -timeout above 0")
+	if flags.NArg() > 0 || *memory < 1 || *atOnce < 1 || *timeout <= 0 {
+		_, _ = fmt.Fprintln(stderr, "model: no arguments but flags; -memory, -at-once and -timeout above 0")
 		return errUsage
 	}
 	for tool, install := range map[string]string{"spin": "spin", "gcc": "gcc libc6-dev"} {
@@ -80,7 +85,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	return c.all(ctx, todo, stdout, stderr)
+	return c.all(ctx, todo, *atOnce, stdout, stderr)
 }
 
 // selected returns the runs that are asked for.
@@ -98,26 +103,56 @@ func selected(only string, quick bool) ([]run, error) {
 	return todo, nil
 }
 
-// all does the runs one by one and prints the table. Its error says how many
-// did not end as they must.
-func (c *checker) all(ctx context.Context, todo []run, stdout, stderr io.Writer) error {
+// all does some runs at once and prints the table, in the order of the runs. Its error
+// says how many did not end as they must.
+func (c *checker) all(ctx context.Context, todo []run, atOnce int, stdout, stderr io.Writer) error {
+	said := make([]ended, len(todo))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	var progress sync.Mutex // of the lines on stderr
+	done := 0
+	for i, r := range todo {
+		group.Go(func() error {
+			o, err := c.check(ctx, r)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			said[i] = ended{outcome: o, verdict: r.verdict(o, err)}
+			progress.Lock()
+			defer progress.Unlock()
+			done++
+			_, _ = fmt.Fprintf(stderr, "%d of %d  %s %s: %s\n", done, len(todo), r.kind, r.name, r.what)
+			if v := said[i].verdict; v != "" {
+				_, _ = fmt.Fprintf(stderr, "   FAILED: %s\n", v)
+			} else {
+				_, _ = fmt.Fprintf(stderr, "   %s after %d states, %.1f s\n", r.result(v), o.states, o.took.Seconds())
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return show(todo, said, stdout)
+}
+
+// ended is how a run ended: verdict says what is wrong with that, if anything.
+type ended struct {
+	outcome
+	verdict string
+}
+
+// show prints the table.
+func show(todo []run, said []ended, stdout io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "KIND\tNAME\tRESULT\tSTATES\tAT LEAST\tTIME\tMEMORY")
 	failed := 0
 	for i, r := range todo {
-		_, _ = fmt.Fprintf(stderr, "%d of %d  %s %s: %s\n", i+1, len(todo), r.kind, r.name, r.what)
-		o, err := c.check(ctx, r)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		verdict := r.verdict(o, err)
-		if verdict != "" {
+		o := said[i]
+		if o.verdict != "" {
 			failed++
-			_, _ = fmt.Fprintf(stderr, "   FAILED: %s\n", verdict)
-		} else {
-			_, _ = fmt.Fprintf(stderr, "   %s after %d states, %.1f s\n", r.result(verdict), o.states, o.took.Seconds())
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%.1f s\t%d MB\n", r.kind, r.name, r.result(verdict), o.states, r.states, o.took.Seconds(), o.memory)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%.1f s\t%d MB\n", r.kind, r.name, r.result(o.verdict), o.states, r.states, o.took.Seconds(), o.memory)
 	}
 	if err := table.Flush(); err != nil {
 		return err
