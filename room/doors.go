@@ -2,29 +2,81 @@ package room
 
 import (
 	"context"
+	"net"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/peer"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/room/cosid"
+	"github.com/march-id/march/room/door"
+	"github.com/march-id/march/room/leaf"
 	"github.com/march-id/march/room/redis"
+	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/room/tinyid"
 )
 
-// doors returns the doors for other systems' clients. They take IDs as IDService does.
-func (s *Server) doors() []serve.Door {
-	if s.cfg.Redis == nil {
-		return nil
+// Doors are where an instance answers other systems' clients. A listener that is nil is a
+// door that there is not.
+type Doors struct {
+	Redis, Leaf, TinyID, CosID net.Listener
+	// LeafSnowflake is the tag of time-ordered IDs that Leaf's Snowflake answers from; empty
+	// for none.
+	LeafSnowflake allocator.Tag
+	// TinyIDTokens say which callers of TinyID may take which IDs. TinyID needs them.
+	TinyIDTokens *tinyid.Tokens
+}
+
+// Close closes the listeners.
+func (d *Doors) Close() {
+	for _, l := range []net.Listener{d.Redis, d.Leaf, d.TinyID, d.CosID} {
+		if l != nil {
+			_ = l.Close()
+		}
 	}
-	door := redis.New(redis.Config{
-		Next: s.doorNext, NextRun: s.doorRun, Peek: s.doorPeek, Create: s.doorCreate,
-		Version: s.cfg.Build, Logger: s.log,
-	})
-	if s.cfg.Metrics != nil {
-		s.cfg.Metrics.Register(door.Metrics())
+}
+
+func (d *Doors) validate() error {
+	if d.TinyID != nil && d.TinyIDTokens == nil {
+		return allocator.Errorf(allocator.Invalid, "doors: TinyID has no tokens")
 	}
-	return []serve.Door{{Listener: s.cfg.Redis, Run: door.Run}}
+	return nil
+}
+
+// addDoors adds the doors for other systems' clients. They take IDs as IDService does.
+func (s *Server) addDoors() error {
+	calls := door.Calls{Next: s.doorNext, NextN: s.doorN, NextRun: s.doorRun, Kept: s.doorKept, Peek: s.doorPeek, Create: s.doorCreate}
+	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
+		s.doors = append(s.doors, serve.Door{Listener: l, Run: run})
+		if s.cfg.Metrics != nil {
+			s.cfg.Metrics.Register(metrics)
+		}
+	}
+	at := s.cfg.Doors
+	if at.Redis != nil {
+		d := redis.New(redis.Config{Calls: calls, Version: s.cfg.Build, Logger: s.log})
+		add(at.Redis, d.Run, d.Metrics())
+	}
+	if at.Leaf != nil {
+		d, err := leaf.New(leaf.Config{Calls: calls, Snowflake: at.LeafSnowflake})
+		if err != nil {
+			return err
+		}
+		add(at.Leaf, d.Run, d.Metrics())
+	}
+	if at.TinyID != nil {
+		d := tinyid.New(calls, at.TinyIDTokens)
+		add(at.TinyID, d.Run, d.Metrics())
+	}
+	if at.CosID != nil {
+		d := cosid.New(calls)
+		add(at.CosID, d.Run, d.Metrics())
+	}
+	return nil
 }
 
 func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
@@ -44,6 +96,37 @@ func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64,
 	s.issued.Add(n)
 	crash.Here(crash.BeforeReply)
 	return run.First, nil
+}
+
+func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Run, error) {
+	runs, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+	if err != nil {
+		return nil, err
+	}
+	s.issued.Add(n)
+	crash.Here(crash.BeforeReply)
+	return runs, nil
+}
+
+// doorKept returns how long a run a caller gets that keeps it: best is the tag's min_step,
+// as far as the room's range and NextRun allow.
+func (s *Server) doorKept(ctx context.Context, tag string) (best, most int64, err error) {
+	err = s.withTag(ctx, tag, func(c *allocator.Chain) error {
+		if c.Gated() {
+			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
+		}
+		settings := c.Settings()
+		most = (settings.MaxStep + 1) / 2
+		record, _ := s.ledger.Layout()
+		if own, ok := record.Layout.Ranges[s.cfg.Room]; ok && own.Width() < record.Layout.Boundary {
+			most = min(most, own.Width())
+		}
+		best = min(settings.MinStep, most)
+		return nil
+	}, func(t *timetags.Tag) error {
+		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
+	})
+	return best, most, err
 }
 
 // doorPeek returns the next of the IDs that the instance holds, or else the first that it

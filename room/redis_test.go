@@ -21,7 +21,7 @@ func (c *cluster) withRedis(in allocator.Room, name allocator.Instance, create b
 	var l net.Listener
 	i := c.start(in, name, func(cfg *room.Config) {
 		l = listen(c)
-		cfg.Redis, cfg.CreateTags = l, create
+		cfg.Doors.Redis, cfg.CreateTags = l, create
 	})
 	client := redis.NewClient(&redis.Options{Addr: l.Addr().String()})
 	c.Cleanup(func() { _ = client.Close() })

@@ -42,8 +42,8 @@ type Config struct {
 	Admin admin.Config
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
-	// Redis is where it answers clients of Redis; Run closes it. Default nil: nowhere.
-	Redis net.Listener
+	// Doors are where it answers other systems' clients; Run closes them. Default: nowhere.
+	Doors Doors
 	// Advertise is the address that others reach GRPC by; default: GRPC's own.
 	Advertise string
 	// Build is the program's version.
@@ -153,6 +153,7 @@ type Server struct {
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
+	doors       []serve.Door
 	lines       lines
 
 	rates  rates
@@ -205,7 +206,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	if err := errors.Join(
 		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(), serve.CheckLimit(maxBusyStreams, cfg.MaxBusyStreams),
-		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags),
+		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags), cfg.Doors.validate(),
 	); err != nil {
 		return nil, err
 	}
@@ -231,6 +232,9 @@ func New(cfg Config) (*Server, error) {
 	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
+	}
+	if err := s.addDoors(); err != nil {
+		return nil, err
 	}
 	_ = s.reportHealth()
 	return s, nil
@@ -313,7 +317,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Draining: s.status.stopped,
 
 		AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
-		Doors: s.doors(),
+		Doors: s.doors,
 	})
 	stopServing()
 	warming.Wait()
@@ -394,7 +398,5 @@ func (s *Server) closeListeners() {
 	if s.cfg.HTTP != nil {
 		_ = s.cfg.HTTP.Close()
 	}
-	if s.cfg.Redis != nil {
-		_ = s.cfg.Redis.Close()
-	}
+	s.cfg.Doors.Close()
 }

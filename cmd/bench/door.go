@@ -93,7 +93,7 @@ func startDoor(ctx context.Context) (address string, stop func(), err error) {
 		}
 	}
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Redis, cfg.WarmTags = "a", "door", l, listeners[0], listeners[1], append(cfg.WarmTags, tag)
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Doors.Redis, cfg.WarmTags = "a", "door", l, listeners[0], listeners[1], append(cfg.WarmTags, tag)
 	var server *room.Server
 	if err == nil {
 		server, err = room.New(cfg)

@@ -24,9 +24,16 @@ func exported(t *testing.T) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := startDev(t, base, "--redis")
+	d := startDev(t, base, "--redis", "--leaf", "--tinyid", "--cosid")
 	if _, stderr, code := march(t, "id", "next", "order", "--room", d.address(portRoomGRPC)); code != exitOK {
 		t.Fatal(stderr)
+	}
+	for _, kind := range doorKinds[1:] { // a series is there from its first request on
+		r, err := http.Get("http://" + d.address(kind.offset))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
 	}
 	names := make(map[string]bool)
 	for _, port := range []int{portRoomHTTP, portRoomHTTP, portConsoleHTTP} { // twice, because a request is counted after its answer

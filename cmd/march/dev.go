@@ -27,7 +27,11 @@ import (
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
+	"github.com/march-id/march/room/tinyid"
 )
+
+// devToken is what clients of TinyId send to march dev.
+const devToken = "dev"
 
 // dev is a whole cluster in one process.
 type dev struct {
@@ -37,6 +41,8 @@ type dev struct {
 	rooms    []string
 	boundary int64
 	hosts    []string // by which HTTP may be called besides localhost
+	// snowflake is the tag of Leaf's /api/snowflake/get.
+	snowflake string
 
 	log     hclog.Logger
 	closers []func() // in the order of opening
@@ -51,7 +57,9 @@ func newDev(c *common) *cobra.Command {
 
 Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
 base+10+i and HTTP on base+20+i, etcd's client and peer ports on base+30 and
-base+31; with --redis the i-th room's door for Redis clients on base+40+i. Tags are created when they are first asked for.
+base+31; the i-th room's doors for clients of Redis, Leaf, TinyId and CosId on base+40+i,
+base+50+i, base+60+i and base+70+i. TinyId's token is "dev". Tags are created when they
+are first asked for.
 
 --rooms and --boundary count at the first start only: then the rooms get equal
 ranges. Later the layout that the data directory holds does.`,
@@ -68,7 +76,10 @@ ranges. Later the layout that the data directory holds does.`,
 	flags.IntVar(&d.ports.base, "base-port", 7000, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
-	flags.BoolVar(&d.ports.redis, "redis", false, "have the rooms answer clients of Redis, too")
+	for k, kind := range doorKinds {
+		flags.BoolVar(&d.ports.doors[k], kind.flag, false, "have the rooms answer clients of "+kind.system+", too")
+	}
+	flags.StringVar(&d.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
 	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
@@ -244,11 +255,10 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
-	if d.ports.redis {
-		if cfg.Redis = d.ports.take(portRedis + i); cfg.Redis == nil {
-			return nil, allocator.Errorf(allocator.Refused, "the Redis port of room %s (%s) is in use; choose others with --base-port", name, d.ports.address(portRedis+i))
-		}
+	if err := d.ports.takeDoors(i, &cfg.Doors); err != nil {
+		return nil, err
 	}
+	cfg.Doors.LeafSnowflake, cfg.Doors.TinyIDTokens = allocator.Tag(d.snowflake), tinyid.AnyToken(devToken)
 	cfg.Admin = w.admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
 	if !d.data.temporary {
@@ -283,9 +293,11 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 		slot := slots[name]
 		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+slot), d.ports.address(portRoomHTTP+slot), stored.Layout.Ranges[name], stored.Layout.Boundary)
 	}
-	if d.ports.redis {
+	for k, kind := range doorKinds {
 		for _, name := range names {
-			_, _ = fmt.Fprintf(w, "  redis\t%s\troom %s\n", d.ports.address(portRedis+slots[name]), name)
+			if d.ports.doors[k] {
+				_, _ = fmt.Fprintf(w, "  %s\t%s\troom %s\n", kind.flag, d.ports.address(kind.offset+slots[name]), name)
+			}
 		}
 	}
 	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", d.ports.address(portEtcdClient), d.ports.address(portEtcdPeer))

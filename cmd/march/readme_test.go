@@ -144,7 +144,7 @@ type readme struct {
 }
 
 var (
-	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-4][0-9])\b`)
+	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-7][0-9])\b`)
 	readmeMake   = regexp.MustCompile(`^make(?: ([a-z-]+)(?: [A-Z_]+=[0-9a-z]+)?(?: ARGS="(.*)")?)?\n$`)
 	readmeServer = regexp.MustCompile(`(?m)^(?:\$ )?bin/march (room|console) `)
 )
@@ -221,7 +221,7 @@ func (r *readme) substitute(command string) string {
 // four digits and more, except in addresses, depend on how much was leased ahead: only their
 // last three digits stay.
 func (r *readme) normal(output string) string {
-	for offset := range portRedis + maxDevRooms {
+	for offset := range lastDevPort + 1 {
 		output = strings.ReplaceAll(output, r.address(offset), fmt.Sprintf("127.0.0.1:70%02d", offset))
 	}
 	for _, replace := range [][2]string{

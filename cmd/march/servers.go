@@ -146,7 +146,8 @@ func newRoom(c *common) *cobra.Command {
 	var (
 		cluster           clusterFlags
 		watch             watchFlags
-		grpc, http, redis string
+		grpc, http        string
+		doors             doorFlags
 		name              string
 		journal, pin      string
 		callers           string
@@ -213,11 +214,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
-			if redis != "" {
-				if cfg.Redis, err = listen("room Redis", redis, "redis"); err != nil {
-					return err
-				}
-				defer func() { _ = cfg.Redis.Close() }() // where the server did not get so far
+			defer func() { cfg.Doors.Close() }() // where the server did not get so far
+			if err := doors.open(&cfg.Doors, log); err != nil {
+				return err
 			}
 			return runServer(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
@@ -233,7 +232,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as 'march cluster update --journal required' has it for all instances")
 	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
-	flags.StringVar(&redis, "redis", "", "where to answer clients of Redis, HOST:PORT; empty for nowhere")
+	doors.add(flags)
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+
+	"github.com/march-id/march/room/door"
 )
 
 // sink is a connection that reads nothing and takes every answer.
@@ -14,7 +16,7 @@ type sink struct{ net.Conn }
 // nothing.
 func BenchmarkIncr(b *testing.B) {
 	var last atomic.Int64
-	d := New(Config{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }})
+	d := New(Config{Calls: door.Calls{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }}})
 	c := &conn{door: d, net: sink{}, ctx: b.Context(), protocol: 3}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$5\r\norder\r\n")
 	b.ReportAllocs()
@@ -29,7 +31,7 @@ func BenchmarkIncr(b *testing.B) {
 
 func TestIncrAllocatesNothing(t *testing.T) {
 	var last atomic.Int64
-	d := New(Config{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }})
+	d := New(Config{Calls: door.Calls{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }}})
 	c := &conn{door: d, net: sink{}, ctx: t.Context(), protocol: 3}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$9\r\norder:IDs\r\n")
 	if n := testing.AllocsPerRun(1000, func() {

@@ -12,19 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room/door"
 )
 
-// Config says what a door calls. All functions get the tag's name, are safe for concurrent
-// use and return errors with a Kind; the context names the caller, as gRPC's peer.
+// Config says what a door calls.
 type Config struct {
-	// Next returns an ID.
-	Next func(ctx context.Context, tag string) (int64, error)
-	// NextRun returns the first of n consecutive IDs.
-	NextRun func(ctx context.Context, tag string, n int64) (int64, error)
-	// Peek returns the ID that Next would be likely to return. NotFound: there is no such tag.
-	Peek func(ctx context.Context, tag string) (int64, error)
-	// Create makes a tag whose first ID is start or more; it returns false if there is one.
-	Create func(ctx context.Context, tag string, start int64) (made bool, err error)
+	door.Calls
 	// Version is the program's, for INFO.
 	Version string
 	// Logger; nil logs nothing.

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room/door"
 	"github.com/march-id/march/room/redis"
 )
 
@@ -65,7 +66,7 @@ func (c *counters) config() redis.Config {
 		}
 		return c.last.Add(n) - n + 1, nil
 	}
-	return redis.Config{
+	return redis.Config{Calls: door.Calls{
 		Next:    func(_ context.Context, tag string) (int64, error) { return take(tag, 1) },
 		NextRun: func(_ context.Context, tag string, n int64) (int64, error) { return take(tag, n) },
 		Peek: func(_ context.Context, tag string) (int64, error) {
@@ -75,7 +76,7 @@ func (c *counters) config() redis.Config {
 			return c.last.Load() + 1, nil
 		},
 		Create: func(_ context.Context, tag string, _ int64) (bool, error) { return tag == "missing", nil },
-	}
+	}}
 }
 
 // open runs a door and returns what dials it.

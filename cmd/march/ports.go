@@ -5,7 +5,12 @@ import (
 	"net"
 	"slices"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/pflag"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room"
+	"github.com/march-id/march/room/tinyid"
 )
 
 // maxDevRooms is how many ports lie between the rooms' gRPC and HTTP ports.
@@ -23,14 +28,13 @@ const (
 	portRoomHTTP    = 20
 	portEtcdClient  = 30
 	portEtcdPeer    = 31
-	portRedis       = 40 // and the room's number
 )
 
 // devPorts are march dev's ports. All are opened before anything runs, so that
 // one in use stops it early.
 type devPorts struct {
 	base      int
-	redis     bool                 // rooms answer clients of Redis, too
+	doors     [len(doorKinds)]bool // which of them each room has
 	listeners map[int]net.Listener // by offset from base, until taken
 }
 
@@ -66,8 +70,10 @@ func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
 // check checks --base-port.
 func (p *devPorts) check() error {
 	last := portEtcdPeer
-	if p.redis {
-		last = portRedis + maxDevRooms - 1
+	for k, kind := range doorKinds {
+		if p.doors[k] {
+			last = kind.offset + maxDevRooms - 1
+		}
 	}
 	if most := 65535 - last; p.base < 1 || p.base > most {
 		return allocator.Errorf(allocator.Invalid, "base-port: %d; allowed: 1 to %d", p.base, most)
@@ -103,8 +109,10 @@ func (p *devPorts) open(rooms int) error {
 		if err == nil {
 			err = open(fmt.Sprintf("room %d HTTP", i), portRoomHTTP+i)
 		}
-		if err == nil && p.redis {
-			err = open(fmt.Sprintf("room %d Redis", i), portRedis+i)
+		for k, kind := range doorKinds {
+			if err == nil && p.doors[k] {
+				err = open(fmt.Sprintf("room %d %s", i, kind.system), kind.offset+i)
+			}
 		}
 		if err != nil && i < rooms {
 			return err
@@ -137,4 +145,78 @@ func (p *devPorts) freeAll() {
 		_ = l.Close()
 	}
 	clear(p.listeners)
+}
+
+// doorKind is a door for other systems' clients.
+type doorKind struct {
+	flag, system string
+	offset       int // of march dev's ports, to which the room's number is added
+	listener     func(*room.Doors) *net.Listener
+}
+
+// doorKinds are in the order of their ports.
+var doorKinds = [...]doorKind{
+	{"redis", "Redis", 40, func(d *room.Doors) *net.Listener { return &d.Redis }},
+	{"leaf", "Leaf", 50, func(d *room.Doors) *net.Listener { return &d.Leaf }},
+	{"tinyid", "TinyId", 60, func(d *room.Doors) *net.Listener { return &d.TinyID }},
+	{"cosid", "CosId", 70, func(d *room.Doors) *net.Listener { return &d.CosID }},
+}
+
+// lastDevPort is the last offset that any of march dev's ports has.
+const lastDevPort = 70 + maxDevRooms - 1
+
+// takeDoors gives a room its doors' listeners.
+func (p *devPorts) takeDoors(slot int, doors *room.Doors) error {
+	for k, kind := range doorKinds {
+		if !p.doors[k] {
+			continue
+		}
+		l := p.take(kind.offset + slot)
+		if l == nil {
+			return allocator.Errorf(allocator.Refused, "the %s port %s is in use; choose others with --base-port", kind.system, p.address(kind.offset+slot))
+		}
+		*kind.listener(doors) = l
+	}
+	return nil
+}
+
+// doorFlags say where a room answers other systems' clients.
+type doorFlags struct {
+	addresses [len(doorKinds)]string
+	tokens    string
+	snowflake string
+}
+
+func (f *doorFlags) add(flags *pflag.FlagSet) {
+	for k, kind := range doorKinds {
+		flags.StringVar(&f.addresses[k], kind.flag, "", "where to answer clients of "+kind.system+", HOST:PORT; empty for nowhere")
+	}
+	flags.StringVar(&f.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
+	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute")
+}
+
+// open opens the doors. The caller closes them where no server did.
+func (f *doorFlags) open(doors *room.Doors, log hclog.Logger) (err error) {
+	if f.snowflake != "" {
+		if doors.LeafSnowflake, err = allocator.ParseTag(f.snowflake); err != nil {
+			return usageError{allocator.Errorf(allocator.Invalid, "leaf-snowflake: %w", err)}
+		}
+	}
+	if f.tokens != "" {
+		if doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log); err != nil {
+			return usageError{err}
+		}
+	}
+	for k, kind := range doorKinds {
+		if f.addresses[k] == "" {
+			continue
+		}
+		if kind.flag == "tinyid" && f.tokens == "" {
+			return usageError{allocator.Errorf(allocator.Invalid, "tinyid: there are no tokens; allowed: with --tinyid-tokens FILE")}
+		}
+		if *kind.listener(doors), err = listen("room "+kind.system, f.addresses[k], kind.flag); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,0 +1,170 @@
+// Package cosid is the door for clients of cosid-proxy: the calls for segments, which
+// CosId's SegmentId and SegmentChainId make, and those for single IDs.
+//
+// The counter {namespace}/{name} is the tag of namespace.name, escaped as package foreign
+// says. A client takes (maxId-step, maxId] as its own, so a segment is exactly step
+// consecutive IDs, or an error: a shorter one would be a duplicate.
+//
+// Machine IDs are refused: nothing would keep one from being a worker of a time tag, too.
+package cosid
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room/door"
+	"github.com/march-id/march/room/foreign"
+)
+
+// shared is the name of CosId's generator that has no name (IdGeneratorProvider.java).
+const shared = "__share__"
+
+type cosid struct{ calls door.Calls }
+
+// New returns the door.
+func New(calls door.Calls) *door.HTTP {
+	c := &cosid{calls}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /segments/distributor/{namespace}/{name}", c.create)
+	mux.HandleFunc("PATCH /segments/{namespace}/{name}", c.segment)
+	mux.HandleFunc("GET /ids", c.next)
+	mux.HandleFunc("GET /ids/{name}", c.next)
+	mux.HandleFunc("GET /ids/as-string", c.nextText)
+	mux.HandleFunc("GET /ids/as-string/{name}", c.nextText)
+	mux.HandleFunc("/machines/{namespace}", func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusInternalServerError, "march: machine IDs are not served here; take time-ordered IDs from a tag of kind time")
+	})
+	mux.HandleFunc("GET /actuator/health", func(w http.ResponseWriter, _ *http.Request) {
+		door.JSON(w, http.StatusOK, map[string]string{"status": "UP"})
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusInternalServerError, "march: "+r.Method+" "+r.URL.Path+" is not served")
+	})
+	return door.NewHTTP("cosid", mux)
+}
+
+// refuse answers CosId's ErrorResponse. Its code of all errors but those of machines is 500
+// (GlobalRestExceptionHandler.java).
+func refuse(w http.ResponseWriter, status int, message string) {
+	door.JSON(w, status, struct {
+		Code   string   `json:"code"`
+		Msg    string   `json:"msg"`
+		Errors []string `json:"errors"`
+	}{"500", message, []string{}})
+}
+
+// fail answers an error of the room: 400 for what the caller asked wrongly, as CosId does
+// for an IllegalArgumentException.
+func fail(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	if kind := allocator.KindOf(err); kind == allocator.Invalid || kind == allocator.Refused {
+		status = http.StatusBadRequest
+	}
+	refuse(w, status, "march: "+err.Error())
+}
+
+// number reads a parameter that has to be there.
+func number(r *http.Request, name string, least, most int64) (int64, error) {
+	s := r.URL.Query().Get(name)
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: %d to %d", name, s, least, most)
+	}
+	return n, nil
+}
+
+func tagOf(r *http.Request) (string, error) {
+	tag, err := foreign.Tag(r.PathValue("namespace") + "." + r.PathValue("name"))
+	return string(tag), err
+}
+
+// create makes a counter that begins after offset, unless there is one.
+func (c *cosid) create(w http.ResponseWriter, r *http.Request) {
+	if err := c.createCounter(r); err != nil {
+		fail(w, err)
+	}
+}
+
+func (c *cosid) createCounter(r *http.Request) error {
+	tag, err := tagOf(r)
+	if err != nil {
+		return err
+	}
+	offset, err := number(r, "offset", 0, allocator.MaxID-2)
+	if err != nil {
+		return err
+	}
+	if _, err := number(r, "step", 1, math.MaxInt64); err != nil { // which each segment says again
+		return err
+	}
+	_, err = c.calls.Create(r.Context(), tag, offset+1)
+	return err
+}
+
+// segment answers the last of step consecutive IDs. A counter that does not exist is made
+// first, where the room creates tags: a client creates its counters once, as it starts.
+func (c *cosid) segment(w http.ResponseWriter, r *http.Request) {
+	last, err := c.last(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	door.Number(w, "application/json", last)
+}
+
+func (c *cosid) last(r *http.Request) (int64, error) {
+	tag, err := tagOf(r)
+	if err != nil {
+		return 0, err
+	}
+	step, err := number(r, "step", 1, math.MaxInt64)
+	if err != nil {
+		return 0, err
+	}
+	_, most, err := c.calls.Kept(r.Context(), tag)
+	if err != nil && allocator.KindOf(err) == allocator.NotFound {
+		if _, err = c.calls.Create(r.Context(), tag, 1); err == nil {
+			_, most, err = c.calls.Kept(r.Context(), tag)
+		}
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case step > most:
+		return 0, allocator.Errorf(allocator.Invalid, "step: %d; allowed: 1 to %d, as no more of the room's range lie in a row", step, most)
+	}
+	first, err := c.calls.NextRun(r.Context(), tag, step)
+	return first + step - 1, err
+}
+
+func (c *cosid) id(r *http.Request) (int64, error) {
+	name := r.PathValue("name")
+	if name == "" {
+		name = shared
+	}
+	tag, err := foreign.Tag(name)
+	if err != nil {
+		return 0, err
+	}
+	return c.calls.Next(r.Context(), string(tag))
+}
+
+func (c *cosid) next(w http.ResponseWriter, r *http.Request) {
+	id, err := c.id(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	door.Number(w, "application/json", id)
+}
+
+func (c *cosid) nextText(w http.ResponseWriter, r *http.Request) {
+	id, err := c.id(r)
+	if err != nil {
+		fail(w, err)
+		return
+	}
+	door.Number(w, "text/plain;charset=UTF-8", id)
+}

@@ -1,0 +1,149 @@
+// Package door has what the doors for clients of other systems share: the calls to the
+// room, and the HTTP server of those that speak HTTP.
+//
+// A door hands out IDs as IDService does, under the room's limits, and says what it refuses
+// as its own system words it. It knows no more of a room than Calls.
+package door
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/peer"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Calls is what a door calls. All functions get the tag's name, are safe for concurrent
+// use and return errors with a Kind; the context names the caller, as gRPC's peer.
+type Calls struct {
+	// Next returns an ID.
+	Next func(ctx context.Context, tag string) (int64, error)
+	// NextN returns n IDs, which need not follow each other.
+	NextN func(ctx context.Context, tag string, n int64) ([]allocator.Run, error)
+	// NextRun returns the first of n consecutive IDs.
+	NextRun func(ctx context.Context, tag string, n int64) (int64, error)
+	// Kept returns how many consecutive IDs a caller is given best that keeps them for as
+	// long as it likes, and how many at most. It is Refused for a strict tag: nothing takes
+	// such IDs back when their range goes to another room.
+	Kept func(ctx context.Context, tag string) (best, most int64, err error)
+	// Peek returns the ID that Next would be likely to return. NotFound: there is no such tag.
+	Peek func(ctx context.Context, tag string) (int64, error)
+	// Create makes a tag whose first ID is start or more; it returns false if there is one.
+	Create func(ctx context.Context, tag string, start int64) (made bool, err error)
+}
+
+// Bounds of an HTTP door: clients of these systems send small requests, and give up after
+// some seconds.
+const (
+	patience  = 4 * time.Second // of a call, which ends before TinyId's client does, at 5 s
+	maxHeader = 16 << 10
+	maxBody   = 64 << 10
+)
+
+// HTTP serves a handler to clients of another system.
+type HTTP struct {
+	handler http.Handler
+	calls   *prometheus.CounterVec
+}
+
+// NewHTTP returns a door for the clients of a system, whose name its metric has.
+func NewHTTP(system string, handler http.Handler) *HTTP {
+	return &HTTP{handler, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "march_door_requests_total", Help: "Requests of other systems' clients over HTTP, by door and the status of the answer.",
+		ConstLabels: prometheus.Labels{"door": system},
+	}, []string{"status"})}
+}
+
+// Metrics returns what the door counts.
+func (d *HTTP) Metrics() prometheus.Collector { return d.calls }
+
+// ServeHTTP bounds a request and has it answered.
+func (d *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	r = r.WithContext(ctx)
+	if r.ContentLength != 0 {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	counted := &status{ResponseWriter: w, code: http.StatusOK}
+	d.handler.ServeHTTP(counted, r)
+	d.calls.WithLabelValues(strconv.Itoa(counted.code)).Inc()
+}
+
+// status notes the status of an answer.
+type status struct {
+	http.ResponseWriter
+	code int
+}
+
+func (s *status) WriteHeader(code int) {
+	s.code = code
+	s.ResponseWriter.WriteHeader(code)
+}
+
+// Run serves the connections of l until ctx ends, then lets the calls under way finish and
+// returns nil. It closes l.
+func (d *HTTP) Run(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+		},
+	}
+	ended := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience)
+		defer cancel()
+		ended <- server.Shutdown(draining)
+	})
+	if err := server.Serve(l); stop() || !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-ended
+}
+
+// JSON answers a value with a status.
+func JSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // of no value that a door answers
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json;charset=UTF-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+// Number answers a number as text, without a line's end: callers parse the whole body.
+func Number(w http.ResponseWriter, contentType string, n int64) {
+	w.Header().Set("Content-Type", contentType)
+	var digits [20]byte
+	_, _ = w.Write(strconv.AppendInt(digits[:0], n, 10))
+}
+
+// SpringError answers an error as Spring Boot 1.5 does, which Leaf and TinyId run on.
+// exception is the name of a Java class, empty for none.
+func SpringError(w http.ResponseWriter, r *http.Request, status int, exception, message string) {
+	JSON(w, status, struct {
+		Timestamp int64  `json:"timestamp"` // Unix ms
+		Status    int    `json:"status"`
+		Error     string `json:"error"`
+		Exception string `json:"exception,omitempty"`
+		Message   string `json:"message"`
+		Path      string `json:"path"`
+	}{time.Now().UnixMilli(), status, http.StatusText(status), exception, message, r.URL.Path})
+}
+
+// SpringNotFound answers a path that nothing serves.
+func SpringNotFound(w http.ResponseWriter, r *http.Request) {
+	SpringError(w, r, http.StatusNotFound, "", "No message available")
+}

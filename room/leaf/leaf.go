@@ -1,0 +1,120 @@
+// Package leaf is the door for callers of Meituan's Leaf over HTTP: /api/segment/get/{key},
+// /api/snowflake/get/{key} and /decodeSnowflakeId.
+//
+// A key is the tag of its name, escaped as package foreign says. Answers are a number
+// without a line's end, or Spring Boot's error with Leaf's own message: callers parse both.
+// Leaf answers 0 for a mode that is not enabled. This door answers an error.
+package leaf
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/room/door"
+	"github.com/march-id/march/room/foreign"
+)
+
+// Config says what the door serves.
+type Config struct {
+	door.Calls
+	// Snowflake is the tag of time-ordered IDs that /api/snowflake/get answers from,
+	// whatever its key: Leaf has one generator. Empty: that path has no generator.
+	Snowflake allocator.Tag
+}
+
+// Leaf's codes (Result.java, SegmentIDGenImpl.java, SnowflakeIDGenImpl.java).
+const (
+	notInitialised = -1 // of segments: no such mode. Of Snowflake: the clock is behind.
+	noSuchKey      = -2
+	nothingLeft    = -3 // of segments: both are used up
+)
+
+const text = "text/plain;charset=UTF-8"
+
+type leaf struct {
+	cfg    Config
+	layout timeid.Layout
+}
+
+// New returns the door.
+func New(cfg Config) (*door.HTTP, error) {
+	preset, err := timeid.PresetNamed("leaf")
+	if err != nil {
+		return nil, err
+	}
+	l := &leaf{cfg, preset.Layout}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/api/segment/get/{key}", l.segment)
+	mux.HandleFunc("/api/snowflake/get/{key}", l.snowflake)
+	mux.HandleFunc("/decodeSnowflakeId", l.decode)
+	mux.HandleFunc("/", door.SpringNotFound)
+	return door.NewHTTP("leaf", mux), nil
+}
+
+func (l *leaf) segment(w http.ResponseWriter, r *http.Request) {
+	tag, err := foreign.Tag(r.PathValue("key"))
+	if err != nil {
+		fail(w, r, noSuchKey)
+		return
+	}
+	switch id, err := l.cfg.Next(r.Context(), string(tag)); {
+	case err == nil:
+		door.Number(w, text, id)
+	case allocator.KindOf(err) == allocator.NotFound:
+		fail(w, r, noSuchKey)
+	default:
+		fail(w, r, nothingLeft)
+	}
+}
+
+func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
+	if l.cfg.Snowflake == "" {
+		fail(w, r, notInitialised)
+		return
+	}
+	switch id, err := l.cfg.Next(r.Context(), string(l.cfg.Snowflake)); {
+	case err == nil:
+		door.Number(w, text, id)
+	case allocator.KindOf(err) == allocator.Unavailable:
+		fail(w, r, notInitialised)
+	default:
+		fail(w, r, noSuchKey)
+	}
+}
+
+// fail answers an error as LeafController throws it.
+func fail(w http.ResponseWriter, r *http.Request, code int) {
+	door.SpringError(w, r, http.StatusInternalServerError, "com.sankuai.inf.leaf.server.exception.LeafServerException",
+		fmt.Sprintf("Result{id=%d, status=EXCEPTION}", code))
+}
+
+// decode answers the parts of an ID of Leaf's own Snowflake, whose epoch and bits are fixed
+// (LeafMonitorController.java).
+func (l *leaf) decode(w http.ResponseWriter, r *http.Request) {
+	if !r.URL.Query().Has("snowflakeId") {
+		door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
+			"Required String parameter 'snowflakeId' is not present")
+		return
+	}
+	id, err := strconv.ParseInt(r.URL.Query().Get("snowflakeId"), 10, 64)
+	var parts timeid.Parts
+	if err == nil {
+		parts, err = l.layout.Decompose(id)
+	}
+	if err != nil {
+		door.JSON(w, http.StatusOK, map[string]string{"errorMsg": "snowflake Id反解析发生异常!"})
+		return
+	}
+	door.JSON(w, http.StatusOK, struct {
+		Timestamp  string `json:"timestamp"`
+		SequenceID string `json:"sequenceId"`
+		WorkerID   string `json:"workerId"`
+	}{
+		fmt.Sprintf("%d(%s)", parts.Time, time.UnixMilli(parts.Time).Format("2006-01-02 15:04:05.000")),
+		strconv.FormatInt(parts.Sequence, 10), strconv.FormatInt(parts.Worker, 10),
+	})
+}

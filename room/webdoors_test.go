@@ -1,0 +1,281 @@
+package room_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/room"
+	"github.com/march-id/march/room/tinyid"
+)
+
+// webDoors are the addresses of an instance's doors that speak HTTP.
+type webDoors struct {
+	*testing.T
+	leaf, tinyid, cosid string
+}
+
+// withDoors starts an instance with doors.
+func (c *cluster) withDoors(t *testing.T, in allocator.Room, create bool) (*instance, webDoors) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(path, []byte("# token bizType\nsecret *\nother order\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := tinyid.OpenTokens(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := room.Doors{Leaf: listen(c), TinyID: listen(c), CosID: listen(c), LeafSnowflake: "event", TinyIDTokens: tokens}
+	i := c.start(in, allocator.Instance(in)+"1", func(cfg *room.Config) { cfg.Doors, cfg.CreateTags = doors, create })
+	return i, webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(), "http://" + doors.CosID.Addr().String()}
+}
+
+// ask sends a request and returns the answer.
+func (d webDoors) ask(method, url, form string) (status int, contentType, body string) {
+	d.Helper()
+	r, err := http.NewRequestWithContext(d.Context(), method, url, strings.NewReader(form))
+	if err != nil {
+		d.Fatal(err)
+	}
+	if form != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return answer.StatusCode, answer.Header.Get("Content-Type"), string(b)
+}
+
+// exchanges are requests, each with its whole answer; a time stands there as TIME.
+func (d webDoors) exchanges(at string, all [][4]string) {
+	d.Helper()
+	times := regexp.MustCompile(`"timestamp":1[0-9]{12},`)
+	for _, e := range all {
+		method, path, _ := strings.Cut(e[0], " ")
+		status, contentType, body := d.ask(method, at+path, e[1])
+		got := fmt.Sprintf("%d %s", status, contentType)
+		if body = times.ReplaceAllString(body, `"timestamp":TIME,`); got != e[2] || body != e[3] {
+			d.Errorf("%s %s:\n%s %s\nwant\n%s %s", e[0], e[1], got, body, e[2], e[3])
+		}
+	}
+}
+
+const (
+	plain      = "200 text/plain;charset=UTF-8"
+	jsonOK     = "200 application/json;charset=UTF-8"
+	jsonFailed = "500 application/json;charset=UTF-8"
+	jsonBad    = "400 application/json;charset=UTF-8"
+)
+
+func TestLeafDoor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order", "0_30_4frder.x")
+	c.tag(timed(cosid), "event")
+	c.tag(func(s *record.TagSettings) { s.Limit = 2 }, "few")
+	_, d := c.withDoors(t, "a", false)
+	failed := func(code int, path string) string {
+		return fmt.Sprintf(`{"timestamp":TIME,"status":500,"error":"Internal Server Error","exception":"com.sankuai.inf.leaf.server.exception.LeafServerException","message":"Result{id=%d, status=EXCEPTION}","path":%q}`, code, path)
+	}
+	decoded := "1567733700834(" + time.UnixMilli(1567733700834).Format("2006-01-02 15:04:05.000") + ")"
+	d.exchanges(d.leaf, [][4]string{
+		{"GET /api/segment/get/order", "", plain, "1"},
+		{"POST /api/segment/get/order", "", plain, "2"},
+		{"GET /api/segment/get/Order.x", "", plain, "1"},
+		{"GET /api/segment/get/few", "", plain, "1"},
+		{"GET /api/segment/get/few", "", jsonFailed, failed(-3, "/api/segment/get/few")},
+		{"GET /api/segment/get/nosuch", "", jsonFailed, failed(-2, "/api/segment/get/nosuch")},
+		{"GET /api/segment/get/" + strings.Repeat("x", 100), "", jsonFailed, failed(-2, "/api/segment/get/"+strings.Repeat("x", 100))},
+		{"GET /api/segment/get/", "", "404 application/json;charset=UTF-8", `{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/"}`},
+		{"GET /decodeSnowflakeId?snowflakeId=1169786042799259000", "", jsonOK, `{"timestamp":"` + decoded + `","sequenceId":"3448","workerId":"39"}`},
+		{"GET /decodeSnowflakeId?snowflakeId=x", "", jsonOK, `{"errorMsg":"snowflake Id反解析发生异常!"}`},
+		{"GET /decodeSnowflakeId", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.bind.MissingServletRequestParameterException","message":"Required String parameter 'snowflakeId' is not present","path":"/decodeSnowflakeId"}`},
+	})
+	seen := map[string]bool{}
+	for range 100 {
+		_, _, id := d.ask("GET", d.leaf+"/api/snowflake/get/any", "")
+		if n, err := strconv.ParseInt(id, 10, 64); err != nil || n < 1<<40 || seen[id] {
+			t.Fatalf("snowflake: %q, %v, seen %t", id, err, seen[id])
+		}
+		seen[id] = true
+	}
+}
+
+func TestTinyIDDoor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
+	c.tag(nil, "user_5f_2f")
+	c.tag(func(s *record.TagSettings) { s.StrictRetract = true }, "strict")
+	_, d := c.withDoors(t, "a", false)
+	const params = "?token=secret&bizType=order"
+	d.exchanges(d.tinyid, [][4]string{
+		{"POST /tinyid/id/nextSegmentIdSimple" + params, "", plain, "0,4,20,1,0"},
+		{"GET /tinyid/id/nextSegmentId" + params, "", jsonOK, `{"data":{"maxId":40,"loadingId":24,"currentId":20,"delta":1,"remainder":0},"code":200,"message":""}`},
+		{"POST /tinyid/id/nextIdSimple", "token=secret&bizType=order", plain, "41"},
+		{"GET /tinyid/id/nextIdSimple" + params + "&batchSize=3", "", plain, "42,43,44"},
+		{"GET /tinyid/id/nextId" + params + "&batchSize=2", "", jsonOK, `{"data":[45,46],"code":200,"message":""}`},
+		{"GET /tinyid/id/nextId?token=other&bizType=order", "", jsonOK, `{"data":[47],"code":200,"message":""}`},
+		{"GET /tinyid/id/nextId" + params + "&batchSize=0", "", jsonOK, `{"data":[],"code":200,"message":""}`},
+		{"GET /tinyid/id/nextIdSimple" + params + "&batchSize=-1", "", plain, ""},
+		{"GET /tinyid/id/nextId?token=wrong&bizType=order", "", jsonOK, `{"data":null,"code":5,"message":"token is error"}`},
+		{"GET /tinyid/id/nextId?token=other&bizType=strict", "", jsonOK, `{"data":null,"code":5,"message":"token is error"}`},
+		{"GET /tinyid/id/nextIdSimple?token=wrong&bizType=order", "", plain, ""},
+		{"GET /tinyid/id/nextIdSimple?token=secret&bizType=nosuch", "", plain, ""},
+		{"GET /tinyid/id/nextSegmentId?token=secret&bizType=strict", "", jsonOK, `{"data":null,"code":6,"message":"tag strict is strict: a caller that keeps its IDs would go on with them after their range is another room's"}`},
+		{"GET /tinyid/id/nextId" + params + "&batchSize=x", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.method.annotation.MethodArgumentTypeMismatchException","message":"Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested exception is java.lang.NumberFormatException: For input string: \"x\"","path":"/tinyid/id/nextId"}`},
+	})
+	if _, _, body := d.ask("GET", d.tinyid+"/tinyid/id/nextIdSimple"+params+"&batchSize=1000000", ""); strings.Count(body, ",") != 100_000-1 {
+		t.Errorf("a batch above the most: %d IDs", strings.Count(body, ",")+1)
+	}
+}
+
+func TestCosIdDoor(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "ns.order", "plain")
+	_, d := c.withDoors(t, "a", true)
+	failed := func(message string) string { return `{"code":"500","msg":` + strconv.Quote(message) + `,"errors":[]}` }
+	d.exchanges(d.cosid, [][4]string{
+		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "20"},
+		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "40"},
+		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "119"}, // 41 to 49 are too few
+		{"PATCH /segments/ns/order?step=51", "", jsonBad, failed("march: step: 51; allowed: 1 to 50, as no more of the room's range lie in a row")},
+		{"PATCH /segments/ns/order?step=0", "", jsonBad, failed(`march: step: "0"; allowed: 1 to 9223372036854775807`)},
+		{"PATCH /segments/ns/order", "", jsonBad, failed(`march: step: ""; allowed: 1 to 9223372036854775807`)},
+		{"POST /segments/distributor/ns/fresh?offset=1000&step=10", "", "200 ", ""},
+		{"POST /segments/distributor/ns/fresh?offset=5&step=10", "", "200 ", ""}, // there is one
+		{"PATCH /segments/ns/fresh?step=10", "", "200 application/json", "1010"},
+		{"PATCH /segments/ns/never@2026?step=10", "", "200 application/json", "10"},
+		{"GET /ids/plain", "", "200 application/json", "1"},
+		{"GET /ids/as-string/plain", "", plain, "2"},
+		{"GET /ids", "", "200 application/json", "1"},
+		{"GET /actuator/health", "", jsonOK, `{"status":"UP"}`},
+		{"POST /machines/ns?machineBit=10&instanceId=h:1&stable=false&safeGuardDuration=PT5M", "", jsonFailed, failed("march: machine IDs are not served here; take time-ordered IDs from a tag of kind time")},
+		{"GET /nosuch", "", jsonFailed, failed("march: GET /nosuch is not served")},
+	})
+}
+
+// Callers of all doors, with gRPC beside them, while the range moves: no ID comes twice, and
+// a segment that was given before the move stays whole.
+func TestWebDoorsWhileRangesMove(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "ns.order")
+	c.tag(timed(cosid), "event")
+	_, a := c.withDoors(t, "a", false)
+	_, b := c.withDoors(t, "b", false)
+	var mu sync.Mutex
+	owner := map[int64]string{}
+	took := func(by string, first, last int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		for id := first; id <= last; id++ {
+			if other, ok := owner[id]; ok {
+				t.Errorf("ID %d was given to %s and to %s", id, other, by)
+			}
+			owner[id] = by
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for _, d := range []webDoors{a, b} {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if _, _, id := d.ask("GET", d.leaf+"/api/segment/get/ns.order", ""); id != "" {
+					if n, err := strconv.ParseInt(id, 10, 64); err == nil {
+						took("leaf", n, n)
+					}
+				}
+				if _, _, s := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=ns.order", ""); s != "" {
+					part := strings.Split(s, ",")
+					current, _ := strconv.ParseInt(part[0], 10, 64)
+					last, _ := strconv.ParseInt(part[2], 10, 64)
+					took("tinyid", current+1, last)
+				}
+				if status, _, s := d.ask("PATCH", d.cosid+"/segments/ns/order?step=7", ""); status == http.StatusOK {
+					last, _ := strconv.ParseInt(s, 10, 64)
+					took("cosid", last-6, last)
+				}
+			}
+		})
+	}
+	for _, border := range []int64{20, 60, 50} {
+		before := len(owned(&mu, owner))
+		c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: border}, "b": {Lower: border, Upper: 100}}))
+		await(t, "callers go on", func() bool { return len(owned(&mu, owner)) > before+1000 })
+	}
+	stop()
+	callers.Wait()
+}
+
+func owned(mu *sync.Mutex, owner map[int64]string) map[int64]string {
+	mu.Lock()
+	defer mu.Unlock()
+	all := make(map[int64]string, len(owner))
+	for id, by := range owner {
+		all[id] = by
+	}
+	return all
+}
+
+// Bad requests of any kind are answered or cut off, and good ones after them are served.
+func TestWebDoorsBadRequests(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, halves())
+	c.tag(nil, "order")
+	_, d := c.withDoors(t, "a", false)
+	n := 20_000
+	if testing.Short() {
+		n = 1_000
+	}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // to be repeated
+	pieces := []string{"GET ", "PATCH ", "POST ", "/api/segment/get/", "/tinyid/id/nextId", "/segments/a/b", "?", "step=", "token=", "&bizType=", "%", "%zz", "\x00", " HTTP/1.1\r\n", "Host: x\r\n", "Content-Length: ", "9999999999", "-1", "\r\n", "\r\n\r\n", "order", "é", strings.Repeat("A", 300)}
+	for _, at := range []string{d.leaf, d.tinyid, d.cosid} {
+		u, err := url.Parse(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range n / 3 / 20 {
+			conn, err := net.Dial("tcp", u.Host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var text strings.Builder
+			for range 20 {
+				text.WriteString(pieces[random.IntN(len(pieces))])
+			}
+			_, _ = io.WriteString(conn, text.String()+" HTTP/1.1\r\n\r\n")
+			_ = conn.Close()
+			status, _, body := d.ask("GET", at+"/"+url.PathEscape(text.String()), "")
+			if status < 400 || strings.Contains(body, "goroutine") {
+				t.Fatalf("%q: %d %s", text.String(), status, body)
+			}
+		}
+	}
+	if _, _, id := d.ask("GET", d.leaf+"/api/segment/get/order", ""); id == "" || !json.Valid([]byte(id)) {
+		t.Errorf("afterwards: %q", id)
+	}
+}
