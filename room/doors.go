@@ -40,6 +40,14 @@ func (d *Doors) Close() {
 	}
 }
 
+func (s *Server) closeListeners() {
+	_ = s.cfg.GRPC.Close()
+	if s.cfg.HTTP != nil {
+		_ = s.cfg.HTTP.Close()
+	}
+	s.cfg.Doors.Close()
+}
+
 func (d *Doors) validate() error {
 	if d.TinyID != nil && d.TinyIDTokens == nil {
 		return allocator.Errorf(allocator.Invalid, "doors: TinyID has no tokens")
