@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -11,10 +12,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/cmd/internal/load"
 	"github.com/march-id/march/room"
+	"github.com/march-id/march/room/door"
 	"github.com/march-id/march/room/foreign"
+	"github.com/march-id/march/room/tinyid"
 )
 
 // doorClients is how many clients redis-benchmark has.
@@ -39,7 +44,7 @@ func doorRows(ctx context.Context, b *bench) error {
 		}
 		return b.leaveOut(rows[0].p99, "redis-server and redis-benchmark")
 	}
-	door, stopDoor, err := startDoor(ctx)
+	d, stopDoor, err := startDoor(ctx)
 	if err != nil {
 		return err
 	}
@@ -52,7 +57,7 @@ func doorRows(ctx context.Context, b *bench) error {
 	for range b.rounds {
 		for _, r := range rows {
 			requests := int(float64(r.trial) * 2 * b.unit.Seconds())
-			rate, p99, err := incrRate(ctx, door, r.pipeline, requests)
+			rate, p99, err := incrRate(ctx, d.Redis.Addr().String(), r.pipeline, requests)
 			if err != nil {
 				return err
 			}
@@ -69,31 +74,94 @@ func doorRows(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// startDoor runs a room with a door, and the tag that redis-benchmark counts with.
-func startDoor(ctx context.Context) (address string, stop func(), err error) {
+// webDoorRows measures the doors that speak HTTP against an empty handler of such a door, in
+// the same process.
+func webDoorRows(ctx context.Context, b *bench) error {
+	empty := "/empty"
+	calls := []struct {
+		*row
+		method, path string
+		at           func(*doors) net.Listener
+	}{
+		{&row{what: "door for Leaf, one ID"}, "GET", "/api/segment/get/" + doorKey, func(d *doors) net.Listener { return d.Leaf }},
+		{&row{what: "door for TinyId, one ID"}, "POST", "/tinyid/id/nextIdSimple?token=bench&bizType=" + doorKey, func(d *doors) net.Listener { return d.TinyID }},
+		{&row{what: "door for TinyId, a segment"}, "POST", "/tinyid/id/nextSegmentIdSimple?token=bench&bizType=" + doorKey, func(d *doors) net.Listener { return d.TinyID }},
+		{&row{what: "door for CosId, a segment of 20"}, "PATCH", "/segments/bench/" + doorKey + "?step=20", func(d *doors) net.Listener { return d.CosID }},
+	}
+	for k := range calls {
+		calls[k].unit, calls[k].goal = "/s", 0.9
+		calls[k].row = b.add(*calls[k].row)
+	}
+	d, stop, err := startDoor(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for range b.rounds {
+		for _, c := range calls {
+			yard, err := d.rate(ctx, b, c.method, d.empty, empty)
+			if err != nil {
+				return err
+			}
+			measured, err := d.rate(ctx, b, c.method, c.at(d), c.path)
+			if err != nil {
+				return err
+			}
+			c.yard, c.measured = append(c.yard, yard), append(c.measured, measured)
+		}
+	}
+	return nil
+}
+
+// doors are a room's, and one that answers nothing.
+type doors struct {
+	room.Doors
+	empty net.Listener
+}
+
+func (d *doors) rate(ctx context.Context, b *bench, method string, at net.Listener, path string) (float64, error) {
+	p := &posts{method: method, address: at.Addr().String(), path: path}
+	defer p.close()
+	r, err := measure(ctx, load.Config{Duration: 2 * b.unit, New: p.caller})
+	return r.CallsPerSecond(), err
+}
+
+// doorKey is the key that redis-benchmark counts with.
+const doorKey = "counter:__rand_int__"
+
+// startDoor runs a room with doors, and the tags that they are asked for.
+func startDoor(ctx context.Context) (d *doors, stop func(), err error) {
 	c, err := startCluster(ctx)
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
 	l, _, err := c.ledger()
 	if err != nil {
 		c.close()
-		return "", nil, err
-	}
-	tag, err := foreign.Tag("counter:__rand_int__")
-	if err == nil {
-		settings := record.DefaultTag()
-		settings.MinStep = 1_000_000
-		_, err = admin.New(l, admin.DefaultConfig()).CreateTag(ctx, tag, settings, "bench")
-	}
-	var listeners [2]net.Listener
-	for i := range listeners {
-		if err == nil {
-			listeners[i], err = net.Listen("tcp", "127.0.0.1:0")
-		}
+		return nil, nil, err
 	}
 	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Doors.Redis, cfg.WarmTags = "a", "door", l, listeners[0], listeners[1], append(cfg.WarmTags, tag)
+	settings := record.DefaultTag()
+	settings.MinStep = 1_000_000
+	for _, key := range []string{doorKey, "bench." + doorKey} {
+		var tag allocator.Tag
+		if err == nil {
+			tag, err = foreign.Tag(key)
+		}
+		if err == nil {
+			_, err = admin.New(l, admin.DefaultConfig()).CreateTag(ctx, tag, settings, "bench")
+		}
+		cfg.WarmTags = append(cfg.WarmTags, tag)
+	}
+	d = &doors{}
+	d.TinyIDTokens = tinyid.AnyToken("bench")
+	cfg.Room, cfg.Name, cfg.Ledger = "a", "door", l
+	for _, at := range []*net.Listener{&cfg.GRPC, &d.Redis, &d.Leaf, &d.TinyID, &d.CosID, &d.empty} {
+		if err == nil {
+			*at, err = net.Listen("tcp", "127.0.0.1:0")
+		}
+	}
+	cfg.Doors = d.Doors
 	var server *room.Server
 	if err == nil {
 		server, err = room.New(cfg)
@@ -101,11 +169,14 @@ func startDoor(ctx context.Context) (address string, stop func(), err error) {
 	if err != nil {
 		_ = l.Close()
 		c.close()
-		return "", nil, err
+		return nil, nil, err
 	}
 	running, cancel := context.WithCancel(ctx)
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return server.Run(running) })
+	group.Go(func() error {
+		return door.NewHTTP("empty", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).Run(running, d.empty)
+	})
 	stop = func() {
 		cancel()
 		_ = group.Wait()
@@ -114,9 +185,9 @@ func startDoor(ctx context.Context) (address string, stop func(), err error) {
 	}
 	if err := await(ctx, func() bool { return server.Ready() == nil || running.Err() != nil }); err != nil {
 		stop()
-		return "", nil, err
+		return nil, nil, err
 	}
-	return listeners[1].Addr().String(), stop, nil
+	return d, stop, nil
 }
 
 // startRedis runs a Redis that writes nothing to disk.

@@ -34,7 +34,7 @@ func httpRows(ctx context.Context, b *bench) error {
 			{s.echoHTTP, "/v1/tags/" + tag + "/empty", &next.yard},
 			{s.roomHTTP, "/v1/tags/" + tag + "/next", &next.measured},
 		} {
-			p := &posts{address: m.address, path: m.path}
+			p := &posts{method: "POST", address: m.address, path: m.path}
 			r, err := measure(ctx, load.Config{Duration: 2 * b.unit, New: p.caller})
 			p.close()
 			if err != nil {
@@ -47,19 +47,19 @@ func httpRows(ctx context.Context, b *bench) error {
 	return s.stop()
 }
 
-// posts POSTs nothing to a path, each caller over a connection of its own. It
+// posts sends requests without a body to a path, each caller over a connection of its own. It
 // does no more than it must: net/http's client takes longer than its server, and
 // longer still for an answer with a body, which would hide what the server takes.
 type posts struct {
-	address, path string
-	mu            struct {
+	method, address, path string
+	mu                    struct {
 		sync.Mutex
 		conns []net.Conn
 	}
 }
 
 func (p *posts) caller(int) load.Caller {
-	request := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n\r\n", p.path, p.address)
+	request := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n\r\n", p.method, p.path, p.address)
 	var conn net.Conn
 	var from *bufio.Reader
 	return func(ctx context.Context) (_ int64, err error) {

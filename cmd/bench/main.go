@@ -102,7 +102,7 @@ func run(out io.Writer, rounds int, unit time.Duration, only string) error {
 	}{
 		{"chain", chainRows}, {"time IDs", timeRows}, {"texts", textRows}, {"etcd writes", writeRows}, {"client", clientRows}, {"gRPC", grpcRows}, {"metrics", metricsRows},
 		{"HTTP", httpRows}, {"first call", firstRows},
-		{"Redis", redisRows}, {"door", doorRows}, {"PostgreSQL", postgresRows},
+		{"Redis", redisRows}, {"door", doorRows}, {"web doors", webDoorRows}, {"PostgreSQL", postgresRows},
 	} {
 		if !chosen.MatchString(part.name) {
 			continue

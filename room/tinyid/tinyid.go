@@ -12,6 +12,7 @@ package tinyid
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"github.com/march-id/march/room/door"
@@ -87,22 +88,33 @@ func simple(w http.ResponseWriter, v result, refused *refusal) {
 	}
 }
 
+// parameters returns those of the query and of the form. Most requests have no form, for
+// which ParseForm would make two maps more.
+func parameters(r *http.Request) (url.Values, error) {
+	if r.ContentLength == 0 {
+		return url.ParseQuery(r.URL.RawQuery)
+	}
+	err := r.ParseForm()
+	return r.Form, err
+}
+
 // serve reads the parameters, checks the token, and answers what a call returns.
 func (t *tinyid) serve(call func(*tinyid, *http.Request, request) (result, error), answer func(http.ResponseWriter, result, *refusal)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := r.ParseForm(); err != nil {
+		form, err := parameters(r)
+		if err != nil {
 			door.SpringError(w, r, http.StatusBadRequest, "", "the form cannot be read: "+err.Error())
 			return
 		}
-		for _, name := range []string{"bizType", "token"} {
-			if !r.Form.Has(name) {
+		for _, name := range [...]string{"bizType", "token"} {
+			if !form.Has(name) {
 				door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
 					fmt.Sprintf("Required String parameter '%s' is not present", name))
 				return
 			}
 		}
 		asked := request{batch: 1}
-		if s := r.Form.Get("batchSize"); s != "" {
+		if s := form.Get("batchSize"); s != "" {
 			n, err := strconv.ParseInt(s, 10, 32)
 			if err != nil {
 				door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.method.annotation.MethodArgumentTypeMismatchException",
@@ -111,8 +123,8 @@ func (t *tinyid) serve(call func(*tinyid, *http.Request, request) (result, error
 			}
 			asked.batch = min(n, maxBatch)
 		}
-		key := r.Form.Get("bizType")
-		if !t.tokens.Allow(r.Form.Get("token"), key) {
+		key := form.Get("bizType")
+		if !t.tokens.Allow(form.Get("token"), key) {
 			answer(w, nil, &refusal{badToken, "token is error"})
 			return
 		}
@@ -134,7 +146,7 @@ func (t *tinyid) serve(call func(*tinyid, *http.Request, request) (result, error
 type ids []int64
 
 func (v ids) text() []byte {
-	var b []byte
+	b := make([]byte, 0, 20*len(v))
 	for i, id := range v {
 		if i > 0 {
 			b = append(b, ',')
@@ -176,7 +188,7 @@ type segment struct {
 }
 
 func (s segment) text() []byte {
-	return fmt.Appendf(nil, "%d,%d,%d,%d,%d", s.CurrentID, s.LoadingID, s.MaxID, s.Delta, s.Remainder)
+	return ids{s.CurrentID, s.LoadingID, s.MaxID, int64(s.Delta), int64(s.Remainder)}.text()
 }
 
 // loadingPercent is how much of a segment is used when its client asks for the next
