@@ -260,12 +260,17 @@ func (t *Tags) Run(ctx context.Context) {
 		case <-ticker.C:
 		case <-t.wake:
 		}
-		var looks sync.WaitGroup
-		for _, p := range t.pools() {
-			looks.Go(func() { p.look(ctx) })
-		}
-		looks.Wait()
+		t.Look(ctx)
 	}
+}
+
+// Look renews the windows that are due now, as Run does time and again.
+func (t *Tags) Look(ctx context.Context) {
+	var looks sync.WaitGroup
+	for _, p := range t.pools() {
+		looks.Go(func() { p.look(ctx) })
+	}
+	looks.Wait()
 }
 
 func (t *Tags) pools() []*pool {
