@@ -247,6 +247,24 @@ func TestTimeTagsWithoutWorker(t *testing.T) {
 	second.mustNext("event")
 }
 
+// A tag that is unused for long goes from memory, and its next caller goes on with the same
+// worker above the last ID.
+func TestIdleTimeTags(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event", "busy")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.IdleAfter = time.Second })
+	before := a.mustNext("event")
+	a.await("the idle tag gone", func() bool {
+		a.mustNext("busy")
+		_, body := a.get("/metrics")
+		return regexp.MustCompile(`(?m)^march_time_tags\{[^}]*\} 1$`).MatchString(body)
+	})
+	after := a.mustNext("event")
+	if p, q := partsOf(t, cosid, before), partsOf(t, cosid, after); after <= before || p.Worker != q.Worker {
+		t.Errorf("%+v after %+v", q, p)
+	}
+}
+
 // Readiness and metrics answer while a renewal waits for etcd.
 func TestTimeTagsWhileEtcdHangs(t *testing.T) {
 	c := newCluster(t, halves())

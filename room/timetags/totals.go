@@ -6,7 +6,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Totals are counts of all tags since the process began, deleted tags included, and the
+// Totals are counts of all tags since the process began, those that are gone from memory included, and the
 // state of the workers.
 type Totals struct {
 	Requests, IDs int64
@@ -33,7 +33,7 @@ func (t *Totals) add(tag *Tag) {
 
 // Totals returns the counts as they are now.
 func (t *Tags) Totals() Totals {
-	total := t.deleted()
+	total := t.gone()
 	for _, tag := range t.All() {
 		total.add(tag)
 		total.Tags++
@@ -48,9 +48,9 @@ func (t *Tags) Totals() Totals {
 	return total
 }
 
-// deleted returns the counts of the tags that were deleted.
-func (t *Tags) deleted() Totals {
+// gone returns the counts of the tags that are not in memory any longer.
+func (t *Tags) gone() Totals {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.mu.deleted
+	return t.mu.gone
 }
