@@ -29,6 +29,7 @@ type pool struct {
 	ended  bool              // close was called
 
 	exchanges int64 // of workers
+	conflicts int64 // of them: another process had the worker
 
 	shown atomic.Pointer[shown] // as it was when the lock was last given up
 }
@@ -40,6 +41,7 @@ type shown struct {
 	opened    int // generators
 	failed    error
 	exchanges int64
+	conflicts int64
 }
 
 func newPool(tags *Tags, bits int) *pool {
@@ -53,7 +55,7 @@ func (p *pool) lock() (unlock func()) {
 }
 
 func (p *pool) unlock() {
-	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges})
+	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges, p.conflicts})
 	<-p.busy
 }
 
@@ -231,7 +233,10 @@ func (p *pool) look(ctx context.Context) {
 	}
 	p.after = time.Now().Add(patience)
 	p.tags.cfg.Logger.Warn("a worker's window was not renewed", "error", err)
-	if p.worker.Lost() != nil {
+	if lost := p.worker.Lost(); lost != nil {
+		if by, is := errors.AsType[*worker.LostError](lost); is && by.By != "" {
+			p.conflicts++
+		}
 		p.exchange(ctx)
 	}
 }
@@ -282,6 +287,7 @@ func (p *pool) exchange(ctx context.Context) {
 	if err != nil {
 		p.tags.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
 		p.release(ctx, old)
+		p.after = time.Time{} // the old one was not among those to choose from; it may be now
 		return
 	}
 	for _, tag := range tags {

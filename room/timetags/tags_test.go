@@ -20,26 +20,7 @@ import (
 // them until the test ends. The test is in a bubble.
 func start(t *testing.T) *timetags.Tags {
 	t.Helper()
-	l, err := ledger.New(ledgertest.NewFake(t).Open(), ledger.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	layout, err := allocator.EqualLayout(100, []allocator.Room{"a", "b"})
-	if err == nil {
-		_, err = admin.New(l, admin.DefaultConfig()).Init(t.Context(), layout, "test")
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	workers, err := worker.New(i, worker.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	tags := timetags.New(timetags.Config{Workers: workers})
+	tags := join(t, newEtcd(t), "one")
 	ctx, stop := context.WithCancel(context.Background())
 	over := make(chan struct{})
 	go func() {
@@ -49,6 +30,46 @@ func start(t *testing.T) *timetags.Tags {
 	t.Cleanup(func() {
 		stop()
 		<-over
+	})
+	return tags
+}
+
+// newEtcd returns an etcd with a layout of two rooms.
+func newEtcd(t *testing.T) *ledgertest.Fake {
+	t.Helper()
+	fake := ledgertest.NewFake(t)
+	l, err := ledger.New(fake.Open(), ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	layout, err := allocator.EqualLayout(100, []allocator.Room{"a", "b"})
+	if err == nil {
+		_, err = admin.New(l, admin.DefaultConfig()).Init(t.Context(), layout, "test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake
+}
+
+// join returns the tags of an instance of room a, which nothing renews.
+func join(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance) *timetags.Tags {
+	t.Helper()
+	l, err := ledger.New(etcd.Open(), ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: name, Address: string(name) + ".test:7010", Build: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers, err := worker.New(i, worker.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags := timetags.New(timetags.Config{Workers: workers})
+	t.Cleanup(func() {
 		if err := tags.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -179,6 +200,36 @@ func TestIdleTagsGo(t *testing.T) {
 		}
 		if p := next(t, load(t, tags, "old", of(time.Millisecond)), time.Second); p.Worker != before.Worker || p.Time <= before.Time {
 			t.Errorf("%+v after %+v", p, before)
+		}
+	})
+}
+
+// An instance that slept past its window finds that another one has its worker, and counts
+// that. It issues again once a worker is free.
+func TestAnotherProcessHasTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := newEtcd(t)
+		settings := of(time.Millisecond)
+		settings.WorkerBits = 1 // of which room a has one
+		one, two := join(t, etcd, "one"), join(t, etcd, "two")
+		sleeper := load(t, one, "event", settings)
+		before := next(t, sleeper, time.Second)
+		time.Sleep(time.Minute)
+		between := next(t, load(t, two, "event", settings), time.Second)
+		one.Look(t.Context())
+		if total := one.Totals(); total.Conflicts != 1 || total.Exchanges != 1 {
+			t.Errorf("%+v", total)
+		}
+		if id, err := sleeper.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("it issues %d, %v while the other has the worker", id, err)
+		}
+		if err := two.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		after := next(t, sleeper, time.Second)
+		if before.Worker != 0 || between.Worker != 0 || after.Worker != 0 || between.Time <= before.Time || after.Time <= between.Time {
+			t.Errorf("%+v, %+v, %+v", before, between, after)
 		}
 	})
 }

@@ -12,10 +12,14 @@ type Totals struct {
 	Requests, IDs int64
 	timeid.Stats        // Ahead is the largest of all tags
 	Exchanges     int64 // workers that were exchanged, as a layout took them away or another process had them
+	Conflicts     int64 // of them: another process had the worker
 	Tags          int   // in memory
+	// ClockAhead is how far the clock was ahead of the other instances', when a window was
+	// last taken or renewed.
+	ClockAhead time.Duration
 
 	// Left says, by width, for how long a worker's window lasts if it is not renewed; 0
-	// where it is over, or the instance has no worker of the width.
+	// where it is over, or the instance has no worker of the width and needs one.
 	Left map[int]time.Duration
 	// Lent says, by width, how many workers callers have.
 	Lent map[int]int
@@ -38,12 +42,16 @@ func (t *Tags) Totals() Totals {
 		total.add(tag)
 		total.Tags++
 	}
+	total.ClockAhead = t.cfg.Workers.ClockAhead()
 	total.Left, total.Lent = make(map[int]time.Duration), t.lentNow()
 	for _, p := range t.pools() {
 		s := p.show()
-		total.Left[p.bits] = s.left(t.now())
+		if s.worker != nil || s.failed != nil { // else no tag needs a worker
+			total.Left[p.bits] = s.left(t.now())
+		}
 		total.Lent[p.bits] += 0 // also where there is none
 		total.Exchanges += s.exchanges
+		total.Conflicts += s.conflicts
 	}
 	return total
 }
