@@ -18,6 +18,7 @@ func (s *Server) startTimes() error {
 	cfg := worker.DefaultConfig()
 	cfg.CallerWorkers = s.cfg.ClientWorkers
 	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
+	cfg.Span = s.workerSpan
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
 		s.times = timetags.New(timetags.Config{Workers: workers, Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log})
