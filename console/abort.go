@@ -27,7 +27,7 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 		if _, is := errors.AsType[*ledger.UnusableError](unusable); unusable != nil && !is {
 			return unusable // that says nothing of the layout
 		}
-		return abort(m, by, stored.Layout, problem)
+		return abort(m, by, stored.Layout, problem, s.needs(ctx))
 	})
 	return &marchv1.AbortMigrationResponse{Migration: m}, err
 }
@@ -35,7 +35,8 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 // abort replaces the moves that were not made by those that lead back. Where there
 // are none, as it ends at once, the moves stay: how many of them were made is told of
 // it. layout is the present one; problem says why it cannot be used, empty where it can.
-func abort(m *record.Migration, by string, layout allocator.Layout, problem string) error {
+// needs are the workers that the moves back leave to rooms, where they can.
+func abort(m *record.Migration, by string, layout allocator.Layout, problem string, needs plan.Workers) error {
 	stands := m.Stands()
 	var back plan.Plan
 	switch {
@@ -48,7 +49,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 		problem = m.Error
 	case !stands.Equal(m.From):
 		var err error
-		if back, err = plan.Back(stands, m.From); err != nil {
+		if back, err = needs.Back(stands, m.From); err != nil {
 			problem = err.Error()
 		}
 	}

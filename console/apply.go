@@ -23,12 +23,13 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 	if err != nil {
 		return nil, err
 	}
-	planned, err := plan.New(stored.Layout, target, r.GetAtomic())
+	needs := s.needs(ctx)
+	planned, err := needs.New(stored.Layout, target, r.GetAtomic())
 	if err == nil {
 		err = refuseRooms(stored, planned)
 	}
 	if err == nil {
-		err = s.refuseSlices(ctx, planned)
+		err = needs.Check(planned.From, layoutsOf(planned)...)
 	}
 	if err != nil {
 		return nil, err
@@ -74,15 +75,16 @@ const (
 	slicesWithin = 500 * time.Millisecond
 )
 
-// refuseSlices refuses a plan that takes workers away which tags of time-ordered IDs or
-// pinned instances need, as far as that is known soon. Its error is Refused.
-func (s *Server) refuseSlices(ctx context.Context, planned plan.Plan) error {
+// needs returns which workers tags of time-ordered IDs and pinned instances need of a plan,
+// as far as that is known soon.
+func (s *Server) needs(ctx context.Context) plan.Workers {
 	ctx, cancel := context.WithTimeout(ctx, slicesWithin)
 	defer cancel()
-	if err := s.admin.CheckFirstSlices(ctx, slicesTags, planned.From, layoutsOf(planned)...); allocator.KindOf(err) == allocator.Refused {
-		return err
+	needs, err := s.admin.FirstNeeds(ctx, slicesTags)
+	if err != nil {
+		return plan.Workers{} // it is checked again before anything moves
 	}
-	return nil
+	return needs
 }
 
 // layoutsOf returns the layouts that a plan passes.
@@ -158,6 +160,9 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 		return stored, planned, allocator.Errorf(allocator.Conflict, "the plan was made for layout version %d, but the layout is version %d: plan again", from.Version, stored.Layout.Version)
 	}
 	planned, err = plan.New(stored.Layout, said.Target, said.Atomic)
+	if err == nil && !sameMoves(planned, said) {
+		planned, err = s.needs(ctx).New(stored.Layout, said.Target, said.Atomic)
+	}
 	if err == nil {
 		err = refuseRooms(stored, planned)
 	}

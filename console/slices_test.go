@@ -95,6 +95,37 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 	}
 }
 
+// A plan finds moves that leave each room a worker where the shortest would not: rooms a and
+// b, which have one each, do not halve their ranges to change places; c lends a part of its.
+func TestPlansLeaveWorkers(t *testing.T) {
+	t.Parallel()
+	c := testcluster.New(t)
+	c.Init(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 50}, "c": {Lower: 50, Upper: 100}}}, "test")
+	s := startOver(c)
+	target := &marchv1.PlanMigrationRequest{Target: layout(100, map[string][2]int64{"a": {25, 50}, "b": {0, 25}, "c": {50, 100}})}
+	before, err := s.PlanMigration(bg, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Tag(timed(small), "test", "event")
+	_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan())})
+	refused("has no worker of 2 bits", "tag event").check(t, "apply the plan from before the tag", err)
+	planned, err := s.PlanMigration(bg, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range planned.GetPlan().GetMoves() {
+		for name, r := range m.GetLayout().GetRooms() {
+			if timeid.Slice(allocator.Range{Lower: r.GetLower(), Upper: r.GetUpper()}, 100, 2).Width() < 1 {
+				t.Errorf("room %s has no worker in layout %v", name, m.GetLayout())
+			}
+		}
+	}
+	if _, err := s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(planned.GetPlan())}); err != nil {
+		t.Error(err)
+	}
+}
+
 // unforced returns a plan that no operator agreed to.
 func unforced(p *marchv1.Plan) *marchv1.Plan {
 	p = proto.CloneOf(p)

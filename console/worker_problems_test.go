@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
@@ -23,13 +25,24 @@ func TestProblemsOfTimeTags(t *testing.T) {
 	t.Parallel()
 	c := testcluster.New(t)
 	c.Init(testcluster.Halves(), "test")
-	// ending creates a tag whose time bits end in some days.
+	of := ledger.DefaultConfig()
+	of.Now = func() time.Time { return time.Now().Add(-48 * time.Hour) }
+	lately, err := ledger.New(c.Open(t), of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lately.Close() })
+	// ending creates a tag whose time bits end in some days, by a clock of two days ago.
 	ending := func(days int) {
 		t.Helper()
 		l := timeid.Layout{TimeBits: 40, WorkerBits: 3, SequenceBits: 12, Unit: time.Millisecond}
 		l.Epoch = time.Now().Add(time.Duration(days)*24*time.Hour).UnixMilli() - 1<<40
 		tag := record.NewTimeTag(l)
-		c.Tag(func(s *record.TagSettings) { s.Time = &tag }, "test", tagOf(1000+days))
+		settings := record.DefaultTag()
+		settings.Time = &tag
+		if _, err := admin.New(lately, admin.DefaultConfig()).CreateTag(bg, tagOf(1000+days), settings, "test"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, days := range []int{300, 366, 500, -1} {
 		ending(days)

@@ -21,6 +21,7 @@ type chains struct {
 	loading singleflight.Group // of chains being made, by tag
 	slots   chan struct{}      // one for each that is read now
 	unknown unknown
+	deleted deletedTimes
 	tour    tour
 	mu      struct {
 		sync.RWMutex
@@ -171,6 +172,9 @@ func (c *chains) closeAll() int64 {
 // caller.
 func (s *Server) tagChanged(change ledger.TagChange) {
 	s.chains.unknown.changed(change.Name)
+	if change.Settings == nil {
+		s.chains.deleted.changed()
+	}
 	if change.Settings == nil || change.Settings.Time != nil {
 		s.timeTagChanged(change)
 	}

@@ -119,6 +119,12 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain,
 	defer leave()
 	chain, err := s.readTag(ctx, tag)
 	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
+		switch timed, deletedErr := s.chains.deleted.has(ctx, s.admin, tag); {
+		case deletedErr != nil:
+			return nil, deletedErr
+		case timed:
+			return nil, err // as a counter its IDs would be quite others
+		}
 		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
 		if err != nil && allocator.KindOf(err) != allocator.Exists {
 			return nil, err

@@ -12,7 +12,7 @@ type timeMetrics struct {
 	server *Server
 
 	tags, asked, issued, overflows, waited, rollbacks, ahead *prometheus.Desc
-	window, exchanges, lent                                  *prometheus.Desc
+	window, exchanges, conflicts, lent, clock                *prometheus.Desc
 }
 
 func newTimeMetrics(s *Server) *timeMetrics {
@@ -30,13 +30,15 @@ func newTimeMetrics(s *Server) *timeMetrics {
 		ahead:     desc("time_ahead_seconds", "How far IDs are ahead of the clock now, where a tag goes on ahead of a clock that went back."),
 		window:    desc("worker_window_seconds", "For how long the window of the instance's worker lasts, by the worker's bits; 0 where IDs cannot be issued.", "bits"),
 		exchanges: desc("worker_exchanges_total", "Workers that were exchanged, as a layout took them away or another process had them."),
+		conflicts: desc("worker_conflicts_total", "Workers that another process was found to have, and that were exchanged for that."),
+		clock:     desc("worker_clock_ahead_seconds", "How far the clock was ahead of the median of the instances' when a window was last taken or renewed; negative where it was behind."),
 		lent:      desc("worker_clients", "Workers that clients' processes have, by the worker's bits.", "bits"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *timeMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead, m.window, m.exchanges, m.lent} {
+	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead, m.window, m.exchanges, m.conflicts, m.clock, m.lent} {
 		out <- d
 	}
 }
@@ -58,6 +60,8 @@ func (m *timeMetrics) Collect(out chan<- prometheus.Metric) {
 	send(m.rollbacks, prometheus.CounterValue, float64(t.Rollbacks))
 	send(m.ahead, prometheus.GaugeValue, t.Ahead.Seconds())
 	send(m.exchanges, prometheus.CounterValue, float64(t.Exchanges))
+	send(m.conflicts, prometheus.CounterValue, float64(t.Conflicts))
+	send(m.clock, prometheus.GaugeValue, t.ClockAhead.Seconds())
 	for bits, left := range t.Left {
 		send(m.window, prometheus.GaugeValue, left.Seconds(), strconv.Itoa(bits))
 	}

@@ -2,10 +2,12 @@ package room
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
@@ -18,6 +20,7 @@ func (s *Server) startTimes() error {
 	cfg := worker.DefaultConfig()
 	cfg.CallerWorkers = s.cfg.ClientWorkers
 	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
+	cfg.Span = s.workerSpan
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
 		s.times = timetags.New(timetags.Config{Workers: workers, Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log})
@@ -31,6 +34,45 @@ func pinned(p worker.Pin) *int64 {
 		return &number
 	}
 	return nil
+}
+
+// deletedTimes are the deleted tags of time-ordered IDs, of which a room that creates tags
+// makes no counters.
+type deletedTimes struct {
+	mu struct {
+		sync.Mutex
+		deletions int64                  // that this instance heard of
+		read      int64                  // deletions + 1 as it was when tags was read, 0 for never
+		tags      map[allocator.Tag]bool // not changed once it is here
+	}
+}
+
+// changed notes that a tag was deleted.
+func (d *deletedTimes) changed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.deletions++
+}
+
+// has reports whether a tag that does not exist was one of time-ordered IDs. Its error is
+// that etcd cannot be read.
+func (d *deletedTimes) has(ctx context.Context, a *admin.Admin, tag allocator.Tag) (bool, error) {
+	d.mu.Lock()
+	tags, read, now := d.mu.tags, d.mu.read, d.mu.deletions+1
+	d.mu.Unlock()
+	if read == now {
+		return tags[tag], nil
+	}
+	tags, err := a.DeletedTimeTags(ctx)
+	if err != nil {
+		return false, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now > d.mu.read {
+		d.mu.tags, d.mu.read = tags, now
+	}
+	return tags[tag], nil
 }
 
 // timeTagChanged takes up the settings of a tag of time-ordered IDs, or that a tag of any

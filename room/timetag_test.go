@@ -247,6 +247,59 @@ func TestTimeTagsWithoutWorker(t *testing.T) {
 	second.mustNext("event")
 }
 
+// A room that creates tags as they are asked for makes no counter of a deleted tag of
+// time-ordered IDs, be it one that it had in memory, or one that was deleted before it began.
+// It makes one of a counter that was deleted.
+func TestDeletedTimeTagsAreNotMade(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event", "other")
+	c.tag(nil, "order")
+	creates := func(cfg *room.Config) { cfg.CreateTags = true }
+	a := c.start("a", "a1", creates)
+	a.mustNext("event")
+	a.mustNext("new")
+	for _, name := range []allocator.Tag{"other", "order", "event"} { // the instance hears of the last one last
+		if err := c.admin.DeleteTag(bg, name, "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func(i *instance, tag string) bool {
+		_, err := i.next(tag)
+		return allocator.KindOf(api.FromStatus(err)) == allocator.NotFound
+	}
+	a.await("the tag gone", func() bool { return gone(a, "event") })
+	b := c.start("b", "b1", creates)
+	for _, i := range []*instance{a, b} {
+		if !gone(i, "event") || !gone(i, "other") {
+			t.Errorf("room %s made a deleted tag", i.room)
+		}
+		i.mustNext("order")
+	}
+	c.tag(timed(cosid), "event")
+	a.await("the tag back", func() bool { return !gone(a, "event") })
+	if tag, err := c.admin.Tag(bg, "event"); err != nil || tag.Time == nil {
+		t.Errorf("%+v, %v", tag, err)
+	}
+}
+
+// A tag that is unused for long goes from memory, and its next caller goes on with the same
+// worker above the last ID.
+func TestIdleTimeTags(t *testing.T) {
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event", "busy")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.IdleAfter = time.Second })
+	before := a.mustNext("event")
+	a.await("the idle tag gone", func() bool {
+		a.mustNext("busy")
+		_, body := a.get("/metrics")
+		return regexp.MustCompile(`(?m)^march_time_tags\{[^}]*\} 1$`).MatchString(body)
+	})
+	after := a.mustNext("event")
+	if p, q := partsOf(t, cosid, before), partsOf(t, cosid, after); after <= before || p.Worker != q.Worker {
+		t.Errorf("%+v after %+v", q, p)
+	}
+}
+
 // Readiness and metrics answer while a renewal waits for etcd.
 func TestTimeTagsWhileEtcdHangs(t *testing.T) {
 	c := newCluster(t, halves())

@@ -31,6 +31,9 @@ const (
 	tourEvery = 100 * time.Millisecond
 	// fewChains are gone round in a second, more in up to ten.
 	fewChains = 10_000
+	// timesEvery is after how many turns the tags of time-ordered IDs are looked at, all at
+	// once: there is little to look at.
+	timesEvery = 10
 	// tourStep is how many chains are looked at under the lock at once.
 	tourStep = 256
 )
@@ -181,15 +184,19 @@ func (s *Server) look() round {
 }
 
 // sweep looks after all chains until ctx ends: it measures their rates, refills
-// those that are too slow to look at themselves, and drops those unused for long.
+// those that are too slow to look at themselves, and drops those unused for long, tags of
+// time-ordered IDs too.
 func (s *Server) sweep(ctx context.Context) error {
 	ticker := time.NewTicker(tourEvery)
 	defer ticker.Stop()
-	for {
+	for turn := 0; ; turn++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
+		}
+		if turn%timesEvery == 0 {
+			s.times.DropIdle(s.cfg.IdleAfter)
 		}
 		n := s.chains.len()
 		s.visit(max(min(n, fewChains)/10, n/100)+1, func(c tagged) {

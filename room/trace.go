@@ -15,12 +15,22 @@ import (
 // and returns what ends it. IDs from memory have none: to make one would cost
 // more than to issue the ID.
 func (s *Server) span(ctx context.Context, operation string, tag allocator.Tag) (context.Context, func(error)) {
+	return s.spanOf(ctx, operation, attribute.String("march.tag", string(tag)))
+}
+
+// workerSpan is span of what is asked of etcd for a worker of some bits: by a caller, or to
+// renew a window.
+func (s *Server) workerSpan(ctx context.Context, operation string, bits int) (context.Context, func(error)) {
+	return s.spanOf(ctx, operation, attribute.Int("march.worker_bits", bits))
+}
+
+func (s *Server) spanOf(ctx context.Context, operation string, of attribute.KeyValue) (context.Context, func(error)) {
 	if s.cfg.Tracer == nil {
 		return ctx, func(error) {}
 	}
 	ctx, span := s.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(observe.Incoming(ctx), operation, trace.WithAttributes( //nolint:spancheck // see below
 		attribute.String("march.room", string(s.cfg.Room)), attribute.String("march.instance", string(s.cfg.Name)),
-		attribute.String("march.tag", string(tag)),
+		of,
 	))
 	return ctx, func(err error) { //nolint:spancheck // it ends the span, and every caller defers or calls it
 		if err != nil {

@@ -132,6 +132,53 @@ func TestTraces(t *testing.T) {
 	}
 }
 
+// The first call of a time tag takes a worker, in the caller's trace. A renewal, and what
+// gives the worker back, have traces of their own.
+func TestTracesOfWorkers(t *testing.T) {
+	received, provider := traces(t, 1)
+	c := newCluster(t, halves())
+	c.tag(timed(cosid), "event")
+	c.tracer = provider
+	a := c.start("a", "a1", nil)
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	traced := metadata.AppendToOutgoingContext(bg, "traceparent", "00-"+trace+"-b7ad6b7169203331-01")
+	if _, err := a.Next(traced, &marchv1.NextRequest{Tag: "event"}); err != nil {
+		t.Fatal(err)
+	}
+	paths := func() (own, others []string) {
+		if err := provider.ForceFlush(bg); err != nil {
+			t.Fatal(err)
+		}
+		spans := received.got()
+		for _, s := range spans {
+			to := &others
+			if hex.EncodeToString(s.GetTraceId()) == trace {
+				to = &own
+			}
+			*to = append(*to, path(spans, s))
+			if strings.HasPrefix(s.GetName(), "worker.") && !strings.Contains(s.String(), "march.worker_bits") {
+				t.Errorf("no bits in %v", s)
+			}
+		}
+		return own, others
+	}
+	const txn = "etcdserverpb.KV/Txn"
+	if own, _ := paths(); !slices.Contains(own, "room.load > worker.Take > "+txn) {
+		t.Errorf("the call's trace: %q", own)
+	}
+	a.await("a renewal", func() bool { // the first window is three seconds long
+		_, others := paths()
+		return slices.Contains(others, "worker.Renew > "+txn)
+	})
+	a.stop()
+	if err := a.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, others := paths(); !slices.Contains(others, "worker.GiveBack > "+txn) {
+		t.Errorf("other traces: %q", others)
+	}
+}
+
 // A room sends nothing of a trace that the caller decided not to keep. It sends no spans
 // at all if the ratio is 0.
 func TestTracesUnsampled(t *testing.T) {

@@ -13,6 +13,8 @@
 //  4. A plan without --atomic is refused only if no sequence of moves exists. That is
 //     so under one boundary if each residue is the only one of its room, and no room
 //     can go before another comes.
+//  5. With Workers.New, each layout leaves each room a worker, if any sequence of moves does.
+//     Pinned workers are kept as far as the moves that were found keep them.
 //
 // Uniqueness of IDs does not depend on any of this: see package ledger.
 package plan
@@ -74,6 +76,33 @@ type Plan struct {
 // Version is not looked at. Its errors are Invalid (either layout is; they are
 // equal) and Refused (no sequence exists that keeps the promises above).
 func New(from, target allocator.Layout, atomic bool) (Plan, error) {
+	return newPlan(from, target, atomic, measure{from: from})
+}
+
+// New is New with moves that pass Check, where there are any. Else they are those of New,
+// and Check tells what is wrong with them.
+func (w Workers) New(from, target allocator.Layout, atomic bool) (Plan, error) {
+	p, err := New(from, target, atomic)
+	if err != nil || p.check(w) == nil {
+		return p, err
+	}
+	if other, err := newPlan(from, target, atomic, measureOf(from, w)); err == nil && other.check(w) == nil {
+		return other, nil
+	}
+	return p, nil
+}
+
+// check checks all moves of a plan.
+func (p Plan) check(w Workers) error {
+	layouts := make([]allocator.Layout, len(p.Moves))
+	for i, m := range p.Moves {
+		layouts[i] = m.Layout
+	}
+	return w.Check(p.From, layouts...)
+}
+
+// newPlan is New, by a measure.
+func newPlan(from, target allocator.Layout, atomic bool, s measure) (Plan, error) {
 	if err := from.Validate(); err != nil {
 		return Plan{}, allocator.Errorf(allocator.Invalid, "from: %w", err)
 	}
@@ -90,7 +119,7 @@ func New(from, target allocator.Layout, atomic bool) (Plan, error) {
 	}
 	layouts := []allocator.Layout{target}
 	if from.Boundary == target.Boundary && !atomic {
-		if layouts = shortest(from, target); layouts == nil {
+		if layouts = shortest(from, target, s); layouts == nil {
 			return Plan{}, refused(from, target)
 		}
 	}
@@ -111,10 +140,15 @@ func New(from, target allocator.Layout, atomic bool) (Plan, error) {
 // moved yet it has no moves. Its first move must wait for the Loses of the move
 // it follows, like any other: residues that were just given up may be in it.
 func Back(current, original allocator.Layout) (Plan, error) {
+	return Workers{}.Back(current, original)
+}
+
+// Back is Back with moves that pass Check, where there are any.
+func (w Workers) Back(current, original allocator.Layout) (Plan, error) {
 	if current.Validate() == nil && current.Equal(original) {
 		return Plan{From: cloneLayout(current), Target: cloneLayout(current)}, nil
 	}
-	p, err := New(current, original, false)
+	p, err := w.New(current, original, false)
 	if err != nil && allocator.KindOf(err) == allocator.Refused {
 		return New(current, original, true)
 	}

@@ -27,14 +27,21 @@ import (
 //     other rooms lends a residue to park in. After it a displaced room can
 //     jump, and what it leaves is free. So only a layout with no gap and of
 //     single residues alone has no way out, and in it indeed nothing can move.
+//
+// A room that is to have a worker needs one of some residues: those that have a worker. For
+// such a search only these residues count (type measure). A range without any counts as empty,
+// be it a gap or what a room has of its target. The reasons above hold for them alike.
 
 // shortest returns the layouts to pass, target included, or nil if there is no
 // way. Of the two searches it takes the one with fewer moves, and then the one
 // that squeezes no room as hard as the other does.
-func shortest(from, target allocator.Layout) []allocator.Layout {
-	patient, eager := search(from, target, false), search(from, target, true)
+func shortest(from, target allocator.Layout, s measure) []allocator.Layout {
+	patient, eager := s.search(from, target, false), s.search(from, target, true)
+	if eager == nil {
+		return patient
+	}
 	if better := cmp.Or(cmp.Compare(len(eager), len(patient)),
-		cmp.Compare(squeeze(from, target, eager), squeeze(from, target, patient))); better < 0 {
+		cmp.Compare(squeeze(from, target, eager), squeeze(from, target, patient))); better < 0 || patient == nil {
 		return eager
 	}
 	return patient
@@ -58,16 +65,16 @@ func squeeze(from, target allocator.Layout, layouts []allocator.Layout) float64 
 // search goes step by step. An eager one has rooms give way to every displaced
 // room at once, so that they can all jump together; a patient one, only when
 // nothing else can move, and parks rooms rather than have them give way.
-func search(from, target allocator.Layout, eager bool) []allocator.Layout {
+func (s measure) search(from, target allocator.Layout, eager bool) []allocator.Layout {
 	var layouts []allocator.Layout
 	for at := from; !onlyFree(at, target); {
 		next := cloneLayout(at)
 		if someStay(at, target) {
-			advance(next, target, eager)
+			s.advance(next, target, eager)
 		} else {
-			hand(next, target)
+			s.hand(next, target)
 		}
-		if next.Equal(at) {
+		if next.Equal(at) || len(layouts) > mostMoves(from) {
 			return nil
 		}
 		layouts = append(layouts, next)
@@ -76,31 +83,34 @@ func search(from, target allocator.Layout, eager bool) []allocator.Layout {
 	return append(layouts, target)
 }
 
+// mostMoves is more than any search needs.
+func mostMoves(from allocator.Layout) int { return 3*len(from.Ranges) + 4 }
+
 // advance changes l, some of whose rooms stay, to the next layout, or not at
 // all where nothing can move.
-func advance(l, target allocator.Layout, eager bool) {
+func (s measure) advance(l, target allocator.Layout, eager bool) {
 	at := cloneLayout(l)
 	var blocked []allocator.Room
 	for _, room := range at.Rooms() {
 		goal, stays := target.Ranges[room]
 		if !stays {
 			delete(l.Ranges, room)
-		} else if common, ok := at.Ranges[room].Intersect(goal); ok {
+		} else if common, ok := at.Ranges[room].Intersect(goal); ok && s.weight(common) > 0 {
 			l.Ranges[room] = common
-		} else if part := widest(gaps(at, goal)); part.Width() > 0 {
+		} else if part := s.widest(gaps(at, goal)); s.weight(part) > 0 {
 			l.Ranges[room] = part
 		} else {
 			blocked = append(blocked, room)
 		}
 	}
 	if eager {
-		giveWay(l, target, blocked)
+		s.giveWay(l, target, blocked)
 	}
-	if !l.Equal(at) || park(l, target, blocked) {
+	if !l.Equal(at) || s.park(l, target, blocked) {
 		return
 	}
-	if giveWay(l, target, blocked); l.Equal(at) {
-		lend(l, blocked)
+	if s.giveWay(l, target, blocked); l.Equal(at) {
+		s.lend(l, blocked)
 	}
 }
 
@@ -116,27 +126,27 @@ func someStay(l, target allocator.Layout) bool {
 
 // hand is advance where no room stays. A layout cannot be without rooms, so the
 // last to go must wait for the first of the new, and that one for a gap.
-func hand(l, target allocator.Layout) {
-	all := gaps(l, allocator.Range{Upper: l.Boundary})
-	if rooms := l.Rooms(); len(all) == 0 {
+func (s measure) hand(l, target allocator.Layout) {
+	all := s.widest(gaps(l, allocator.Range{Upper: l.Boundary}))
+	if rooms := l.Rooms(); s.weight(all) == 0 {
 		for _, room := range rooms[1:] {
 			delete(l.Ranges, room)
 		}
 		if len(rooms) == 1 {
-			l.Ranges[rooms[0]] = less(l.Ranges[rooms[0]], target)
+			l.Ranges[rooms[0]] = s.less(l.Ranges[rooms[0]], target)
 		}
 		return
 	}
 	var first allocator.Room
 	var part allocator.Range
 	for _, room := range target.Rooms() {
-		if run := widest(gaps(l, target.Ranges[room])); run.Width() > part.Width() {
+		if run := s.widest(gaps(l, target.Ranges[room])); s.weight(run) > s.weight(part) {
 			first, part = room, run
 		}
 	}
-	if part.Width() == 0 { // no gap is in a target
-		first, part = target.Rooms()[0], widest(all)
-		part.Upper = part.Lower + min(part.Width(), target.Ranges[first].Width())
+	if s.weight(part) == 0 { // no gap is in a target
+		first = target.Rooms()[0]
+		part = s.head(all, target.Ranges[first].Width())
 	}
 	clear(l.Ranges)
 	l.Ranges[first] = part
@@ -144,7 +154,7 @@ func hand(l, target allocator.Layout) {
 
 // giveWay shrinks blocked rooms, the widest first, until every one of them has
 // a free residue in its target, as far as shrinking goes.
-func giveWay(l, target allocator.Layout, blocked []allocator.Room) {
+func (s measure) giveWay(l, target allocator.Layout, blocked []allocator.Room) {
 	byWidth := slices.SortedStableFunc(slices.Values(blocked), func(a, b allocator.Room) int {
 		return cmp.Compare(l.Ranges[b].Width(), l.Ranges[a].Width())
 	})
@@ -152,74 +162,80 @@ func giveWay(l, target allocator.Layout, blocked []allocator.Room) {
 		waiting := allocator.Layout{Ranges: make(map[allocator.Room]allocator.Range)}
 		for _, other := range blocked {
 			goal := target.Ranges[other]
-			if _, meet := l.Ranges[room].Intersect(goal); meet && full(l, goal) {
+			if meet, _ := l.Ranges[room].Intersect(goal); s.weight(meet) > 0 && s.full(l, goal) {
 				waiting.Ranges[other] = goal
 			}
 		}
-		l.Ranges[room] = less(l.Ranges[room], waiting)
+		l.Ranges[room] = s.less(l.Ranges[room], waiting)
 	}
 }
 
 // less returns what of r to keep for the rooms of waiting: the widest of the
 // runs outside their ranges and of the halves of what r has of each. It is all
 // of r where that is none of theirs, and where there is nothing to give.
-func less(r allocator.Range, waiting allocator.Layout) allocator.Range {
+func (s measure) less(r allocator.Range, waiting allocator.Layout) allocator.Range {
 	keep := gaps(waiting, r)
 	for _, room := range waiting.Rooms() {
 		if held, meet := r.Intersect(waiting.Ranges[room]); meet {
-			held.Upper -= held.Width() / 2
+			held.Upper = s.half(held)
 			keep = append(keep, held)
 		}
 	}
-	return widest(keep)
+	if kept := s.widest(keep); s.weight(kept) > 0 {
+		return kept
+	}
+	return r
 }
 
 // park moves the narrowest blocked room that blocks another into the widest
 // gap, and reports whether there was one. No blocked room may have a gap in its
 // target. A parked room blocks no one, so it is not parked again.
-func park(l, target allocator.Layout, blocked []allocator.Room) bool {
-	gap := widest(gaps(l, allocator.Range{Upper: l.Boundary}))
+func (s measure) park(l, target allocator.Layout, blocked []allocator.Room) bool {
+	gap := s.widest(gaps(l, allocator.Range{Upper: l.Boundary}))
 	blockers := slices.DeleteFunc(slices.Clone(blocked), func(room allocator.Room) bool {
 		return !slices.ContainsFunc(blocked, func(other allocator.Room) bool {
-			_, meet := l.Ranges[room].Intersect(target.Ranges[other])
-			return meet
+			meet, _ := l.Ranges[room].Intersect(target.Ranges[other])
+			return s.weight(meet) > 0
 		})
 	})
-	if gap.Width() == 0 || len(blockers) == 0 {
+	if s.weight(gap) == 0 || len(blockers) == 0 {
 		return false
 	}
 	room := slices.MinFunc(blockers, func(a, b allocator.Room) int {
 		return cmp.Compare(l.Ranges[a].Width(), l.Ranges[b].Width())
 	})
-	gap.Upper = gap.Lower + min(gap.Width(), l.Ranges[room].Width())
-	l.Ranges[room] = gap
+	l.Ranges[room] = s.head(gap, l.Ranges[room].Width())
 	return true
 }
 
 // lend takes the last residue from the widest room that is not blocked, if it
 // has more than one.
-func lend(l allocator.Layout, blocked []allocator.Room) {
+func (s measure) lend(l allocator.Layout, blocked []allocator.Room) {
 	var lender allocator.Room
+	var least allocator.Range
 	for _, room := range l.Rooms() {
-		if !slices.Contains(blocked, room) && l.Ranges[room].Width() > max(1, l.Ranges[lender].Width()) {
-			lender = room
+		if slices.Contains(blocked, room) || s.weight(l.Ranges[room]) <= max(1, s.weight(l.Ranges[lender])) {
+			continue
+		}
+		rest := l.Ranges[room]
+		if rest.Upper = s.last(rest); s.keepsPins(l, room, rest) {
+			lender, least = room, rest
 		}
 	}
-	if r, ok := l.Ranges[lender]; ok {
-		r.Upper--
-		l.Ranges[lender] = r
+	if lender != "" {
+		l.Ranges[lender] = least
 	}
 }
 
 // full reports whether the rooms of l hold all of r.
-func full(l allocator.Layout, r allocator.Range) bool {
-	var width int64
+func (s measure) full(l allocator.Layout, r allocator.Range) bool {
+	var weight int64
 	for _, held := range l.Ranges {
 		if common, meet := held.Intersect(r); meet {
-			width += common.Width()
+			weight += s.weight(common)
 		}
 	}
-	return width == r.Width()
+	return weight == s.weight(r)
 }
 
 // gaps returns the runs of r that no room of l holds, in order.
@@ -240,15 +256,4 @@ func gaps(l allocator.Layout, r allocator.Range) []allocator.Range {
 		runs = append(runs, allocator.Range{Lower: lower, Upper: r.Upper})
 	}
 	return runs
-}
-
-// widest returns the first of the widest runs, or an empty range.
-func widest(runs []allocator.Range) allocator.Range {
-	var best allocator.Range
-	for _, run := range runs {
-		if run.Width() > best.Width() {
-			best = run
-		}
-	}
-	return best
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/timeid"
@@ -91,4 +93,84 @@ func TestResiduesThatHaveAWorker(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// With tags of time-ordered IDs, a plan leaves each room a worker in each move, wherever
+// that is possible at all, and pinned workers stay.
+func TestPlansKeepWorkers(t *testing.T) {
+	var plans, mended, pinned, unkept, wedges int
+	rapid.Check(t, func(t *rapid.T) {
+		for range pairs {
+			from, target := drawPair(t)
+			bits := rapid.IntRange(1, 5).Draw(t, "bits")
+			var w plan.Workers
+			w.AddTag("t", timeid.Layout{WorkerBits: bits})
+			w.AddTag("u", timeid.Layout{WorkerBits: bits + 2})
+			if from.Boundary != target.Boundary || from.Equal(target) || w.Check(from, from, target) != nil {
+				continue
+			}
+			before, err := plan.New(from, target, false)
+			if err != nil {
+				continue
+			}
+			p, err := w.New(from, target, false)
+			if err == nil {
+				err = checkPlan(p, from, target)
+			}
+			if err != nil {
+				t.Fatalf("%v to %v: %v\n%+v", from, target, err, p)
+			}
+			plans++
+			was, is := w.Check(from, layoutsOf(before)...), w.Check(from, layoutsOf(p)...)
+			switch {
+			case is != nil && wedgedBy(from, target, bits):
+				wedges++
+			case is != nil:
+				t.Fatalf("%v to %v: %v\n%+v", from, target, is, p)
+			case was != nil:
+				mended++
+			}
+			for _, room := range from.Rooms() {
+				pins := w
+				pins.AddPin(plan.Pin{Room: room, Instance: "i", Number: 0})
+				if pins.Check(from, target) != nil {
+					continue
+				}
+				p, err := pins.New(from, target, false)
+				if err == nil {
+					err = checkPlan(p, from, target)
+				}
+				if err != nil {
+					t.Fatalf("%v to %v: %v\n%+v", from, target, err, p)
+				}
+				if pins.Check(from, layoutsOf(p)...) == nil {
+					pinned++
+				} else {
+					unkept++
+				}
+			}
+		}
+	})
+	t.Logf("%d plans, %d of them mended, %d with a pin kept, %d without, %d wedged", plans, mended, pinned, unkept, wedges)
+}
+
+func layoutsOf(p plan.Plan) (all []allocator.Layout) {
+	for _, m := range p.Moves {
+		all = append(all, m.Layout)
+	}
+	return all
+}
+
+// wedgedBy reports whether no room can give up a worker, and none is free: no move leaves
+// each room one.
+func wedgedBy(from, target allocator.Layout, bits int) bool {
+	held := int64(0)
+	for room := range from.Ranges {
+		slice, _ := timeid.SliceOf(from, room, bits)
+		if _, stays := target.Ranges[room]; !stays && len(from.Ranges) > 1 || slice.Width() > 1 {
+			return false
+		}
+		held += slice.Width()
+	}
+	return held == min(1<<bits, from.Boundary)
 }

@@ -17,6 +17,7 @@ type WindowError struct {
 	Now    int64  // the clock, Unix ms
 	Window Window // the generator's
 	Early  bool   // the clock is before the window's first whole tick, and not after its last
+	First  int64  // if Early: when that tick begins, Unix ms
 }
 
 func (e *WindowError) Error() string {

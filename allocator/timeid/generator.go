@@ -107,6 +107,14 @@ func (l Layout) ticks(w Window) (from, until uint64) {
 	return from, until
 }
 
+// FirstTick returns when the first tick that begins in a window begins, in Unix ms, and
+// whether all of it lies in the window.
+func (l Layout) FirstTick(w Window) (at int64, whole bool) {
+	w.From = max(w.From, l.Epoch)
+	from, until := l.ticks(w)
+	return l.Epoch + int64(from-1)*l.unit(), from < until
+}
+
 // TryNext returns the next ID, unless the caller would have to wait or there is
 // none: then it returns false, and Next says why.
 func (g *Generator) TryNext() (id int64, ok bool) {

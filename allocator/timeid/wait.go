@@ -77,7 +77,7 @@ func (g *Generator) refusal(ms int64, s state, slept time.Duration) error {
 		return &OverflowError{Now: ms, PerTick: g.cfg.Layout.PerTick(), Waited: slept}
 	case behind:
 		if !g.issued() {
-			return &WindowError{Worker: g.cfg.Worker, Now: ms, Window: window, Early: true}
+			return &WindowError{Worker: g.cfg.Worker, Now: ms, Window: window, Early: true, First: g.startOf(g.top.Load())}
 		}
 		e := &RollbackError{Policy: g.cfg.Rollback, Now: ms, Last: g.startOf(g.top.Load())}
 		switch g.cfg.Rollback {

@@ -16,7 +16,7 @@ func TestWindow(t *testing.T) {
 	clock.set(at - 1000)
 	_, err := g.Next(t.Context())
 	var window *timeid.WindowError
-	if !errors.As(err, &window) || *window != (timeid.WindowError{Worker: 5, Now: at - 1000, Window: cfg.Window, Early: true}) || allocator.KindOf(err) != allocator.Unavailable {
+	if !errors.As(err, &window) || *window != (timeid.WindowError{Worker: 5, Now: at - 1000, Window: cfg.Window, Early: true, First: at + 10}) || allocator.KindOf(err) != allocator.Unavailable {
 		t.Fatalf("%v", err)
 	}
 	clock.set(at + 5)

@@ -100,7 +100,9 @@ func run(out io.Writer, rounds int, unit time.Duration, only string) error {
 		name string
 		run  func(context.Context, *bench) error
 	}{
-		{"chain", chainRows}, {"time IDs", timeRows}, {"texts", textRows}, {"etcd writes", writeRows}, {"client", clientRows}, {"gRPC", grpcRows}, {"metrics", metricsRows},
+		{"chain", chainRows}, {"texts", textRows}, {"etcd writes", writeRows}, {"client", clientRows},
+		{"time IDs", timeRows}, {"time tags", tagRows}, {"time windows", windowRows}, {"time client", timeClientRows}, {"time gRPC", timeCallRows},
+		{"gRPC", grpcRows}, {"metrics", metricsRows},
 		{"HTTP", httpRows}, {"first call", firstRows},
 		{"Redis", redisRows}, {"door", doorRows}, {"web doors", webDoorRows}, {"PostgreSQL", postgresRows},
 	} {

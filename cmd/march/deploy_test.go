@@ -25,8 +25,14 @@ func exported(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	d := startDev(t, base, "--redis", "--leaf", "--tinyid", "--cosid")
-	if _, stderr, code := march(t, "id", "next", "order", "--room", d.address(portRoomGRPC)); code != exitOK {
-		t.Fatal(stderr)
+	for _, args := range [][]string{
+		{"tag", "create", "event", "--kind", "time", "--preset", "cosid", "--console", d.address(portConsoleGRPC)},
+		{"id", "next", "event", "--room", d.address(portRoomGRPC)},
+		{"id", "next", "order", "--room", d.address(portRoomGRPC)},
+	} {
+		if _, stderr, code := march(t, args...); code != exitOK {
+			t.Fatal(stderr)
+		}
 	}
 	for _, kind := range doorKinds[1:] { // a series is there from its first request on
 		r, err := http.Get("http://" + d.address(kind.offset))

@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/room"
 )
@@ -285,8 +286,14 @@ func recoverText(c *common, r *recovery.Report) error {
 	} else {
 		_, _ = fmt.Fprintf(w, "would\traise %s that an instance knows better than etcd; nothing is done yet\n", counted(r.Higher, "mark"))
 	}
+	if r.NotBefore.After(time.Now()) {
+		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may issue until then\n", utc(r.NotBefore))
+	}
 	return w.Flush()
 }
+
+// utc prints a time to the ms, as IDs have it.
+func utc(t time.Time) string { return t.UTC().Format(timeid.Format) }
 
 // layoutChanges prints which ranges change against the latest layout that is known.
 func layoutChanges(w io.Writer, r *recovery.Report) {
@@ -337,10 +344,14 @@ func recoverJSON(r *recovery.Report) any {
 		Version    int64               `json:"layout_version,string"`
 		Halted     float64             `json:"halted_seconds"`
 		Epoch      string              `json:"epoch"`
+		NotBefore  string              `json:"not_before"`
 	}{
 		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...), append([]record.InstanceID{}, r.LeftBefore...), []missing{},
 		[]string{}, append([]allocator.Tag{}, r.AtLimit...), r.Margin, r.Total, r.Higher, r.Raised,
-		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch,
+		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
+	}
+	if !r.NotBefore.IsZero() {
+		out.NotBefore = utc(r.NotBefore)
 	}
 	for _, key := range r.Unreadable {
 		out.Unreadable = append(out.Unreadable, key.Error())

@@ -145,9 +145,7 @@
 //     the one that loses a heartbeat stops: a test in the ledger shows that
 //     (TestHeartbeatThatIsNotAsItWasLeft). No test sees the IDs that both issue before.
 //     Copies of a journal are missing as well.
-//   - The generators of an instance's time-ordered IDs are the real ones, and so is what
-//     leases workers. What has both work together is the simulation's: package timetags
-//     keeps a mutex while etcd answers, and a bubble's clock would stand still.
+//   - No caller's process has a worker of its own: time-ordered IDs are the rooms'.
 //   - There is no gRPC: the services' methods are called directly. The listeners given
 //     to the servers never accept.
 //   - The cases that no process can see (docs/restore.md) are missing: a restore of an

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,23 +17,26 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room/timetags"
 )
 
 // timeTags is the name, among the faults, of a cluster that has time-ordered IDs.
 const timeTags = "time-ordered IDs"
 
-// timed is the part of an instance that issues time-ordered IDs: the real workers and
-// generators, with a clock of its own. It does what a room's server does with them.
+// timed is the part of an instance that issues time-ordered IDs: a room's own tags and
+// workers, with a clock of its own. It does what a room's server does with them.
 type timed struct {
 	w        *world
 	cfg      ledger.Registration
 	ledger   *ledger.Ledger
 	workers  worker.Config
 	pin      worker.Pin
+	id       string
 	clock    *wallClock
 	serving  chan struct{}
-	instance *ledger.Instance // once it serves, as for tags
-	tags     *generators
+	instance *ledger.Instance // once it serves, as for leases and tags
+	leases   *worker.Workers
+	tags     atomic.Pointer[timetags.Tags]
 }
 
 // timeTag is a tag of time-ordered IDs.
@@ -102,7 +106,7 @@ func (w *world) startTimed(in allocator.Room, name allocator.Instance, id string
 	d, lane := w.dice("timed "+id), w.lane()
 	link := w.link(id, lane)
 	link.clock = w.wallClock(w.skew(d))
-	t := &timed{w: w, ledger: w.ledger(link), clock: link.clock, pin: pin, serving: make(chan struct{}), workers: worker.DefaultConfig()}
+	t := &timed{w: w, ledger: w.ledger(link), id: id, clock: link.clock, pin: pin, serving: make(chan struct{}), workers: worker.DefaultConfig()}
 	t.workers.Now, t.workers.Logger = t.clock.now, w.logger(id)
 	t.workers.AgreeClock = d.chance(2)
 	t.workers.Reserve = pick(d, []time.Duration{2 * time.Second, worker.DefaultReserve})
@@ -138,27 +142,26 @@ func (t *timed) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = instance.Close() }()
-	workers, err := worker.New(instance, t.workers)
-	if err != nil {
+	if t.leases, err = worker.New(instance, t.workers); err != nil {
 		return err
 	}
-	tags := newGenerators(workers, t.w.request(t.pin), t.clock)
-	instance.OnDrop(func(string) { tags.drop() })
+	t.anew()
+	instance.OnDrop(func(string) { t.tags.Load().Drop() })
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	work, background := errgroup.WithContext(background)
-	work.Go(func() error { return t.ledger.Run(background, func(ledger.TagChange) {}) })
-	work.Go(func() error { return tags.run(background) })
+	work.Go(func() error { return t.ledger.Run(background, t.changed) })
+	work.Go(func() error { return t.renew(background) })
 	work.Go(func() error {
 		err := instance.Run(background)
 		if err != nil { // another process has this one's name
-			tags.drop()
+			t.tags.Load().Drop()
 		}
 		return err
 	})
 	served := instance.Version()
-	work.Go(func() error { return t.adopt(background, instance, tags, served) })
-	t.instance, t.tags = instance, tags
+	work.Go(func() error { return t.adopt(background, instance, served) })
+	t.instance = instance
 	close(t.serving)
 	select {
 	case <-ctx.Done():
@@ -170,19 +173,64 @@ func (t *timed) run(ctx context.Context) error {
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	tags.close(leaving)
+	_ = t.tags.Load().Close(leaving) // a window that is not given back ends by itself
 	if err := instance.Leave(leaving); err != nil && !t.w.expected(err) {
 		return err
 	}
 	return nil
 }
 
+// anew has the instance begin with no tag in memory, and no worker.
+func (t *timed) anew() {
+	t.tags.Store(timetags.New(timetags.Config{
+		Workers: t.leases, Pin: t.pin, Clock: func() int64 { return t.clock.now().UnixMilli() }, Logger: t.workers.Logger,
+		Rand: func(n uint64) uint64 {
+			return t.w.dice(fmt.Sprint("sequence ", t.id, time.Since(t.w.began))).Uint64N(n)
+		},
+	}))
+}
+
+// changed takes up the settings of a tag, or that it was deleted.
+func (t *timed) changed(c ledger.TagChange) {
+	switch {
+	case c.Settings == nil:
+		t.tags.Load().Update(c.Name, nil)
+	case c.Settings.Time != nil:
+		t.tags.Load().Update(c.Name, c.Settings.Time)
+	}
+}
+
+// idleAfter is for how long a tag may be unused before it goes from memory.
+const idleAfter = 2 * time.Second
+
+// renew renews the windows of workers, and drops idle tags, until ctx ends.
+func (t *timed) renew(ctx context.Context) error {
+	for ctx.Err() == nil {
+		tags := t.tags.Load()
+		running, stop := context.WithCancel(ctx)
+		work, running := errgroup.WithContext(running)
+		work.Go(func() error { tags.Run(running); return nil })
+		for t.tags.Load() == tags && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(700 * time.Millisecond):
+				tags.DropIdle(idleAfter)
+			}
+		}
+		stop()
+		if err := work.Wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // adopt moves the instance to every layout after the one that it serves.
-func (t *timed) adopt(ctx context.Context, instance *ledger.Instance, tags *generators, served int64) error {
+func (t *timed) adopt(ctx context.Context, instance *ledger.Instance, served int64) error {
 	for {
 		layout, changed := t.ledger.Layout()
 		if version := layout.Layout.Version; version > served {
-			if !tags.adopt(ctx) {
+			if !t.tags.Load().Adopt(ctx) {
 				return nil
 			}
 			// Where the registration is lost, the heartbeat finds out, too.
@@ -245,7 +293,7 @@ func (w *world) callTimed(p *process, tag timeTag, d dice, lane int) {
 		if err == nil || pinned && allocator.KindOf(err) == allocator.Invalid { // the slice is too small for it
 			continue
 		}
-		w.log("%-12s %s: %v", p.id, tag.name, err)
+		w.log("%-12s %s: %v", p.id, tag.name, kind(err)) // its text has a console's name, which is chance
 		w.count("time-ordered IDs: "+kind(err), 1)
 		if _, wrong := errors.AsType[*worker.ClockError](err); wrong {
 			w.count("clocks that were refused", 1)
@@ -262,27 +310,31 @@ func (w *world) callTimed(p *process, tag timeTag, d dice, lane int) {
 // askTimed makes one call, and notes what it was given.
 func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (err error) {
 	batch, n := d.chance(3), 1+d.Int64N(8)
-	var runs []allocator.Run
-	err = p.timed.tags.next(ctx, tag, func(g *timeid.Generator) (err error) {
-		if batch {
-			runs, err = g.NextN(ctx, n, nil)
+	for {
+		tags := p.timed.tags.Load()
+		runs, err := take(ctx, tags, tag, batch, n)
+		if err == nil {
+			w.noteTimed(p, tag, runs)
+		}
+		// A tag that went from memory is loaded again, as by a room's server.
+		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() && tags.Get(string(tag.name)) != nil {
 			return err
 		}
-		id, err := g.Next(ctx)
-		runs = []allocator.Run{{First: id, Count: 1}}
-		return err
-	})
-	if err == nil {
-		w.noteTimed(p, tag, runs)
 	}
-	return err
 }
 
-// request is for a worker of the tags' width.
-func (w *world) request(pin worker.Pin) worker.Request {
-	r := worker.Request{Bits: w.times[0].settings.WorkerBits, Pin: pin}
-	for _, tag := range w.times {
-		r.Tick = max(r.Tick, tag.settings.Layout().Unit)
+// take takes n IDs of a tag at once, or one.
+func take(ctx context.Context, tags *timetags.Tags, tag timeTag, batch bool, n int64) ([]allocator.Run, error) {
+	of := tags.Get(string(tag.name))
+	if of == nil {
+		var err error
+		if of, err = tags.Load(ctx, tag.name, tag.settings); err != nil {
+			return nil, err
+		}
 	}
-	return r
+	if batch {
+		return of.NextN(ctx, n, nil)
+	}
+	id, err := of.Next(ctx)
+	return []allocator.Run{{First: id, Count: 1}}, err
 }

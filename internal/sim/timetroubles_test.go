@@ -54,12 +54,9 @@ func (w *world) recoverWhileTaken(d dice) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	p.timed.tags.locked(ctx, func() {
-		if p.timed.tags.worker != nil {
-			p.timed.tags.exchange(ctx)
-		}
-		p.link.loses.Store(true)
-	})
+	_ = p.timed.tags.Load().Close(ctx) // that gives the worker back
+	p.link.loses.Store(true)
+	p.timed.anew()
 	w.log("--- %s is to take a worker, and to hear of no answer", p.id)
 	on := w.until(func() bool { return p.link.lost.Load() || !p.runs() || ctx.Err() != nil }, lane)
 	if !on || !p.link.lost.Load() || !p.runs() || !ready() {

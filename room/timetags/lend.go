@@ -56,6 +56,7 @@ type lentWorker struct {
 // that the caller has, if it may, and else takes one. Its errors are a *timeid.NoWindowError,
 // with the kinds of worker.Workers' errors, TooMany among them.
 func (t *Tags) Lend(ctx context.Context, tag *Tag, ask Ask) (Loan, error) {
+	tag.asked.Add(1)
 	held, err := t.goOn(ctx, tag, ask)
 	if held == nil && err == nil {
 		held, err = t.lend(ctx, tag, ask)

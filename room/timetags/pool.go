@@ -29,6 +29,7 @@ type pool struct {
 	ended  bool              // close was called
 
 	exchanges int64 // of workers
+	conflicts int64 // of them: another process had the worker
 
 	shown atomic.Pointer[shown] // as it was when the lock was last given up
 }
@@ -40,6 +41,7 @@ type shown struct {
 	opened    int // generators
 	failed    error
 	exchanges int64
+	conflicts int64
 }
 
 func newPool(tags *Tags, bits int) *pool {
@@ -53,7 +55,7 @@ func (p *pool) lock() (unlock func()) {
 }
 
 func (p *pool) unlock() {
-	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges})
+	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges, p.conflicts})
 	<-p.busy
 }
 
@@ -77,7 +79,7 @@ func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) err
 	case <-ctx.Done():
 		return allocator.Errorf(allocator.Unavailable, "tag %s: no worker before the caller's deadline: %w", tag.name, context.Cause(ctx))
 	}
-	if tag.deleted {
+	if tag.gone {
 		return timeid.ErrClosed
 	}
 	if tag.generator.Load() != closed {
@@ -123,13 +125,17 @@ func (p *pool) tick(settings record.TimeTag) time.Duration {
 }
 
 // generate makes a tag's generator in the worker's window, above all that its last
-// generator issued. The lock is held.
+// generator issued. Its error is a *timeid.WindowError where the window is too short for
+// one of the tag's ticks until it is renewed. The lock is held.
 func (p *pool) generate(tag *Tag) error {
 	window := p.worker.Window()
 	window.From = max(window.From, p.used)
 	cfg := tag.Settings().Config(p.worker.ID().Number, window)
-	cfg.Clock = p.tags.cfg.Clock
+	cfg.Clock, cfg.Rand = p.tags.cfg.Clock, p.tags.cfg.Rand
 	g, err := timeid.New(cfg)
+	if first, whole := cfg.Layout.FirstTick(window); allocator.KindOf(err) == allocator.Invalid && !whole {
+		return &timeid.WindowError{Worker: cfg.Worker, Now: p.tags.now(), Window: window, Early: true, First: first}
+	}
 	if err != nil {
 		return err
 	}
@@ -162,11 +168,28 @@ func (p *pool) shutAll() []*Tag {
 	return shut
 }
 
-// remove closes a tag's generator for good.
+// remove closes a tag's generator for good, and takes the tag out of memory.
 func (p *pool) remove(tag *Tag) {
 	defer p.lock()()
-	tag.deleted = true
+	p.drop(tag)
+}
+
+// drop is remove. The lock is held.
+func (p *pool) drop(tag *Tag) {
+	tag.gone = true
 	p.shut(tag)
+	p.tags.forget(tag)
+}
+
+// dropIdle is remove, unless the pool is busy: then callers may wait for a generator of
+// the tag.
+func (p *pool) dropIdle(tag *Tag) {
+	select {
+	case p.busy <- struct{}{}:
+		defer p.unlock()
+		p.drop(tag)
+	default:
+	}
 }
 
 // update changes a tag's settings: its next generator has them.
@@ -210,7 +233,10 @@ func (p *pool) look(ctx context.Context) {
 	}
 	p.after = time.Now().Add(patience)
 	p.tags.cfg.Logger.Warn("a worker's window was not renewed", "error", err)
-	if p.worker.Lost() != nil {
+	if lost := p.worker.Lost(); lost != nil {
+		if by, is := errors.AsType[*worker.LostError](lost); is && by.By != "" {
+			p.conflicts++
+		}
 		p.exchange(ctx)
 	}
 }
@@ -261,6 +287,7 @@ func (p *pool) exchange(ctx context.Context) {
 	if err != nil {
 		p.tags.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
 		p.release(ctx, old)
+		p.after = time.Time{} // the old one was not among those to choose from; it may be now
 		return
 	}
 	for _, tag := range tags {

@@ -24,7 +24,7 @@ func TestOpenHeedsTheDeadline(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		unlock()
-		if err := p.open(t.Context(), &Tag{name: "event", deleted: true}, nil); !errors.Is(err, error(timeid.ErrClosed)) {
+		if err := p.open(t.Context(), &Tag{name: "event", gone: true}, nil); !errors.Is(err, error(timeid.ErrClosed)) {
 			t.Errorf("afterwards: %v", err)
 		}
 	})

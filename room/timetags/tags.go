@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -25,6 +24,9 @@ type Config struct {
 	Hold time.Duration
 	// Clock returns the present in Unix ms; nil is the computer's clock.
 	Clock func() int64
+	// Rand returns a random number below n, for tags whose sequences begin at random. nil is
+	// math/rand/v2's.
+	Rand func(n uint64) uint64
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -41,7 +43,7 @@ type Tags struct {
 		tags  map[allocator.Tag]*Tag
 		pools map[int]*pool // by width
 
-		deleted Totals // of tags that are not there any longer
+		gone Totals // of tags that are not there any longer
 	}
 }
 
@@ -54,25 +56,6 @@ func New(cfg Config) *Tags {
 	t.mu.tags, t.mu.pools = make(map[allocator.Tag]*Tag), make(map[int]*pool)
 	t.lent.workers = make(map[record.WorkerID]*lentWorker)
 	return t
-}
-
-// Tag is a tag in memory.
-type Tag struct {
-	name  allocator.Tag
-	bits  timeid.Layout // never changes
-	pool  *pool
-	asked atomic.Int64 // requests, whatever became of them
-	given atomic.Int64 // IDs
-
-	generator atomic.Pointer[timeid.Generator] // nil while there is no worker
-
-	settings atomic.Pointer[record.TimeTag] // never nil; changed under the pool's lock
-	deleted  bool                           // guarded by the pool's lock
-
-	counts struct {
-		sync.Mutex
-		past timeid.Stats // of the generators before
-	}
 }
 
 // Get returns a tag, nil where it is not in memory.
@@ -97,8 +80,14 @@ func (t *Tags) All() []*Tag {
 // are those of worker.Workers.Take, and Generator's; then the tag is in memory all the
 // same, and its next caller tries again.
 func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.TimeTag) (*Tag, error) {
-	tag := t.put(name, settings)
-	return tag, tag.pool.open(ctx, tag, nil)
+	for {
+		tag := t.put(name, settings)
+		err := tag.pool.open(ctx, tag, nil)
+		if errors.Is(err, error(timeid.ErrClosed)) && t.Get(string(name)) != tag {
+			continue // it went from memory meanwhile
+		}
+		return tag, err
+	}
 }
 
 func (t *Tags) put(name allocator.Tag, settings record.TimeTag) *Tag {
@@ -127,115 +116,36 @@ func (t *Tags) Update(name allocator.Tag, settings *record.TimeTag) {
 	}
 	if settings == nil {
 		tag.pool.remove(tag)
-		t.forget(tag)
 		return
 	}
 	tag.pool.update(tag, *settings)
 }
 
-// forget takes a tag out of memory, and keeps its counts.
+// forget takes a tag without a generator out of memory, and keeps its counts. The pool's
+// lock is held, so the next tag of the name gets no generator before that.
 func (t *Tags) forget(tag *Tag) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.tags[tag.name] == tag {
 		delete(t.mu.tags, tag.name)
-		t.mu.deleted.add(tag)
+		t.mu.gone.add(tag)
 	}
 }
 
-// Settings returns the tag's settings.
-func (t *Tag) Settings() record.TimeTag { return *t.settings.Load() }
-
-// Name returns the tag's name.
-func (t *Tag) Name() allocator.Tag { return t.name }
-
-// Asked returns how many requests there were, and IDs.
-func (t *Tag) Asked() (requests, ids int64) { return t.asked.Load(), t.given.Load() }
-
-// Next returns the next ID. Its errors are those of timeid.Generator.Next, and of
-// worker.Workers.Take where there is no worker.
-func (t *Tag) Next(ctx context.Context) (id int64, err error) {
-	t.asked.Add(1)
-	g := t.generator.Load()
-	if g != nil {
-		if id, ok := g.TryNext(); ok {
-			t.given.Add(1)
-			return id, nil
+// DropIdle takes the tags out of memory that nobody has asked for since an earlier look,
+// for some time. The workers stay: the next caller of such a tag gets a generator that
+// begins where the last one ended. Only one goroutine may call it.
+func (t *Tags) DropIdle(after time.Duration) {
+	now := time.Now()
+	for _, tag := range t.All() {
+		switch asked := tag.asked.Load(); {
+		case tag.idle.since.IsZero(), tag.idle.asked != asked:
+			tag.idle.asked, tag.idle.since = asked, now
+		case now.Sub(tag.idle.since) >= after:
+			tag.pool.dropIdle(tag)
 		}
 	}
-	err = t.with(ctx, g, func(g *timeid.Generator) error {
-		id, err = g.Next(ctx)
-		return err
-	})
-	if err == nil {
-		t.given.Add(1)
-	}
-	return id, err
 }
-
-// NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
-// before an error are lost, a gap.
-func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []allocator.Run, err error) {
-	t.asked.Add(1)
-	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
-		runs, err = g.NextN(ctx, n, dst)
-		return err
-	})
-	if err == nil {
-		t.given.Add(n)
-	}
-	return runs, err
-}
-
-// with calls use with the tag's generator, and again with the next one where it was
-// closed in between.
-func (t *Tag) with(ctx context.Context, g *timeid.Generator, use func(*timeid.Generator) error) error {
-	for {
-		if g != nil {
-			err := use(g)
-			var over *timeid.WindowError
-			if errors.As(err, &over) {
-				t.pool.tags.look()
-			}
-			if !errors.Is(err, error(timeid.ErrClosed)) {
-				return err
-			}
-		}
-		if err := t.pool.open(ctx, t, g); err != nil {
-			return err
-		}
-		g = t.generator.Load()
-	}
-}
-
-// Stats returns the counts of the tag's generators so far.
-func (t *Tag) Stats() timeid.Stats {
-	t.counts.Lock()
-	defer t.counts.Unlock()
-	if g := t.generator.Load(); g != nil {
-		return plus(t.counts.past, g.Stats())
-	}
-	last := t.counts.past
-	last.Ahead = 0
-	return last
-}
-
-// shut closes the tag's generator, if it has one, and returns the end of the last tick
-// that it may have used, in Unix ms; 0 where it has none.
-func (t *Tag) shut() (used int64) {
-	t.counts.Lock()
-	defer t.counts.Unlock()
-	g := t.generator.Swap(nil)
-	if g == nil {
-		return 0
-	}
-	used = g.Close()
-	t.counts.past = plus(t.counts.past, g.Stats())
-	return used
-}
-
-// PerSecond returns how many IDs the tag has in a second at most.
-func (t *Tag) PerSecond() int64 { return t.bits.PerSecond() }
 
 // look has Run look after the workers now.
 func (t *Tags) look() {
@@ -260,12 +170,17 @@ func (t *Tags) Run(ctx context.Context) {
 		case <-ticker.C:
 		case <-t.wake:
 		}
-		var looks sync.WaitGroup
-		for _, p := range t.pools() {
-			looks.Go(func() { p.look(ctx) })
-		}
-		looks.Wait()
+		t.Look(ctx)
 	}
+}
+
+// Look renews the windows that are due now, as Run does time and again.
+func (t *Tags) Look(ctx context.Context) {
+	var looks sync.WaitGroup
+	for _, p := range t.pools() {
+		looks.Go(func() { p.look(ctx) })
+	}
+	looks.Wait()
 }
 
 func (t *Tags) pools() []*pool {

@@ -6,16 +6,20 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Totals are counts of all tags since the process began, deleted tags included, and the
+// Totals are counts of all tags since the process began, those that are gone from memory included, and the
 // state of the workers.
 type Totals struct {
 	Requests, IDs int64
 	timeid.Stats        // Ahead is the largest of all tags
 	Exchanges     int64 // workers that were exchanged, as a layout took them away or another process had them
+	Conflicts     int64 // of them: another process had the worker
 	Tags          int   // in memory
+	// ClockAhead is how far the clock was ahead of the other instances', when a window was
+	// last taken or renewed.
+	ClockAhead time.Duration
 
 	// Left says, by width, for how long a worker's window lasts if it is not renewed; 0
-	// where it is over, or the instance has no worker of the width.
+	// where it is over, or the instance has no worker of the width and needs one.
 	Left map[int]time.Duration
 	// Lent says, by width, how many workers callers have.
 	Lent map[int]int
@@ -33,24 +37,28 @@ func (t *Totals) add(tag *Tag) {
 
 // Totals returns the counts as they are now.
 func (t *Tags) Totals() Totals {
-	total := t.deleted()
+	total := t.gone()
 	for _, tag := range t.All() {
 		total.add(tag)
 		total.Tags++
 	}
+	total.ClockAhead = t.cfg.Workers.ClockAhead()
 	total.Left, total.Lent = make(map[int]time.Duration), t.lentNow()
 	for _, p := range t.pools() {
 		s := p.show()
-		total.Left[p.bits] = s.left(t.now())
+		if s.worker != nil || s.failed != nil { // else no tag needs a worker
+			total.Left[p.bits] = s.left(t.now())
+		}
 		total.Lent[p.bits] += 0 // also where there is none
 		total.Exchanges += s.exchanges
+		total.Conflicts += s.conflicts
 	}
 	return total
 }
 
-// deleted returns the counts of the tags that were deleted.
-func (t *Tags) deleted() Totals {
+// gone returns the counts of the tags that are not in memory any longer.
+func (t *Tags) gone() Totals {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.mu.deleted
+	return t.mu.gone
 }

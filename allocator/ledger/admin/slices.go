@@ -19,27 +19,23 @@ func (a *Admin) CheckSlices(ctx context.Context, from allocator.Layout, layouts 
 	}); err != nil {
 		return err
 	}
-	return a.checkNeeds(ctx, needs, from, layouts)
-}
-
-// CheckFirstSlices is CheckSlices with the first n tags by name only, in one read.
-func (a *Admin) CheckFirstSlices(ctx context.Context, n int, from allocator.Layout, layouts ...allocator.Layout) error {
-	first, _, err := a.Tags(ctx, "", "", 0, n)
-	if err != nil {
-		return err
-	}
-	var needs plan.Workers
-	for _, t := range first {
-		AddTag(&needs, t)
-	}
-	return a.checkNeeds(ctx, needs, from, layouts)
-}
-
-func (a *Admin) checkNeeds(ctx context.Context, needs plan.Workers, from allocator.Layout, layouts []allocator.Layout) error {
 	if err := a.AddPins(ctx, &needs); err != nil {
 		return err
 	}
 	return needs.Check(from, layouts...)
+}
+
+// FirstNeeds returns what the first n tags by name, and pinned instances, need of layouts.
+func (a *Admin) FirstNeeds(ctx context.Context, n int) (needs plan.Workers, err error) {
+	first, _, err := a.Tags(ctx, "", "", 0, n)
+	if err != nil {
+		return needs, err
+	}
+	for _, t := range first {
+		AddTag(&needs, t)
+	}
+	err = a.AddPins(ctx, &needs)
+	return needs, err
 }
 
 // AddTag adds what a tag needs of layouts: a counter needs nothing.

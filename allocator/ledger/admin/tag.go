@@ -34,6 +34,11 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 		return record.Tag{}, err
 	}
 	name := t.Name
+	if t.Time != nil {
+		if err := t.Time.CheckTime(a.now()); err != nil {
+			return record.Tag{}, err
+		}
+	}
 	if err := a.hasWorkers(ctx, name, t.TagSettings); err != nil {
 		return record.Tag{}, err
 	}

@@ -90,3 +90,27 @@ type raise struct {
 	mark record.Mark
 	cond store.Cond
 }
+
+// deletionsRead is how many audit entries DeletedTimeTags reads.
+const deletionsRead = 1000
+
+// DeletedTimeTags returns the tags of time-ordered IDs that were deleted, as far as the
+// latest audit entries tell.
+func (a *Admin) DeletedTimeTags(ctx context.Context) (map[allocator.Tag]bool, error) {
+	entries, _, err := a.Audits(ctx, "", deletionsRead)
+	if err != nil {
+		return nil, err
+	}
+	deleted, seen := make(map[allocator.Tag]bool), make(map[string]bool)
+	for _, e := range entries { // the newest first
+		if e.Action != "delete tag" || seen[e.Object] {
+			continue
+		}
+		seen[e.Object] = true
+		t, err := a.keys.DecodeTag(store.KV{Key: string(a.keys) + e.Object, Value: e.From})
+		if err == nil && t.Time != nil {
+			deleted[t.Name] = true
+		}
+	}
+	return deleted, nil
+}

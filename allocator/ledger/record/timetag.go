@@ -69,6 +69,20 @@ func (t TimeTag) Validate() error {
 	return t.Config(0, timeid.Window{From: t.EpochMS, Until: t.EpochMS + t.UnitMS}).Validate()
 }
 
+// CheckTime checks that the tag has IDs at a time: its epoch is not in the future, and its
+// time bits are not used up. Its error is Invalid.
+func (t TimeTag) CheckTime(now time.Time) error {
+	l, at := t.Layout(), now.UTC().Format(timeid.Format)
+	switch ms := now.UnixMilli(); {
+	case l.Epoch > ms:
+		return allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s", time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), at)
+	case l.End() <= ms:
+		return allocator.Errorf(allocator.Invalid, "time bits: %d, with which the time ends at %s; allowed: so many bits, or so late an epoch, that it ends after %s",
+			t.TimeBits, time.UnixMilli(l.End()).UTC().Format(timeid.Format), at)
+	}
+	return nil
+}
+
 // onlyTime returns the settings of a tag of time-ordered IDs as they are stored: of a
 // counter's settings there is none, whatever their defaults are by now.
 func onlyTime(t *TimeTag) TagSettings { return TagSettings{Reserve: DurationOf(0), Time: t} }

@@ -80,6 +80,7 @@ type Report struct {
 	Workers    int64            // that a memory knew to be leased for longer, and that were raised
 	Halted     time.Duration    // from recover's own halt to the new epoch
 	Epoch      string           // empty before it is done
+	NotBefore  time.Time        // no window of a worker begins earlier in the new epoch; zero where any may
 }
 
 // Missing is a process whose memory is not known. Only the margin covers its

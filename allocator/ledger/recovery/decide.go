@@ -21,6 +21,9 @@ func (r *run) decide(ctx context.Context) error {
 		return reserveErr
 	}
 	r.chooseMargin()
+	r.mu.Lock()
+	r.tellNotBefore()
+	r.mu.Unlock()
 	layoutErr := r.chooseLayout()
 	if limitErr := r.limits(ctx); limitErr != nil {
 		return limitErr

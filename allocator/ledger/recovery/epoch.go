@@ -41,7 +41,7 @@ func (r *run) begin(ctx context.Context) error {
 	r.mu.Unlock()
 	slices.Sort(answered.Incarnations)
 	beat := record.NewBeat(status, r.cluster.Now())
-	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, NotBefore: r.notBefore(), Layout: stored.Layout.Version, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
+	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, NotBefore: r.tellNotBefore(), Layout: stored.Layout.Version, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
 	value := stored.Encode(record.RandomHex())
 	txn := store.Txn{
 		If: []store.Cond{

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -30,12 +31,21 @@ func (r *run) takeWorkers(m record.Memory) {
 // notBefore returns when windows may begin in the new epoch, Unix ms: after all that an
 // instance which was left out may have leased, and not before that of any epoch so
 // far. Its windows end LongestWindow after its clock at most, and two clocks are within
-// twice MaxAhead.
+// twice MaxAhead. The caller holds mu.
 func (r *run) notBefore() int64 {
 	if len(r.report.Missing) == 0 {
 		return r.mu.notBefore
 	}
 	return max(r.mu.notBefore, r.cluster.Now().Add(record.LongestWindow+2*record.MaxAhead).UnixMilli())
+}
+
+// tellNotBefore reports notBefore, and returns it. The caller holds mu.
+func (r *run) tellNotBefore() int64 {
+	at := r.notBefore()
+	if r.report.NotBefore = (time.Time{}); at > 0 {
+		r.report.NotBefore = time.UnixMilli(at)
+	}
+	return at
 }
 
 // raiseWorkers raises the workers that a memory knows to end later than the store's.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -23,6 +24,8 @@ import (
 
 // clocks is what an instance knows of the others' clocks.
 type clocks struct {
+	ahead atomic.Int64 // of the median of the heartbeats, at the last look
+
 	mu struct {
 		sync.Mutex
 		first  map[string]int64 // the mod revisions of heartbeats as they were when the clock first looked ahead; nil while it does not
@@ -56,6 +59,10 @@ func (e *ClockError) Unwrap() error {
 	return allocator.Unavailable
 }
 
+// ClockAhead returns how far the clock was ahead of the median of the heartbeats', the own
+// one included, when a window was last taken or renewed; negative where it was behind.
+func (w *Workers) ClockAhead() time.Duration { return time.Duration(w.clocks.ahead.Load()) }
+
 // check compares the clock with heartbeats. Its error is a *ClockError.
 func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	now, at := cfg.Now(), cfg.Elapsed()
@@ -70,6 +77,7 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 		}
 	}
 	ahead := now.Sub(median(now, all))
+	c.ahead.Store(int64(ahead))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(all)+1 < 3 || ahead <= allowed || cfg.AgreeClock {

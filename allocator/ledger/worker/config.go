@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -40,6 +41,9 @@ type Config struct {
 	AgreeClock bool
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
+	// Span begins a span of what is asked of etcd for a worker of some bits, and returns what
+	// ends it. nil makes none.
+	Span func(ctx context.Context, operation string, bits int) (context.Context, func(error))
 }
 
 // Defaults and bounds of Config.
@@ -80,6 +84,9 @@ func (c Config) withDefaults(i Instance) Config {
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Span == nil {
+		c.Span = func(ctx context.Context, _ string, _ int) (context.Context, func(error)) { return ctx, func(error) {} }
 	}
 	return c
 }

@@ -16,9 +16,11 @@ import (
 // another is taken; a *ClockError, and
 // those of a lease: Unavailable, WentBack, Refused. After these the window is what it
 // was, and Renew may be called again; it reads the key back.
-func (w *Workers) Renew(ctx context.Context, held *Worker) error {
+func (w *Workers) Renew(ctx context.Context, held *Worker) (err error) {
 	held.renewing.Lock()
 	defer held.renewing.Unlock()
+	ctx, end := w.cfg.Span(ctx, "worker.Renew", held.id.Bits)
+	defer func() { end(err) }()
 	for range attempts {
 		done, err := w.renew(ctx, held)
 		if err != nil {
@@ -113,7 +115,7 @@ func (w *Workers) read(ctx context.Context, f ledger.Footing, held *Worker) (kv 
 // it, and the window's start where none was. All generators of the worker must be
 // closed. The window of a worker that was taken for a caller stays, and after an error
 // the window stays or not; either is safe.
-func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) error {
+func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) (err error) {
 	held.renewing.Lock()
 	defer held.renewing.Unlock()
 	_ = held.loses(errGivenBack)
@@ -127,6 +129,8 @@ func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) error 
 	if held.request.Caller {
 		return nil
 	}
+	ctx, end := w.cfg.Span(ctx, "worker.GiveBack", held.id.Bits)
+	defer func() { end(err) }()
 	for range attempts {
 		done, err := w.giveBack(ctx, held, used)
 		if err != nil {

@@ -31,6 +31,16 @@ func TestTagsOfKindTime(t *testing.T) {
 	if err := create("t"); err != nil {
 		t.Fatal(err)
 	}
+	for text, change := range map[string]func(*record.TimeTag){
+		"epoch: 2027-01-15T08:00:00.001Z is in the future; allowed: up to 2027-01-15T08:00:00.000Z": func(t *record.TimeTag) { t.EpochMS = start + 1 },
+		"time bits: 20, with which the time ends at 2027-01-15T08:00:00.000Z":                       func(t *record.TimeTag) { t.TimeBits, t.EpochMS = 20, start-1<<20 },
+	} {
+		settings, tag := record.DefaultTag(), record.NewTimeTag(preset.Layout)
+		settings.Time = &tag
+		change(&tag)
+		_, err := c.manage.CreateTag(bg, "other", settings, "ann")
+		wantKind(t, err, allocator.Invalid, text)
+	}
 	p := c.start("a")
 	_, _, err = p.Source(bg, "t")
 	wantKind(t, err, allocator.Invalid, "tag t is of kind time")

@@ -133,10 +133,12 @@ const (
 // worker), a *BusyError (none is free yet), for a caller a *CallersError, a *ClockError (the clock is ahead of the
 // others'), and those of a lease: Unavailable, WentBack, Refused. After Unavailable,
 // etcd may have the window all the same; another Take finds that.
-func (w *Workers) Take(ctx context.Context, r Request) (*Worker, error) {
+func (w *Workers) Take(ctx context.Context, r Request) (_ *Worker, err error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
+	ctx, end := w.cfg.Span(ctx, "worker.Take", r.Bits)
+	defer func() { end(err) }()
 	for range attempts {
 		taken, err := w.take(ctx, r)
 		if err != nil {

@@ -1,0 +1,167 @@
+package timetags
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Tag is a tag in memory.
+type Tag struct {
+	name  allocator.Tag
+	bits  timeid.Layout // never changes
+	pool  *pool
+	asked atomic.Int64 // requests, whatever became of them
+	given atomic.Int64 // IDs
+
+	idle struct { // of DropIdle alone
+		asked int64     // at its last look
+		since time.Time // when asked was seen to change
+	}
+
+	generator atomic.Pointer[timeid.Generator] // nil while there is no worker
+
+	settings atomic.Pointer[record.TimeTag] // never nil; changed under the pool's lock
+	gone     bool                           // from memory; guarded by the pool's lock
+
+	counts struct {
+		sync.Mutex
+		past timeid.Stats // of the generators before
+	}
+}
+
+// Settings returns the tag's settings.
+func (t *Tag) Settings() record.TimeTag { return *t.settings.Load() }
+
+// Name returns the tag's name.
+func (t *Tag) Name() allocator.Tag { return t.name }
+
+// Asked returns how many requests there were, and IDs.
+func (t *Tag) Asked() (requests, ids int64) { return t.asked.Load(), t.given.Load() }
+
+// Next returns the next ID. Its errors are those of timeid.Generator.Next, and of
+// worker.Workers.Take where there is no worker.
+func (t *Tag) Next(ctx context.Context) (id int64, err error) {
+	t.asked.Add(1)
+	g := t.generator.Load()
+	if g != nil {
+		if id, ok := g.TryNext(); ok {
+			t.given.Add(1)
+			return id, nil
+		}
+	}
+	err = t.with(ctx, g, func(g *timeid.Generator) error {
+		id, err = g.Next(ctx)
+		return err
+	})
+	if err == nil {
+		t.given.Add(1)
+	}
+	return id, err
+}
+
+// NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
+// before an error are lost, a gap.
+func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []allocator.Run, err error) {
+	t.asked.Add(1)
+	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
+		runs, err = g.NextN(ctx, n, dst)
+		return err
+	})
+	if err == nil {
+		t.given.Add(n)
+	}
+	return runs, err
+}
+
+// with calls use with the tag's generator, and again with the next one where it was
+// closed in between. It waits for a generator's first tick.
+func (t *Tag) with(ctx context.Context, g *timeid.Generator, use func(*timeid.Generator) error) error {
+	for waited := time.Duration(0); ; {
+		var err error = timeid.ErrClosed
+		if g != nil {
+			err = use(g)
+		}
+		if errors.Is(err, error(timeid.ErrClosed)) {
+			if err = t.pool.open(ctx, t, g); err == nil {
+				g = t.generator.Load()
+				continue
+			}
+		}
+		var outside *timeid.WindowError
+		if !errors.As(err, &outside) {
+			return err
+		}
+		t.pool.tags.look()
+		d, waits := begins(outside)
+		if !waits || waited+d > 2*longestTick || !await(ctx, d) {
+			return err
+		}
+		waited += d
+	}
+}
+
+// longestTick is the longest unit of a tag.
+const longestTick = time.Second
+
+// begins returns for how long a caller waits for the first tick of its generator. A
+// generator begins within a tick if its tag joins a worker that was taken for tags of a
+// shorter unit, or follows a generator of a longer one. So it is a tick at most. False says
+// that the clock is further behind.
+func begins(e *timeid.WindowError) (time.Duration, bool) {
+	ms := e.First - e.Now
+	if !e.Early || ms > longestTick.Milliseconds() {
+		return 0, false
+	}
+	return max(time.Duration(ms)*time.Millisecond, renewal), true
+}
+
+// renewal is a moment in which a window that is too short for a tick may be renewed.
+const renewal = 10 * time.Millisecond
+
+// await waits, and returns false when ctx ended first.
+func await(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Stats returns the counts of the tag's generators so far.
+func (t *Tag) Stats() timeid.Stats {
+	t.counts.Lock()
+	defer t.counts.Unlock()
+	if g := t.generator.Load(); g != nil {
+		return plus(t.counts.past, g.Stats())
+	}
+	last := t.counts.past
+	last.Ahead = 0
+	return last
+}
+
+// shut closes the tag's generator, if it has one, and returns the end of the last tick
+// that it may have used, in Unix ms; 0 where it has none.
+func (t *Tag) shut() (used int64) {
+	t.counts.Lock()
+	defer t.counts.Unlock()
+	g := t.generator.Swap(nil)
+	if g == nil {
+		return 0
+	}
+	used = g.Close()
+	t.counts.past = plus(t.counts.past, g.Stats())
+	return used
+}
+
+// PerSecond returns how many IDs the tag has in a second at most.
+func (t *Tag) PerSecond() int64 { return t.bits.PerSecond() }

@@ -1,0 +1,235 @@
+package timetags_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/room/timetags"
+)
+
+// start returns the tags of an instance of room a, which has half of all workers, and runs
+// them until the test ends. The test is in a bubble.
+func start(t *testing.T) *timetags.Tags {
+	t.Helper()
+	tags := join(t, newEtcd(t), "one")
+	ctx, stop := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		tags.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-over
+	})
+	return tags
+}
+
+// newEtcd returns an etcd with a layout of two rooms.
+func newEtcd(t *testing.T) *ledgertest.Fake {
+	t.Helper()
+	fake := ledgertest.NewFake(t)
+	l, err := ledger.New(fake.Open(), ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	layout, err := allocator.EqualLayout(100, []allocator.Room{"a", "b"})
+	if err == nil {
+		_, err = admin.New(l, admin.DefaultConfig()).Init(t.Context(), layout, "test")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake
+}
+
+// join returns the tags of an instance of room a, which nothing renews.
+func join(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance) *timetags.Tags {
+	t.Helper()
+	l, err := ledger.New(etcd.Open(), ledger.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: name, Address: string(name) + ".test:7010", Build: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers, err := worker.New(i, worker.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags := timetags.New(timetags.Config{Workers: workers})
+	t.Cleanup(func() {
+		if err := tags.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		_ = l.Close()
+	})
+	return tags
+}
+
+// of returns a tag of a unit, which refuses to wait for a clock that went back.
+func of(unit time.Duration) record.TimeTag {
+	epoch := time.Now().Add(-24 * time.Hour).Truncate(time.Second).UnixMilli()
+	s := record.NewTimeTag(timeid.Layout{TimeBits: 30, WorkerBits: 4, SequenceBits: 12, Unit: unit, Epoch: epoch})
+	s.Rollback = timeid.Fail
+	return s
+}
+
+// load loads a tag or ends the test.
+func load(t *testing.T, tags *timetags.Tags, name allocator.Tag, s record.TimeTag) *timetags.Tag {
+	t.Helper()
+	tag, err := tags.Load(t.Context(), name, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag
+}
+
+// next returns the parts of a tag's next ID, and ends the test where there is none within
+// a time.
+func next(t *testing.T, tag *timetags.Tag, within time.Duration) timeid.Parts {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	id, err := tag.Next(ctx)
+	if err != nil {
+		t.Fatalf("tag %s: %v", tag.Name(), err)
+	}
+	p, err := tag.Settings().Layout().Decompose(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// A tag that counts seconds joins a worker that was taken for one that counts ms, in the
+// middle of a second: its first caller waits for the next one, no longer than its deadline.
+func TestALongerUnitJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tags := start(t)
+		time.Sleep(250 * time.Millisecond)
+		short := next(t, load(t, tags, "short", of(time.Millisecond)), 0+time.Millisecond)
+		second := load(t, tags, "second", of(time.Second))
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if id, err := second.Next(ctx); allocator.KindOf(err) != allocator.Unavailable || time.Since(began) != 100*time.Millisecond {
+			t.Errorf("after %v: %d, %v", time.Since(began), id, err)
+		}
+		p := next(t, second, time.Second)
+		if waited := time.Since(began); waited != 750*time.Millisecond || p.Worker != short.Worker || p.Time != time.Now().UnixMilli() {
+			t.Errorf("after %v: %+v, beside %+v", waited, p, short)
+		}
+
+		// Its next generator begins where this one ended, with the second.
+		changed := second.Settings()
+		changed.Sequence = timeid.Carry
+		time.Sleep(100 * time.Millisecond)
+		tags.Update("second", &changed)
+		if p = next(t, second, time.Second); time.Since(began) != 1750*time.Millisecond || p.Time != time.Now().UnixMilli() {
+			t.Errorf("after %v: %+v", time.Since(began), p)
+		}
+	})
+}
+
+// However a second lies to the window of a young process, a tag of seconds issues.
+func TestALongerUnitIsNeverRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tags := start(t)
+		time.Sleep(250 * time.Millisecond)
+		load(t, tags, "short", of(time.Millisecond))
+		second := load(t, tags, "second", of(time.Second))
+		last := timeid.Parts{}
+		for n := range 100 {
+			p := next(t, second, 2*time.Second)
+			if p.Time < last.Time || p.Time == last.Time && p.Sequence <= last.Sequence {
+				t.Errorf("%+v after %+v", p, last)
+			}
+			last = p
+			time.Sleep(93 * time.Millisecond)
+			if n%3 == 0 {
+				changed := second.Settings()
+				changed.CarryTo = int64(n + 1)
+				tags.Update("second", &changed)
+			}
+		}
+	})
+}
+
+// A tag that is unused for some time goes from memory; the worker stays, and the tag's
+// next caller goes on above the last ID.
+func TestIdleTagsGo(t *testing.T) {
+	const idle = 10 * time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		tags := start(t)
+		old := load(t, tags, "old", of(time.Millisecond))
+		busy := load(t, tags, "busy", of(time.Millisecond))
+		id, err := old.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			next(t, busy, time.Second)
+			tags.DropIdle(idle)
+			time.Sleep(time.Minute)
+		}
+		if tags.Get("old") != nil || tags.Get("busy") != busy {
+			t.Fatalf("in memory: old %v, busy %v", tags.Get("old"), tags.Get("busy"))
+		}
+		if _, err := old.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("a caller that had it before: %v", err)
+		}
+		total := tags.Totals()
+		if total.IDs != 21 || total.Tags != 1 || total.Exchanges != 0 {
+			t.Errorf("%+v", total)
+		}
+		before, err := old.Settings().Layout().Decompose(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := next(t, load(t, tags, "old", of(time.Millisecond)), time.Second); p.Worker != before.Worker || p.Time <= before.Time {
+			t.Errorf("%+v after %+v", p, before)
+		}
+	})
+}
+
+// An instance that slept past its window finds that another one has its worker, and counts
+// that. It issues again once a worker is free.
+func TestAnotherProcessHasTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := newEtcd(t)
+		settings := of(time.Millisecond)
+		settings.WorkerBits = 1 // of which room a has one
+		one, two := join(t, etcd, "one"), join(t, etcd, "two")
+		sleeper := load(t, one, "event", settings)
+		before := next(t, sleeper, time.Second)
+		time.Sleep(time.Minute)
+		between := next(t, load(t, two, "event", settings), time.Second)
+		one.Look(t.Context())
+		if total := one.Totals(); total.Conflicts != 1 || total.Exchanges != 1 {
+			t.Errorf("%+v", total)
+		}
+		if id, err := sleeper.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("it issues %d, %v while the other has the worker", id, err)
+		}
+		if err := two.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		after := next(t, sleeper, time.Second)
+		if before.Worker != 0 || between.Worker != 0 || after.Worker != 0 || between.Time <= before.Time || after.Time <= between.Time {
+			t.Errorf("%+v, %+v, %+v", before, between, after)
+		}
+	})
+}
