@@ -4,36 +4,45 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/frame"
 )
 
 // The attackers go on whatever the server answers, and open another connection
-// where one was closed.
+// where one was closed. They count what they do, because an attacker that gets no
+// processor does no harm: its row would say nothing of the room.
+
+// counts are what an attacker did. What is sent has been handed to the kernel, and
+// does not wait in the attacker.
+type counts struct{ sent, answered atomic.Int64 }
 
 // rawConn is a connection of HTTP/2 that is written to by hand. It throws away the bytes
 // that it receives.
 type rawConn struct {
 	*http2.Framer
+	counts  *counts
 	conn    net.Conn
 	out     bytes.Buffer
 	headers []byte
 	next    uint32
+	opened  int64 // streams that are still in out
 }
 
-func dialRaw(ctx context.Context, address, from, method string) (*rawConn, error) {
+func dialRaw(ctx context.Context, counts *counts, address, from, method string) (*rawConn, error) {
 	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	c := &rawConn{conn: conn, next: 1}
+	c := &rawConn{counts: counts, conn: conn, next: 1}
 	c.Framer = http2.NewFramer(&c.out, nil)
 	c.out.WriteString(http2.ClientPreface)
 	if err := c.WriteSettings(); err != nil {
@@ -50,7 +59,22 @@ func dialRaw(ctx context.Context, address, from, method string) (*rawConn, error
 		}
 	}
 	c.headers = block.Bytes()
-	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	go func() {
+		var in frame.Parser
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := conn.Read(buf)
+			in.Parse(buf[:n], func(h frame.Header) bool {
+				if h.Ends() || h.Kind == http2.FrameRSTStream {
+					counts.answered.Add(1)
+				}
+				return true
+			})
+			if err != nil {
+				return
+			}
+		}
+	}()
 	return c, nil
 }
 
@@ -58,12 +82,57 @@ func dialRaw(ctx context.Context, address, from, method string) (*rawConn, error
 func (c *rawConn) open() (uint32, error) {
 	stream := c.next
 	c.next += 2
+	c.opened++
 	return stream, c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.headers, EndHeaders: true})
 }
 
 func (c *rawConn) flush() error {
-	_, err := c.out.WriteTo(c.conn)
-	return err
+	if _, err := c.out.WriteTo(c.conn); err != nil {
+		return err
+	}
+	c.counts.sent.Add(c.opened)
+	c.opened = 0
+	return nil
+}
+
+// countedConn counts the messages that go over a connection of gRPC: each of ours is in
+// one frame.
+type countedConn struct {
+	net.Conn
+	counts  *counts
+	in, out frame.Parser
+}
+
+// Read implements net.Conn.
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.counts.answered.Add(messages(&c.in, b[:n]))
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.counts.sent.Add(messages(&c.out, b[:n]))
+	return n, err
+}
+
+// messages returns how many frames with messages begin in b, which p parses.
+func messages(p *frame.Parser, b []byte) (n int64) {
+	p.Parse(b, func(h frame.Header) bool {
+		if h.Kind == http2.FrameData {
+			n++
+		}
+		return true
+	})
+	return n
+}
+
+// dialCounted returns a connection of gRPC from an address, with its messages counted.
+func dialCounted(counts *counts, address, from string) (*grpc.ClientConn, error) {
+	return dialThrough(address, from, func(conn net.Conn) net.Conn {
+		return &countedConn{Conn: conn, counts: counts, out: frame.FromClient()}
+	})
 }
 
 // forever calls try again and again, a moment after it failed.
@@ -77,12 +146,12 @@ func forever(ctx context.Context, try func() error) error {
 }
 
 // resets opens streams and resets them at once, on four connections.
-func resets(ctx context.Context, address string) error {
+func resets(ctx context.Context, counts *counts, address string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for range 4 {
 		group.Go(func() error {
 			return forever(ctx, func() error {
-				c, err := dialRaw(ctx, address, badCaller+"1", marchv1.IDService_Next_FullMethodName)
+				c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Next_FullMethodName)
 				if err != nil {
 					return err
 				}
@@ -108,9 +177,9 @@ func resets(ctx context.Context, address string) error {
 }
 
 // silent opens 60,000 streams on one connection, and says nothing on them.
-func silent(ctx context.Context, address string) error {
+func silent(ctx context.Context, counts *counts, address string) error {
 	return forever(ctx, func() error {
-		c, err := dialRaw(ctx, address, badCaller+"1", marchv1.IDService_Stream_FullMethodName)
+		c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Stream_FullMethodName)
 		if err != nil {
 			return err
 		}
@@ -130,12 +199,22 @@ func silent(ctx context.Context, address string) error {
 	})
 }
 
-// eager sends requests on 500 streams of 10 connections, as fast as they go.
-func eager(ctx context.Context, address string) error {
+// eager sends requests on 500 streams of 10 connections, as fast as they go, and reads
+// the answers.
+func eager(ctx context.Context, counts *counts, address string) error {
+	return eagerStreams(ctx, counts, address, true)
+}
+
+// deaf is eager, but reads no answer.
+func deaf(ctx context.Context, counts *counts, address string) error {
+	return eagerStreams(ctx, counts, address, false)
+}
+
+func eagerStreams(ctx context.Context, counts *counts, address string, read bool) error {
 	const conns, streams = 10, 50
 	group, ctx := errgroup.WithContext(ctx)
 	for range conns {
-		conn, err := dial(address, badCaller+"1")
+		conn, err := dialCounted(counts, address, badCaller+"1")
 		if err != nil {
 			return err
 		}
@@ -148,7 +227,7 @@ func eager(ctx context.Context, address string) error {
 						return err
 					}
 					go func() {
-						for {
+						for read {
 							if _, err := stream.Recv(); err != nil {
 								return
 							}
@@ -168,11 +247,11 @@ func eager(ctx context.Context, address string) error {
 
 // unknownTags has 2,000 callers at 100 addresses ask for tags that do not exist,
 // half of them always for the same one.
-func unknownTags(ctx context.Context, address string) error {
+func unknownTags(ctx context.Context, counts *counts, address string) error {
 	const addresses, each = 100, 20
 	group, ctx := errgroup.WithContext(ctx)
 	for a := range addresses {
-		conn, err := dial(address, fmt.Sprint(badCaller, a+1))
+		conn, err := dialCounted(counts, address, fmt.Sprint(badCaller, a+1))
 		if err != nil {
 			return err
 		}

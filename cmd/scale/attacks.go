@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"time"
@@ -15,15 +17,35 @@ import (
 // attack is what a bad caller does.
 type attack struct {
 	name, what string
-	run        func(ctx context.Context, address string) error
+	run        func(ctx context.Context, counts *counts, address string) error
+	least      pressure // what it does where it gets the processor time that it needs
 }
 
-// attackKinds are those that are measured; runAttack has them.
+// pressure is what an attacker did beside a measurement.
+type pressure struct {
+	sent, answered float64 // a second
+	total          int64   // sent since it began
+	waiting        int64   // of that, what is not answered
+}
+
+// reaches reports whether p is at least as much as other.
+func (p pressure) reaches(other pressure) bool {
+	return p.sent >= other.sent && p.answered >= other.answered && p.total >= other.total && p.waiting >= other.waiting
+}
+
+func (p pressure) String() string {
+	return fmt.Sprintf("%.3g requests/s, %.3g answers/s; %d requests in all, %d without an answer", p.sent, p.answered, p.total, p.waiting)
+}
+
+// attackKinds are those that are measured. What each does at least is a fraction of what it
+// does on an idle machine of two processors. A client that reads no answer is sent
+// 64 KiB on each stream: 5,000 answers.
 var attackKinds = []attack{
-	{"resets", "rapid reset on 4 connections", resets},
-	{"silent", "60,000 silent streams on one connection", silent},
-	{"eager", "500 eager streams on 10 connections", eager},
-	{"unknown", "2,000 callers of unknown tags", unknownTags},
+	{"resets", "rapid reset on 4 connections", resets, pressure{sent: 10_000}},
+	{"silent", "60,000 silent streams on one connection", silent, pressure{total: 60_000}},
+	{"eager", "500 eager streams on 10 connections", eager, pressure{answered: 50_000, waiting: 100_000}},
+	{"deaf", "500 eager streams that read no answer", deaf, pressure{total: 1_000_000, waiting: 100_000}},
+	{"unknown", "2,000 callers of unknown tags", unknownTags, pressure{total: 2_000}},
 }
 
 // halfTheProcessors is the setting of the environment with which a Go program uses half
@@ -51,24 +73,36 @@ func attacks(ctx context.Context, s sizes, add func(row)) error {
 		}
 		var ratios, p99s []float64
 		var memory int64
-		for range s.rounds {
+		var weakest pressure
+		var weak int
+		for len(ratios) < s.rounds && weak < s.rounds {
 			alone, err := timesOf(ctx, p, tags, during)
 			if err != nil {
 				return err
 			}
-			beside, resident, err := besideAttack(ctx, p, a.name, tags, during)
+			beside, did, resident, err := besideAttack(ctx, p, a.name, tags, during)
 			if err != nil {
 				return err
+			}
+			if !did.reaches(a.least) {
+				weakest, weak = did, weak+1
+				continue
 			}
 			ratios = append(ratios, float64(beside.P99)/float64(alone.P99))
 			p99s = append(p99s, float64(beside.P99)/float64(time.Millisecond))
 			memory = max(memory, resident)
 		}
-		add(row{
-			what: "p99 in the server beside " + a.what + " to alone", measured: load.Median(ratios), goal: goalTimes, unit: "times",
-			note: fmt.Sprintf("%.3g ms", load.Median(p99s)),
-		})
-		add(row{what: "memory of the room beside " + a.what, measured: float64(memory) / (1 << 20), goal: most >> 20, unit: "MiB"})
+		times := row{what: "p99 in the server beside " + a.what + " to alone", goal: goalTimes, unit: "times"}
+		bytes := row{what: "memory of the room beside " + a.what, goal: most >> 20, unit: "MiB"}
+		if len(ratios) < s.rounds {
+			times.void = fmt.Sprintf("in %d of %d rounds the attacker did too little: %v; it should do: %v", weak, weak+len(ratios), weakest, a.least)
+			bytes.void = "as above"
+		} else {
+			times.measured, times.note = load.Median(ratios), fmt.Sprintf("%.3g ms", load.Median(p99s))
+			bytes.measured = float64(memory) / (1 << 20)
+		}
+		add(times)
+		add(bytes)
 		if err := p.close(); err != nil {
 			return err
 		}
@@ -77,23 +111,12 @@ func attacks(ctx context.Context, s sizes, add func(row)) error {
 }
 
 // besideAttack measures a good caller while another process attacks.
-func besideAttack(ctx context.Context, p *process, kind string, busy int, during time.Duration) (r reply, resident int64, err error) {
-	self, err := os.Executable()
+func besideAttack(ctx context.Context, p *process, kind string, busy int, during time.Duration) (r reply, did pressure, resident int64, err error) {
+	attacker, err := startChild(ctx, []string{halfTheProcessors()}, "child-attack", kind, p.Address)
 	if err != nil {
-		return r, 0, err
+		return r, did, 0, err
 	}
-	attacking, stop := context.WithCancel(ctx)
-	defer stop()
-	attacker := exec.CommandContext(attacking, self, "child-attack", kind, p.Address)
-	attacker.Stderr = os.Stderr
-	attacker.Env = append(os.Environ(), halfTheProcessors())
-	if err := attacker.Start(); err != nil {
-		return r, 0, err
-	}
-	defer func() {
-		stop()
-		_ = attacker.Wait() // it was killed
-	}()
+	defer func() { err = errors.Join(err, attacker.close()) }()
 	time.Sleep(2 * time.Second) // it is under way
 	watching, watched := make(chan struct{}), make(chan int64, 1)
 	go func() {
@@ -110,12 +133,26 @@ func besideAttack(ctx context.Context, p *process, kind string, busy int, during
 			}
 		}
 	}()
+	before, err := attacker.ask("counts")
+	if err != nil {
+		return r, did, 0, err
+	}
+	began := time.Now()
 	r, err = timesOf(ctx, p, busy, during)
 	close(watching)
-	return r, <-watched, err
+	resident = <-watched
+	if err != nil {
+		return r, did, 0, err
+	}
+	after, err := attacker.ask("counts")
+	took := time.Since(began).Seconds()
+	did.sent, did.answered = float64(after.Sent-before.Sent)/took, float64(after.Answered-before.Answered)/took
+	did.total, did.waiting = after.Sent, after.Sent-after.Answered
+	return r, did, resident, err
 }
 
-// childAttack attacks the room at an address until it is killed.
+// childAttack attacks the room at an address until its standard input ends. It answers
+// the command counts.
 func childAttack(args []string) error {
 	if len(args) != 2 {
 		return fmt.Errorf("want KIND ADDRESS, got %q", args)
@@ -127,5 +164,24 @@ func childAttack(args []string) error {
 	if i < 0 {
 		return fmt.Errorf("unknown attack %q", args[0])
 	}
-	return attackKinds[i].run(context.Background(), args[1])
+	counts := &counts{}
+	failed := make(chan error, 1)
+	go func() { failed <- attackKinds[i].run(context.Background(), counts, args[1]) }() // ends with the process
+	say := json.NewEncoder(os.Stdout)
+	if err := say.Encode(reply{}); err != nil {
+		return err
+	}
+	commands := bufio.NewScanner(os.Stdin)
+	for commands.Scan() {
+		r := reply{Sent: counts.sent.Load(), Answered: counts.answered.Load()}
+		select {
+		case err := <-failed:
+			r = reply{Error: fmt.Sprintf("the attack ended: %v", err)}
+		default:
+		}
+		if err := say.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -55,15 +55,27 @@ type row struct {
 	goal     float64 // at most
 	unit     string
 	note     string
+	void     string // why nothing was measured; empty where something was
 }
 
-func (r row) reached() bool { return r.measured <= r.goal }
+func (r row) reached() bool { return r.void == "" && r.measured <= r.goal }
 
 func (r row) verdict() string {
-	if r.reached() {
+	switch {
+	case r.void != "":
+		return "not measured"
+	case r.reached():
 		return "reached"
 	}
 	return "short"
+}
+
+// figure is what was measured, with its unit.
+func (r row) figure() string {
+	if r.void != "" {
+		return "-"
+	}
+	return fmt.Sprintf("%.4g %s", r.measured, r.unit)
 }
 
 func main() {
@@ -119,8 +131,8 @@ func run(out io.Writer, s sizes, rows string) error {
 			if !r.reached() {
 				short++
 			}
-			_, _ = fmt.Fprintf(os.Stderr, "%s: %.4g %s\n", r.what, r.measured, r.unit)
-			_, _ = fmt.Fprintf(table, "%s\t%.4g %s\tat most %.4g\t%s\t%s\n", r.what, r.measured, r.unit, r.goal, r.verdict(), r.note)
+			_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", r.what, r.figure())
+			_, _ = fmt.Fprintf(table, "%s\t%s\tat most %.4g\t%s\t%s\n", r.what, r.figure(), r.goal, r.verdict(), r.note+r.void)
 		})
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", g.name, err), table.Flush())

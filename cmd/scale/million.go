@@ -19,9 +19,18 @@ import (
 
 // dial connects to a room from an address of this machine.
 func dial(address, from string) (*grpc.ClientConn, error) {
+	return dialThrough(address, from, func(conn net.Conn) net.Conn { return conn })
+}
+
+// dialThrough is dial with each connection wrapped.
+func dialThrough(address, from string, wrap func(net.Conn) net.Conn) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", address)
+			conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", address)
+			if err != nil {
+				return nil, err
+			}
+			return wrap(conn), nil
 		}))
 }
 

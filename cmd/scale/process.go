@@ -31,6 +31,8 @@ type reply struct {
 	Heap      uint64 `json:",omitempty"` // bytes that are in use after a collection, stacks included
 	P99, P999 time.Duration
 	Calls     int
+	// of an attacker, since it began
+	Sent, Answered int64 `json:",omitempty"`
 }
 
 // startChild starts a process and waits until it is ready. Its environment has the
