@@ -324,6 +324,7 @@ func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
 	flags.IntVar(&l.ConnectionStreams, "max-connection-streams", l.ConnectionStreams, "how many calls and streams may be under way on one gRPC connection")
 	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams, "how many calls and streams one caller may have under way over gRPC")
 	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
+	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers, "how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -20,7 +21,8 @@ import (
 // gRPC bounds the streams of one connection, but not those of one caller, and it does
 // not report streams that a client resets. Frames of HTTP/2 tell both: a
 // stream opens with the client's HEADERS, and closes with the server's
-// END_STREAM or with either side's RST_STREAM.
+// END_STREAM or with either side's RST_STREAM. They also tell how many answers of a
+// stream were written (answers.go).
 
 // watched are gRPC's credentials with the connection's frames counted, after
 // what they do themselves: it sees plain frames under TLS, too.
@@ -38,9 +40,9 @@ func (w watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		return conn, info, err
 	}
 	f := &frames{Conn: conn, from: from}
-	f.in = frame.FromClient()
-	f.mu.open, f.mu.window = make(map[uint32]struct{}), time.Now()
-	return f, counted{info, from}, nil
+	f.in, f.out.Data = frame.FromClient(), f.answered
+	f.mu.open, f.mu.window = make(map[uint32]*answers), time.Now()
+	return f, counted{info, f}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -51,12 +53,12 @@ func (w watched) Clone() credentials.TransportCredentials {
 // counted is what a call knows of its connection.
 type counted struct {
 	credentials.AuthInfo
-	from *connection
+	frames *frames
 }
 
 // admit is gRPC's tap: it refuses calls of a caller that has too many under way,
 // before anything is made for them. The call itself is among those that are
-// counted, and so are those that were read with it.
+// counted. The context of a call that it lets pass has the call's answers.
 func admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -66,11 +68,12 @@ func admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if !ok {
 		return ctx, nil
 	}
-	limit := info.from.callers.limits.callerStreams
-	if info.from.who.streams.Load() > limit.Most() {
+	f := info.frames
+	limit := f.from.callers.limits.callerStreams
+	if f.from.who.streams.Load() > limit.Most() {
 		return ctx, api.ToStatus(limit.Refuse("calls and streams under way of one caller"))
 	}
-	return ctx, nil
+	return context.WithValue(ctx, answersKey{}, f.newest), nil
 }
 
 // resetWindow is the time over which a connection's resets are counted.
@@ -78,15 +81,31 @@ const resetWindow = 10 * time.Second
 
 var errResets = errors.New("the connection reset more calls and streams than it may")
 
+// mostRead bounds one read from a connection, in bytes. gRPC would read 32 KiB, and look at
+// 1,400 requests before another goroutine gets its processor.
+const mostRead = 2 << 10
+
+// mostWritten is how many bytes gRPC gathers before it writes them. It does not let
+// another goroutine run before it has written all that there is to write.
+const mostWritten = 8 << 10
+
 // frames is a connection with its streams counted. One goroutine reads from it
 // and one writes.
+//
+// A read ends before HEADERS that do not begin it. So gRPC has seen to every stream before,
+// and its tap is called for the newest: it is told of no stream's number.
 type frames struct {
 	net.Conn
 	from    *connection
 	in, out frame.Parser
-	mu      struct {
+	// The reader's:
+	more      bool     // the last read may have left bytes in the connection
+	buf, rest []byte   // what was read and comes next; rest is the end of buf
+	newest    *answers // of the stream that the client opened last
+
+	mu struct {
 		sync.Mutex
-		open             map[uint32]struct{} // streams
+		open             map[uint32]*answers // streams
 		largest          uint32              // that the client opened
 		window           time.Time           // when the present one began
 		resets, finished int64               // in it
@@ -96,8 +115,17 @@ type frames struct {
 }
 
 // Read implements net.Conn.
-func (f *frames) Read(b []byte) (int, error) {
-	n, err := f.Conn.Read(b)
+func (f *frames) Read(b []byte) (n int, err error) {
+	if len(f.rest) > 0 {
+		n = copy(b, f.rest)
+		n = f.in.Before(http2.FrameHeaders, b[:n])
+		f.rest = f.rest[n:]
+	} else if n, err = f.read(b); n > 0 {
+		if k := f.in.Before(http2.FrameHeaders, b[:n]); k < n {
+			f.buf = append(f.buf[:0], b[k:n]...)
+			f.rest, n, err = f.buf, k, nil // the next read has the error
+		}
+	}
 	if n > 0 && !f.in.Parse(b[:n], f.received) {
 		f.from.callers.bar(f.from.at, f.from.who, time.Now())
 		_ = f.Close()
@@ -106,8 +134,22 @@ func (f *frames) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// read reads from the connection.
+func (f *frames) read(b []byte) (int, error) {
+	if f.more {
+		runtime.Gosched() // an eager client always has more; other goroutines come first
+	}
+	b = b[:min(len(b), mostRead)]
+	n, err := f.Conn.Read(b)
+	f.more = n == len(b)
+	return n, err
+}
+
 // Write implements net.Conn.
 func (f *frames) Write(b []byte) (int, error) {
+	if len(b) > mostWritten/2 {
+		runtime.Gosched() // one of many such writes, perhaps
+	}
 	f.out.Parse(b, f.sent) // before the peer can answer to it
 	return f.Conn.Write(b)
 }
@@ -134,8 +176,9 @@ func (f *frames) received(h frame.Header) bool {
 		if h.Stream <= f.mu.largest || f.mu.closed { // trailers, or a mistake that gRPC sees to
 			return true
 		}
+		f.newest = &answers{}
 		f.mu.largest = h.Stream
-		f.mu.open[h.Stream] = struct{}{}
+		f.mu.open[h.Stream] = f.newest
 		f.from.who.streams.Add(1)
 		if limit := f.from.callers.limits.connectionStreams; int64(len(f.mu.open)) > limit.Most() {
 			limit.Count() // gRPC refuses it

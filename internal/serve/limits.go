@@ -24,11 +24,18 @@ type Limits struct {
 	// 10 s, unless the server finished as many. A connection beyond it is closed,
 	// and its caller may open no other for 10 s. Default 500.
 	Resets int
+	// StreamAnswers bounds the answers of one stream that wait to be written, because its
+	// client reads them slowly or not at all. A stream beyond it takes no request
+	// until half of them are written. Each costs about 240 bytes. Default 200.
+	StreamAnswers int
 }
 
 // DefaultLimits returns the defaults.
 func DefaultLimits() Limits {
-	return Limits{Connections: 10_000, CallerConnections: 1_000, ConnectionStreams: 1_000, CallerStreams: 10_000, Resets: 500}
+	return Limits{
+		Connections: 10_000, CallerConnections: 1_000, ConnectionStreams: 1_000, CallerStreams: 10_000, Resets: 500,
+		StreamAnswers: 200,
+	}
 }
 
 // maxLimit bounds every limit.
@@ -45,6 +52,7 @@ func (l Limits) Validate() error {
 		{maxConnectionStreams, l.ConnectionStreams},
 		{maxCallerStreams, l.CallerStreams},
 		{maxResets, l.Resets},
+		{maxStreamAnswers, l.StreamAnswers},
 	} {
 		if err := CheckLimit(field.name, field.value); err != nil {
 			return err
@@ -69,11 +77,12 @@ const (
 	maxConnectionStreams = "connection-streams"
 	maxCallerStreams     = "caller-streams"
 	maxResets            = "resets"
+	maxStreamAnswers     = "stream-answers"
 )
 
 // limits are Limits with what is measured of each.
 type limits struct {
-	connections, callerConnections, connectionStreams, callerStreams, resets *observe.Limit
+	connections, callerConnections, connectionStreams, callerStreams, resets, streamAnswers *observe.Limit
 }
 
 func newLimits(l Limits, m *observe.Metrics) limits {
@@ -83,5 +92,6 @@ func newLimits(l Limits, m *observe.Metrics) limits {
 		connectionStreams: m.Limit(maxConnectionStreams, int64(l.ConnectionStreams)),
 		callerStreams:     m.Limit(maxCallerStreams, int64(l.CallerStreams)),
 		resets:            m.Limit(maxResets, int64(l.Resets)),
+		streamAnswers:     m.Limit(maxStreamAnswers, int64(l.StreamAnswers)),
 	}
 }

@@ -90,7 +90,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits()
 	}
-	callers := newCallers(newLimits(cfg.Limits, cfg.Metrics), failed.log)
+	limits := newLimits(cfg.Limits, cfg.Metrics)
+	callers := newCallers(limits, failed.log)
 	var requests *observe.Requests
 	var options []grpc.ServerOption
 	if cfg.Metrics != nil { // first, and so around what turns errors into statuses
@@ -103,13 +104,17 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	g := grpc.NewServer(append(options,
 		grpc.ChainUnaryInterceptor(failed.unary),
-		grpc.ChainStreamInterceptor(failed.stream),
+		grpc.ChainStreamInterceptor(boundAnswers(limits.streamAnswers), failed.stream),
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxConcurrentStreams(uint32(cfg.Limits.ConnectionStreams)),
+		// gRPC would let them grow to 16 MiB, which are a million requests that wait.
+		grpc.StaticStreamWindowSize(64<<10),
+		grpc.StaticConnWindowSize(1<<20), // bounds nothing that waits: it is given anew when bytes are read
+		grpc.WriteBufferSize(mostWritten),
 		grpc.Creds(newWatched()),
 		grpc.InTapHandle(admit),
 		grpc.WaitForHandlers(true), // Stop too: no call outlives Run
