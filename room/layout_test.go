@@ -285,6 +285,8 @@ func TestReportsVersionOfStart(t *testing.T) {
 			r := c.registered("a", "a1")
 			return r != nil && r.Version == from.Layout.Version
 		})
+		// One that is stopped as it starts says that it could not start.
+		a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
 		a.stop()
 		if err := a.wait(); err != nil {
 			t.Error(err)
