@@ -379,7 +379,14 @@ func (c *Chain) starve(now time.Time) {
 	}
 }
 
-// settings returns the settings. The caller holds the lock.
+// Settings returns the chain's settings.
+func (c *Chain) Settings() Settings {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settings()
+}
+
+// settings is Settings. The caller holds the lock.
 func (c *Chain) settings() Settings { return c.mu.settings.Value() }
 
 func (c *Chain) now() time.Time { return c.refiller.cfg.Now() }

@@ -52,13 +52,6 @@ func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, e
 	}
 }
 
-// Settings returns the chain's settings.
-func (c *Chain) Settings() Settings {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.settings()
-}
-
 // cutRun ends the head early and takes the first n consecutive IDs of the segments held,
 // and drops what lies before them. Where there are none it takes and drops nothing, and
 // need is how many IDs the chain has to hold so that there are some in any case.

@@ -173,3 +173,8 @@ func (s *Server) report(ctx context.Context, version int64) bool {
 		}
 	}
 }
+
+func (s *Server) layoutVersion() int64 {
+	record, _ := s.ledger.Layout()
+	return record.Layout.Version
+}

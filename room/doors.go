@@ -40,14 +40,6 @@ func (d *Doors) Close() {
 	}
 }
 
-func (s *Server) closeListeners() {
-	_ = s.cfg.GRPC.Close()
-	if s.cfg.HTTP != nil {
-		_ = s.cfg.HTTP.Close()
-	}
-	s.cfg.Doors.Close()
-}
-
 func (d *Doors) validate() error {
 	if d.TinyID != nil && d.TinyIDTokens == nil {
 		return allocator.Errorf(allocator.Invalid, "doors: TinyID has no tokens")
@@ -57,7 +49,7 @@ func (d *Doors) validate() error {
 
 // addDoors adds the doors for other systems' clients. They take IDs as IDService does.
 func (s *Server) addDoors() error {
-	calls := door.Calls{Next: s.doorNext, NextN: s.doorN, NextRun: s.doorRun, Kept: s.doorKept, Peek: s.doorPeek, Create: s.doorCreate}
+	calls := door.Calls{Next: s.doorNext, NextN: s.doorN, NextRun: s.doorRun, NextKept: s.doorKept, Peek: s.doorPeek, Create: s.doorCreate}
 	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
 		s.doors = append(s.doors, serve.Door{Listener: l, Run: run})
 		if s.cfg.Metrics != nil {
@@ -70,7 +62,11 @@ func (s *Server) addDoors() error {
 		add(at.Redis, d.Run, d.Metrics())
 	}
 	if at.Leaf != nil {
-		d, err := leaf.New(leaf.Config{Calls: calls, Snowflake: at.LeafSnowflake})
+		cfg := leaf.Config{Next: calls.Next}
+		if at.LeafSnowflake != "" {
+			cfg.Snowflake = s.doorTime
+		}
+		d, err := leaf.New(cfg)
 		if err != nil {
 			return err
 		}
@@ -116,34 +112,71 @@ func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Ru
 	return runs, nil
 }
 
-// doorKept returns how long a run a caller gets that keeps it: best is the tag's min_step,
-// as far as the room's range and NextRun allow.
-func (s *Server) doorKept(ctx context.Context, tag string) (best, most int64, err error) {
-	err = s.withTag(ctx, tag, func(c *allocator.Chain) error {
+// doorTime takes an ID of the tag that Leaf's Snowflake answers from.
+func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
+	tag := string(s.cfg.Doors.LeafSnowflake)
+	if err := s.exists(ctx, tag); err != nil {
+		return 0, err
+	}
+	err = s.withTag(ctx, tag, func(*allocator.Chain) error {
+		return allocator.Errorf(allocator.Refused, "tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+	}, func(t *timetags.Tag) (err error) {
+		id, err = t.Next(ctx)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.issued.Add(1)
+	crash.Here(crash.BeforeReply)
+	return id, nil
+}
+
+// exists returns an error where a tag does not exist, before anything is asked of it that
+// would make one where the room creates tags.
+func (s *Server) exists(ctx context.Context, tag string) error {
+	if !s.cfg.CreateTags || s.chains.get(tag) != nil || s.times.Get(tag) != nil {
+		return nil
+	}
+	_, err := s.admin.Tag(ctx, allocator.Tag(tag))
+	return err
+}
+
+// doorKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
+// the tag's min_step, as far as the room's range and NextRun allow.
+func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
+	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
 		if c.Gated() {
 			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
 		}
 		settings := c.Settings()
-		most = (settings.MaxStep + 1) / 2
+		most := (settings.MaxStep + 1) / 2
 		record, _ := s.ledger.Layout()
 		if own, ok := record.Layout.Ranges[s.cfg.Room]; ok && own.Width() < record.Layout.Boundary {
 			most = min(most, own.Width())
 		}
-		best = min(settings.MinStep, most)
-		return nil
-	}, func(t *timetags.Tag) error {
-		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
-	})
-	return best, most, err
+		switch {
+		case n == 0:
+			n = min(settings.MinStep, most)
+		case n > most:
+			return allocator.Errorf(allocator.Invalid, "%d; allowed: 1 to %d, as no more of the room's range lie in a row", n, most)
+		}
+		run, err = s.takeRun(ctx, c, n)
+		return err
+	}, notInARow)
+	if err != nil {
+		return allocator.Run{}, err
+	}
+	s.issued.Add(run.Count)
+	crash.Here(crash.BeforeReply)
+	return run, nil
 }
 
 // doorPeek returns the next of the IDs that the instance holds, or else the first that it
 // may lease. It creates no tag, and counts as no request for IDs.
 func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err error) {
-	if s.cfg.CreateTags && s.chains.get(tag) == nil {
-		if _, err := s.admin.Tag(ctx, allocator.Tag(tag)); err != nil {
-			return 0, err
-		}
+	if err := s.exists(ctx, tag); err != nil {
+		return 0, err
 	}
 	var chain *tagChain // nil for time-ordered IDs
 	if s.times.Get(tag) == nil {

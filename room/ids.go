@@ -116,16 +116,24 @@ func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs [
 // nextRun takes n consecutive IDs.
 func (s *Server) nextRun(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
 	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
-		var skipped int64
-		run, skipped, err = c.NextRun(ctx, n)
-		if s.metrics != nil {
-			s.metrics.skipped.Add(float64(skipped))
-		}
+		run, err = s.takeRun(ctx, c, n)
 		return err
-	}, func(t *timetags.Tag) error {
-		return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
-	})
+	}, notInARow)
 	return run, err
+}
+
+// takeRun takes n consecutive IDs of a chain, and counts those that it skips.
+func (s *Server) takeRun(ctx context.Context, c *allocator.Chain, n int64) (allocator.Run, error) {
+	run, skipped, err := c.NextRun(ctx, n)
+	if s.metrics != nil {
+		s.metrics.skipped.Add(float64(skipped))
+	}
+	return run, err
+}
+
+// notInARow refuses consecutive IDs of a tag.
+func notInARow(t *timetags.Tag) error {
+	return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which do not follow each other", t.Name())
 }
 
 // Lease implements IDService.

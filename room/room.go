@@ -388,7 +388,10 @@ func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
 	return chain.Warm(ctx)
 }
 
-func (s *Server) layoutVersion() int64 {
-	record, _ := s.ledger.Layout()
-	return record.Layout.Version
+func (s *Server) closeListeners() {
+	_ = s.cfg.GRPC.Close()
+	if s.cfg.HTTP != nil {
+		_ = s.cfg.HTTP.Close()
+	}
+	s.cfg.Doors.Close()
 }

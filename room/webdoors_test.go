@@ -113,6 +113,14 @@ func TestLeafDoor(t *testing.T) {
 		{"GET /decodeSnowflakeId?snowflakeId=x", "", jsonOK, `{"errorMsg":"snowflake Id反解析发生异常!"}`},
 		{"GET /decodeSnowflakeId", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.bind.MissingServletRequestParameterException","message":"Required String parameter 'snowflakeId' is not present","path":"/decodeSnowflakeId"}`},
 	})
+	// The tag of Leaf's Snowflake has to be one of time-ordered IDs, and is not made.
+	counter := room.Doors{Leaf: listen(c), LeafSnowflake: "order"}
+	c.start("b", "b1", func(cfg *room.Config) { cfg.Doors = counter })
+	none := room.Doors{Leaf: listen(c), LeafSnowflake: "nosuch"}
+	c.start("b", "b2", func(cfg *room.Config) { cfg.Doors, cfg.CreateTags = none, true })
+	for _, doors := range []room.Doors{counter, none} {
+		d.exchanges("http://"+doors.Leaf.Addr().String(), [][4]string{{"GET /api/snowflake/get/any", "", jsonFailed, failed(-2, "/api/snowflake/get/any")}})
+	}
 	seen := map[string]bool{}
 	for range 100 {
 		_, _, id := d.ask("GET", d.leaf+"/api/snowflake/get/any", "")
@@ -199,6 +207,11 @@ func TestWebDoorsWhileRangesMove(t *testing.T) {
 			owner[id] = by
 		}
 	}
+	taken := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(owner)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for _, d := range []webDoors{a, b} {
@@ -223,22 +236,12 @@ func TestWebDoorsWhileRangesMove(t *testing.T) {
 		})
 	}
 	for _, border := range []int64{20, 60, 50} {
-		before := len(owned(&mu, owner))
+		before := taken()
 		c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: border}, "b": {Lower: border, Upper: 100}}))
-		await(t, "callers go on", func() bool { return len(owned(&mu, owner)) > before+1000 })
+		await(t, "callers go on", func() bool { return taken() > before+1000 })
 	}
 	stop()
 	callers.Wait()
-}
-
-func owned(mu *sync.Mutex, owner map[int64]string) map[int64]string {
-	mu.Lock()
-	defer mu.Unlock()
-	all := make(map[int64]string, len(owner))
-	for id, by := range owner {
-		all[id] = by
-	}
-	return all
 }
 
 // Bad requests of any kind are answered or cut off, and good ones after them are served.

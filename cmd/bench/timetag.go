@@ -185,20 +185,31 @@ func windowRows(ctx context.Context, b *bench) error {
 	return nil
 }
 
+// serveTimeTags starts an etcd with the tags of time-ordered IDs, and a room with some tags
+// in memory.
+func serveTimeTags(ctx context.Context, warm ...allocator.Tag) (*cluster, *served, error) {
+	c, err := startCluster(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.createTimeTags(ctx); err != nil {
+		c.close()
+		return nil, nil, err
+	}
+	s, err := c.serve(ctx, "served", true, warm...)
+	if err != nil {
+		c.close()
+	}
+	return c, s, err
+}
+
 // timeClientRows measures the IDs that a client issues in the caller's process.
 func timeClientRows(ctx context.Context, b *bench) error {
-	c, err := startCluster(ctx)
+	c, s, err := serveTimeTags(ctx, timeTag)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	if err := c.createTimeTags(ctx); err != nil {
-		return err
-	}
-	s, err := c.serve(ctx, "served", true, timeTag)
-	if err != nil {
-		return err
-	}
 	var calls atomic.Int64
 	ids, err := client.New(ctx, client.Options{
 		Addresses: []string{s.address}, WarmTags: []string{timeTag},
@@ -237,18 +248,11 @@ func (b *bench) timeClient(ctx context.Context, ids *client.Client, calls *atomi
 // timeCallRows compares Next of a time tag over gRPC with that of a counter of the same
 // room, in short turns as metricsRows does.
 func timeCallRows(ctx context.Context, b *bench) error {
-	c, err := startCluster(ctx)
+	c, s, err := serveTimeTags(ctx, tag, timeTag12)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	if err := c.createTimeTags(ctx); err != nil {
-		return err
-	}
-	s, err := c.serve(ctx, "served", true, tag, timeTag12)
-	if err != nil {
-		return err
-	}
 	calls := b.add(row{what: "gRPC Next of a time tag vs of a counter", unit: "/s", goal: 0.95})
 	for range b.rounds {
 		var timed, counted turns

@@ -41,8 +41,9 @@ type dev struct {
 	rooms    []string
 	boundary int64
 	hosts    []string // by which HTTP may be called besides localhost
-	// snowflake is the tag of Leaf's /api/snowflake/get.
-	snowflake string
+	doors    doorFlags
+	// snowflake is the tag that Leaf's Snowflake answers from.
+	snowflake allocator.Tag
 
 	log     hclog.Logger
 	closers []func() // in the order of opening
@@ -79,7 +80,7 @@ ranges. Later the layout that the data directory holds does.`,
 	for k, kind := range doorKinds {
 		flags.BoolVar(&d.ports.doors[k], kind.flag, false, "have the rooms answer clients of "+kind.system+", too")
 	}
-	flags.StringVar(&d.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
+	d.doors.addSnowflake(flags)
 	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
@@ -91,6 +92,9 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	layout, err := d.firstLayout()
 	if err != nil {
 		return usageError{err}
+	}
+	if d.snowflake, err = d.doors.snowflakeTag(); err != nil {
+		return err
 	}
 	if err := d.ports.check(); err != nil {
 		return usageError{err}
@@ -258,7 +262,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	if err := d.ports.takeDoors(i, &cfg.Doors); err != nil {
 		return nil, err
 	}
-	cfg.Doors.LeafSnowflake, cfg.Doors.TinyIDTokens = allocator.Tag(d.snowflake), tinyid.AnyToken(devToken)
+	cfg.Doors.LeafSnowflake, cfg.Doors.TinyIDTokens = d.snowflake, tinyid.AnyToken(devToken)
 	cfg.Admin = w.admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
 	if !d.data.temporary {

@@ -28,6 +28,11 @@ const (
 	portRoomHTTP    = 20
 	portEtcdClient  = 30
 	portEtcdPeer    = 31
+	portRedis       = 40 // and the room's number
+	portLeaf        = 50
+	portTinyID      = 60
+	portCosID       = 70
+	lastDevPort     = portCosID + maxDevRooms - 1
 )
 
 // devPorts are march dev's ports. All are opened before anything runs, so that
@@ -156,14 +161,11 @@ type doorKind struct {
 
 // doorKinds are in the order of their ports.
 var doorKinds = [...]doorKind{
-	{"redis", "Redis", 40, func(d *room.Doors) *net.Listener { return &d.Redis }},
-	{"leaf", "Leaf", 50, func(d *room.Doors) *net.Listener { return &d.Leaf }},
-	{"tinyid", "TinyId", 60, func(d *room.Doors) *net.Listener { return &d.TinyID }},
-	{"cosid", "CosId", 70, func(d *room.Doors) *net.Listener { return &d.CosID }},
+	{"redis", "Redis", portRedis, func(d *room.Doors) *net.Listener { return &d.Redis }},
+	{"leaf", "Leaf", portLeaf, func(d *room.Doors) *net.Listener { return &d.Leaf }},
+	{"tinyid", "TinyId", portTinyID, func(d *room.Doors) *net.Listener { return &d.TinyID }},
+	{"cosid", "CosId", portCosID, func(d *room.Doors) *net.Listener { return &d.CosID }},
 }
-
-// lastDevPort is the last offset that any of march dev's ports has.
-const lastDevPort = 70 + maxDevRooms - 1
 
 // takeDoors gives a room its doors' listeners.
 func (p *devPorts) takeDoors(slot int, doors *room.Doors) error {
@@ -191,16 +193,29 @@ func (f *doorFlags) add(flags *pflag.FlagSet) {
 	for k, kind := range doorKinds {
 		flags.StringVar(&f.addresses[k], kind.flag, "", "where to answer clients of "+kind.system+", HOST:PORT; empty for nowhere")
 	}
-	flags.StringVar(&f.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
+	f.addSnowflake(flags)
 	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute")
+}
+
+func (f *doorFlags) addSnowflake(flags *pflag.FlagSet) {
+	flags.StringVar(&f.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
+}
+
+func (f *doorFlags) snowflakeTag() (allocator.Tag, error) {
+	if f.snowflake == "" {
+		return "", nil
+	}
+	tag, err := allocator.ParseTag(f.snowflake)
+	if err != nil {
+		return "", usageError{allocator.Errorf(allocator.Invalid, "leaf-snowflake: %w", err)}
+	}
+	return tag, nil
 }
 
 // open opens the doors. The caller closes them where no server did.
 func (f *doorFlags) open(doors *room.Doors, log hclog.Logger) (err error) {
-	if f.snowflake != "" {
-		if doors.LeafSnowflake, err = allocator.ParseTag(f.snowflake); err != nil {
-			return usageError{allocator.Errorf(allocator.Invalid, "leaf-snowflake: %w", err)}
-		}
+	if doors.LeafSnowflake, err = f.snowflakeTag(); err != nil {
+		return err
 	}
 	if f.tokens != "" {
 		if doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log); err != nil {

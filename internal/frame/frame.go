@@ -31,7 +31,7 @@ type Parser struct {
 	have   int    // bytes of it
 	skip   int    // bytes before the next header
 	data   bool   // they are a DATA frame's, for Data
-	stream uint32 // whose
+	stream uint32 // the DATA frame's
 }
 
 // FromClient returns a parser for the client's side, which begins with the preface.
@@ -108,8 +108,8 @@ type Messages struct {
 	left   uint32  // bytes of the message
 }
 
-// Count returns how many messages begin in the stream's next bytes: those whose prefix
-// ends in b.
+// Count returns how many messages begin in the stream's next bytes: a message counts
+// where its prefix ends.
 func (m *Messages) Count(b []byte) (n int) {
 	for len(b) > 0 {
 		if m.left > 0 {

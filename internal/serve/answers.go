@@ -12,7 +12,7 @@ import (
 
 // answers bounds the answers of a stream that wait to be written.
 //
-// gRPC lets 64 KiB of answers wait for each stream whose client reads them slowly. These
+// gRPC lets 64 KiB of answers wait for each stream, if its client reads them slowly. These
 // are 5,000 answers of 13 bytes, and each takes about 240 bytes in memory: 500 eager
 // streams took 600 MB, and the collector's work on that kept other callers waiting.
 // So a stream takes no further request while too many of its answers wait.
@@ -65,7 +65,7 @@ func boundAnswers(limit *observe.Limit) grpc.StreamServerInterceptor {
 	}
 }
 
-// boundStream is a stream whose answers are bounded.
+// boundStream is a stream with a bound on its answers.
 type boundStream struct {
 	grpc.ServerStream
 	answers *answers

@@ -80,6 +80,16 @@ type Door struct {
 // maxHeader bounds a call's headers, in bytes, of gRPC and of HTTP.
 const maxHeader = 16 << 10
 
+// NewHTTP returns a server of HTTP with the bounds that all servers here have. Its handlers
+// know the peer, as those of gRPC do.
+func NewHTTP(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
+		ConnContext: peers,
+	}
+}
+
 // Run serves until ctx ends, then lets the calls under way finish, for Drain at
 // most, and returns nil; or it returns the error of a listener that failed.
 func Run(ctx context.Context, cfg Config) error {
@@ -125,11 +135,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if requests != nil {
 		requests.Serves(g.GetServiceInfo())
 	}
-	h := &http.Server{
-		Handler: handler(cfg, requests), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-		ConnContext: peers,
-	}
+	h := NewHTTP(handler(cfg, requests))
 
 	serve, serving := errgroup.WithContext(ctx)
 	serve.Go(func() error {

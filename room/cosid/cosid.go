@@ -123,20 +123,16 @@ func (c *cosid) last(r *http.Request) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, most, err := c.calls.Kept(r.Context(), tag)
+	run, err := c.calls.NextKept(r.Context(), tag, step)
 	if err != nil && allocator.KindOf(err) == allocator.NotFound {
 		if _, err = c.calls.Create(r.Context(), tag, 1); err == nil {
-			_, most, err = c.calls.Kept(r.Context(), tag)
+			run, err = c.calls.NextKept(r.Context(), tag, step)
 		}
 	}
-	switch {
-	case err != nil:
-		return 0, err
-	case step > most:
-		return 0, allocator.Errorf(allocator.Invalid, "step: %d; allowed: 1 to %d, as no more of the room's range lie in a row", step, most)
+	if err != nil && allocator.KindOf(err) == allocator.Invalid {
+		return 0, allocator.Errorf(allocator.Invalid, "step: %w", err)
 	}
-	first, err := c.calls.NextRun(r.Context(), tag, step)
-	return first + step - 1, err
+	return run.First + step - 1, err
 }
 
 func (c *cosid) id(r *http.Request) (int64, error) {

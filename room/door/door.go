@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/peer"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/serve"
 )
 
 // Calls is what a door calls. All functions get the tag's name, are safe for concurrent
@@ -29,10 +29,11 @@ type Calls struct {
 	NextN func(ctx context.Context, tag string, n int64) ([]allocator.Run, error)
 	// NextRun returns the first of n consecutive IDs.
 	NextRun func(ctx context.Context, tag string, n int64) (int64, error)
-	// Kept returns how many consecutive IDs a caller is given best that keeps them for as
-	// long as it likes, and how many at most. It is Refused for a strict tag: nothing takes
-	// such IDs back when their range goes to another room.
-	Kept func(ctx context.Context, tag string) (best, most int64, err error)
+	// NextKept returns n consecutive IDs for a caller that keeps them for as long as it
+	// likes; for an n of 0 as many as the tag's min_step, as far as the room's range allows.
+	// It is Refused for a strict tag: nothing takes such IDs back when their range goes to
+	// another room.
+	NextKept func(ctx context.Context, tag string, n int64) (allocator.Run, error)
 	// Peek returns the ID that Next would be likely to return. NotFound: there is no such tag.
 	Peek func(ctx context.Context, tag string) (int64, error)
 	// Create makes a tag whose first ID is start or more; it returns false if there is one.
@@ -42,9 +43,8 @@ type Calls struct {
 // Bounds of an HTTP door: clients of these systems send small requests, and give up after
 // some seconds.
 const (
-	patience  = 4 * time.Second // of a call, which ends before TinyId's client does, at 5 s
-	maxHeader = 16 << 10
-	maxBody   = 64 << 10
+	patience = 4 * time.Second // of a call, which ends before TinyId's client does, at 5 s
+	maxBody  = 64 << 10
 )
 
 // HTTP serves a handler to clients of another system.
@@ -53,7 +53,7 @@ type HTTP struct {
 	calls   *prometheus.CounterVec
 }
 
-// NewHTTP returns a door for the clients of a system, whose name its metric has.
+// NewHTTP returns a door for the clients of a system. The metric has the system's name.
 func NewHTTP(system string, handler http.Handler) *HTTP {
 	return &HTTP{handler, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "march_door_requests_total", Help: "Requests of other systems' clients over HTTP, by door and the status of the answer.",
@@ -92,13 +92,7 @@ func (s *status) WriteHeader(code int) {
 // Run serves the connections of l until ctx ends, then lets the calls under way finish and
 // returns nil. It closes l.
 func (d *HTTP) Run(ctx context.Context, l net.Listener) error {
-	server := &http.Server{
-		Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
-		},
-	}
+	server := serve.NewHTTP(d)
 	ended := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience)

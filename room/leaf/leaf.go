@@ -7,6 +7,7 @@
 package leaf
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -18,12 +19,13 @@ import (
 	"github.com/march-id/march/room/foreign"
 )
 
-// Config says what the door serves.
+// Config says what the door calls. Both functions are as those of door.Calls.
 type Config struct {
-	door.Calls
-	// Snowflake is the tag of time-ordered IDs that /api/snowflake/get answers from,
-	// whatever its key: Leaf has one generator. Empty: that path has no generator.
-	Snowflake allocator.Tag
+	// Next returns an ID of a tag.
+	Next func(ctx context.Context, tag string) (int64, error)
+	// Snowflake returns a time-ordered ID, whatever the caller's key: Leaf has one
+	// generator. nil: there is none.
+	Snowflake func(ctx context.Context) (int64, error)
 }
 
 // Leaf's codes (Result.java, SegmentIDGenImpl.java, SnowflakeIDGenImpl.java).
@@ -72,11 +74,11 @@ func (l *leaf) segment(w http.ResponseWriter, r *http.Request) {
 }
 
 func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
-	if l.cfg.Snowflake == "" {
+	if l.cfg.Snowflake == nil {
 		fail(w, r, notInitialised)
 		return
 	}
-	switch id, err := l.cfg.Next(r.Context(), string(l.cfg.Snowflake)); {
+	switch id, err := l.cfg.Snowflake(r.Context()); {
 	case err == nil:
 		door.Number(w, text, id)
 	case allocator.KindOf(err) == allocator.Unavailable:
@@ -92,7 +94,7 @@ func fail(w http.ResponseWriter, r *http.Request, code int) {
 		fmt.Sprintf("Result{id=%d, status=EXCEPTION}", code))
 }
 
-// decode answers the parts of an ID of Leaf's own Snowflake, whose epoch and bits are fixed
+// decode answers the parts of an ID of Leaf's own Snowflake. The epoch and the bits are fixed
 // (LeafMonitorController.java).
 func (l *leaf) decode(w http.ResponseWriter, r *http.Request) {
 	if !r.URL.Query().Has("snowflakeId") {

@@ -24,7 +24,7 @@ type Config struct {
 	Hold time.Duration
 	// Clock returns the present in Unix ms; nil is the computer's clock.
 	Clock func() int64
-	// Rand returns a random number below n, for tags whose sequences begin at random. nil is
+	// Rand returns a random number below n, for tags with sequences that begin at random. nil is
 	// math/rand/v2's.
 	Rand func(n uint64) uint64
 	// Logger; nil logs nothing.
@@ -132,7 +132,7 @@ func (t *Tags) forget(tag *Tag) {
 	}
 }
 
-// DropIdle takes the tags out of memory that nobody has asked for since an earlier look,
+// DropIdle takes the tags out of memory of which no ID was asked for since an earlier look,
 // for some time. The workers stay: the next caller of such a tag gets a generator that
 // begins where the last one ended. Only one goroutine may call it.
 func (t *Tags) DropIdle(after time.Duration) {

@@ -196,17 +196,13 @@ func (s segment) text() []byte {
 const loadingPercent = 20
 
 func (t *tinyid) nextSegment(r *http.Request, asked request) (result, error) {
-	n, _, err := t.calls.Kept(r.Context(), asked.tag)
+	run, err := t.calls.NextKept(r.Context(), asked.tag, 0)
 	if err != nil {
 		return nil, err
 	}
-	first, err := t.calls.NextRun(r.Context(), asked.tag, n)
-	if err != nil {
-		return nil, err
-	}
-	current := first - 1
+	current := run.First - 1
 	return segment{
-		MaxID: current + n, LoadingID: current + max(1, n*loadingPercent/100), CurrentID: current,
+		MaxID: current + run.Count, LoadingID: current + max(1, run.Count*loadingPercent/100), CurrentID: current,
 		Delta: 1, Remainder: 0,
 	}, nil
 }
