@@ -105,18 +105,23 @@ type Server struct {
 // maxRequest bounds a request, in bytes.
 const maxRequest = 1 << 20
 
+// Validate checks the settings, but not the ledger and the listeners. Its error is Invalid.
+func (cfg Config) Validate() error {
+	if cfg.ForgetAfter < time.Minute {
+		return allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
+	}
+	return errors.Join(
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(),
+		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
+	)
+}
+
 // New checks cfg. Its error is Invalid.
 func New(cfg Config) (*Server, error) {
 	if cfg.Ledger == nil || cfg.GRPC == nil {
 		return nil, allocator.Errorf(allocator.Invalid, "console: no ledger or no gRPC listener given")
 	}
-	if cfg.ForgetAfter < time.Minute {
-		return nil, allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
-	}
-	if err := errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(),
-		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
-	); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.Logger == nil {

@@ -220,3 +220,11 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 	}
 	return err == nil, err
 }
+
+func (s *Server) closeListeners() {
+	_ = s.cfg.GRPC.Close()
+	if s.cfg.HTTP != nil {
+		_ = s.cfg.HTTP.Close()
+	}
+	s.cfg.Doors.Close()
+}

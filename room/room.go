@@ -172,29 +172,42 @@ const maxRequest = 64 << 10
 // lines are what could be logged for every tag at once.
 type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, troubled throttle.Log }
 
-// New checks cfg. Its errors are Invalid.
-func New(cfg Config) (*Server, error) {
+// Validate checks the settings, but not the ledger, the listeners and the address. Its
+// errors are Invalid.
+func (cfg Config) Validate() error {
 	if _, err := allocator.ParseRoom(string(cfg.Room)); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := allocator.ParseInstance(string(cfg.Name)); err != nil {
-		return nil, err
+		return err
 	}
 	switch {
-	case cfg.Ledger == nil || cfg.GRPC == nil:
-		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
 	case cfg.IdleAfter < time.Second:
-		return nil, allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
+		return allocator.Errorf(allocator.Invalid, "idle-after: %v; allowed: 1s or more", cfg.IdleAfter)
 	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
-		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
+		return allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
 	case cfg.ReadyReserve < 0 || cfg.ReadyReserve > allocator.LongestReserve:
-		return nil, allocator.Errorf(allocator.Invalid, "ready-reserve: %v; allowed: 0s to %v", cfg.ReadyReserve, allocator.LongestReserve)
+		return allocator.Errorf(allocator.Invalid, "ready-reserve: %v; allowed: 0s to %v", cfg.ReadyReserve, allocator.LongestReserve)
 	case cfg.ColdAfter < 0:
-		return nil, allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
+		return allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
 	case cfg.MetricsTags < 0 || cfg.MetricsTags > MaxMetricsTags:
-		return nil, allocator.Errorf(allocator.Invalid, "metrics-tags: %d; allowed: 0 to %d", cfg.MetricsTags, MaxMetricsTags)
+		return allocator.Errorf(allocator.Invalid, "metrics-tags: %d; allowed: 0 to %d", cfg.MetricsTags, MaxMetricsTags)
 	case cfg.Drain < 0:
-		return nil, allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
+		return allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
+	}
+	return errors.Join(
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(), serve.CheckLimit(maxBusyStreams, cfg.MaxBusyStreams),
+		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags), cfg.Doors.validate(),
+	)
+}
+
+// New checks cfg. Its errors are Invalid.
+func New(cfg Config) (*Server, error) {
+	if cfg.Ledger == nil || cfg.GRPC == nil {
+		return nil, allocator.Errorf(allocator.Invalid, "room: no ledger or no gRPC listener given")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
 	}
 	if cfg.Advertise == "" {
 		cfg.Advertise = cfg.GRPC.Addr().String()
@@ -203,12 +216,6 @@ func New(cfg Config) (*Server, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q; allowed: HOST:PORT", cfg.Advertise)
 	} else if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is no address that others can reach; give --advertise HOST:PORT where --grpc listens on all addresses", cfg.Advertise)
-	}
-	if err := errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(), serve.CheckLimit(maxBusyStreams, cfg.MaxBusyStreams),
-		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags), cfg.Doors.validate(),
-	); err != nil {
-		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -386,12 +393,4 @@ func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
 		return err
 	}
 	return chain.Warm(ctx)
-}
-
-func (s *Server) closeListeners() {
-	_ = s.cfg.GRPC.Close()
-	if s.cfg.HTTP != nil {
-		_ = s.cfg.HTTP.Close()
-	}
-	s.cfg.Doors.Close()
 }
