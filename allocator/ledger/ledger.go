@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -322,6 +323,10 @@ const (
 	clusterGone      = "the cluster under %s is gone: restore etcd from a backup, then run `march recover`"
 )
 
+// ErrNoCluster is the cause of the errors that say that there is no cluster yet: no layout
+// was ever made.
+var ErrNoCluster = errors.New("no cluster")
+
 // noIdentity returns why the cluster's identity is missing: there is no cluster, as
 // text says, or the key was lost. Its error is Refused, or that of the read.
 func (l *Ledger) noIdentity(ctx context.Context, text string) error {
@@ -332,7 +337,7 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 	if other := record.LostIdentity(answer.Got); other != "" {
 		return l.keys.IdentityLost(other)
 	}
-	return allocator.Errorf(allocator.Refused, text, l.keys)
+	return &allocator.Error{Kind: allocator.Refused, Msg: fmt.Sprintf(text, l.keys), Err: ErrNoCluster}
 }
 
 // PinAnew pins this ledger to the etcd cluster that answers, be it another one than the

@@ -24,6 +24,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
@@ -94,7 +95,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		return usageError{err}
 	}
 	if d.snowflake, err = d.doors.snowflakeTag(); err != nil {
-		return err
+		return usageError{err}
 	}
 	if err := d.ports.check(); err != nil {
 		return usageError{err}
@@ -184,11 +185,13 @@ func (d *dev) etcdLogger() hclog.Logger {
 // openLedger opens a ledger with a connection of its own, as a process of its
 // own would.
 func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
-	l, err := openLedger(ctx, store.EtcdConfig{Endpoints: []string{d.ports.address(portEtcdClient)}, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
-	if err == nil {
-		d.closers = append(d.closers, func() { _ = l.Close() })
+	endpoints := []string{d.ports.address(portEtcdClient)}
+	l, err := newLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
+	if err != nil {
+		return nil, err
 	}
-	return l, err
+	d.closers = append(d.closers, func() { _ = l.Close() })
+	return l, pingEtcd(ctx, l, endpoints)
 }
 
 // serve runs the console and an instance of each room.
@@ -205,7 +208,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	if err != nil {
 		return err
 	}
-	servers, rooms := []runner{cons}, []*room.Server{}
+	servers, rooms := []startup.Runner{cons}, []*room.Server{}
 	for _, name := range names {
 		server, err := d.room(ctx, slots[name], name)
 		if err != nil {

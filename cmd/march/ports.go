@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
 )
@@ -95,7 +96,7 @@ func (p *devPorts) address(offset int) string {
 func (p *devPorts) open(rooms int) error {
 	p.listeners = make(map[int]net.Listener)
 	open := func(what string, offset int) error {
-		l, err := listen(what, p.address(offset), "base-port")
+		l, err := startup.Listen(what, p.address(offset), "base-port")
 		if err == nil {
 			p.listeners[offset] = l
 		}
@@ -207,29 +208,35 @@ func (f *doorFlags) snowflakeTag() (allocator.Tag, error) {
 	}
 	tag, err := allocator.ParseTag(f.snowflake)
 	if err != nil {
-		return "", usageError{allocator.Errorf(allocator.Invalid, "leaf-snowflake: %w", err)}
+		return "", allocator.Errorf(allocator.Invalid, "leaf-snowflake: %w", err)
 	}
 	return tag, nil
 }
 
-// open opens the doors. The caller closes them where no server did.
-func (f *doorFlags) open(doors *room.Doors, log hclog.Logger) (err error) {
+// settings checks the flags, and reads what they name. Its errors are Invalid.
+func (f *doorFlags) settings(doors *room.Doors, log hclog.Logger) (err error) {
 	if doors.LeafSnowflake, err = f.snowflakeTag(); err != nil {
 		return err
 	}
 	if f.tokens != "" {
-		if doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log); err != nil {
-			return usageError{err}
+		doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log)
+		return err
+	}
+	for k, kind := range doorKinds {
+		if kind.flag == "tinyid" && f.addresses[k] != "" {
+			return allocator.Errorf(allocator.Invalid, "tinyid: there are no tokens; allowed: with --tinyid-tokens FILE")
 		}
 	}
+	return nil
+}
+
+// open opens the doors. The caller closes them where no server did.
+func (f *doorFlags) open(doors *room.Doors) (err error) {
 	for k, kind := range doorKinds {
 		if f.addresses[k] == "" {
 			continue
 		}
-		if kind.flag == "tinyid" && f.tokens == "" {
-			return usageError{allocator.Errorf(allocator.Invalid, "tinyid: there are no tokens; allowed: with --tinyid-tokens FILE")}
-		}
-		if *kind.listener(doors), err = listen("room "+kind.system, f.addresses[k], kind.flag); err != nil {
+		if *kind.listener(doors), err = startup.Listen("room "+kind.system, f.addresses[k], kind.flag); err != nil {
 			return err
 		}
 	}

@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -25,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
@@ -54,6 +53,24 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 
 // open returns the cluster's ledger once etcd has answered.
 func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*ledger.Ledger, error) {
+	l, err := f.ledger(w, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.ping(ctx, l); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// ping checks that etcd answers.
+func (f *clusterFlags) ping(ctx context.Context, l *ledger.Ledger) error {
+	return pingEtcd(ctx, l, f.endpoints)
+}
+
+// ledger returns the cluster's ledger; nothing has been asked of etcd.
+func (f *clusterFlags) ledger(w watched, log hclog.Logger) (*ledger.Ledger, error) {
 	if f.maxTags < 1 {
 		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", f.maxTags)
 	}
@@ -71,7 +88,7 @@ func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*
 	}
 	own := ledger.DefaultConfig()
 	own.Cluster, own.UUID = f.cluster, f.uuid
-	return openLedger(ctx, cfg, own, w, log)
+	return newLedger(cfg, own, w, log)
 }
 
 // admin returns what a server may create. The metrics count the tags that it refuses.
@@ -79,7 +96,7 @@ func (w watched) admin(maxTags int64) admin.Config {
 	return admin.Config{MaxTags: maxTags, TooManyTags: w.metrics.Limit(admin.MaxTags, maxTags).Count}
 }
 
-func openLedger(ctx context.Context, to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
+func newLedger(to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
 	to.Tracer = w.tracer
 	etcd, err := store.NewEtcd(to)
 	if err != nil {
@@ -93,16 +110,22 @@ func openLedger(ctx context.Context, to store.EtcdConfig, cfg ledger.Config, w w
 	if err != nil {
 		return nil, errors.Join(err, etcd.Close())
 	}
-	ping, cancel := context.WithTimeout(ctx, 4*time.Second)
-	defer cancel()
-	if err := l.Ping(ping); err != nil {
-		_ = l.Close()
-		return nil, allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(to.Endpoints, ","), err)
-	}
 	if w.metrics != nil {
 		w.metrics.Ledger(l)
 	}
 	return l, nil
+}
+
+// askEtcd bounds how long a server that starts waits for one answer.
+const askEtcd = 4 * time.Second
+
+func pingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
+	ctx, cancel := context.WithTimeout(ctx, askEtcd)
+	defer cancel()
+	if err := l.Ping(ctx); err != nil {
+		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(endpoints, ","), err)
+	}
+	return nil
 }
 
 func (f *clusterFlags) tls() (*tls.Config, error) {
@@ -130,25 +153,13 @@ func (f *clusterFlags) tls() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// listen opens a listener; flag is what changes its address.
-func listen(what, address, flag string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, allocator.Errorf(allocator.Refused, "%s: %s is in use by another program; choose another with --%s", what, address, flag)
-	case err != nil:
-		return nil, allocator.Errorf(allocator.Invalid, "%s (--%s): %w", what, flag, err)
-	}
-	return l, nil
-}
-
 func newRoom(c *common) *cobra.Command {
 	var (
 		cluster           clusterFlags
 		watch             watchFlags
-		grpc, http        string
 		doors             doorFlags
 		name              string
+		start             = startup.Server{What: "room"}
 		journal, pin      string
 		callers           string
 		warm              []string
@@ -209,19 +220,34 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			defer stop()
 			cfg.Metrics, cfg.Tracer = w.metrics, w.tracer
 			defer c.rereadLevel(cmd, log, hclog.Info)()
-			if cfg.Ledger, err = cluster.open(cmd.Context(), w, log); err != nil {
-				return stopped(cmd.Context(), err)
+			if cfg.Ledger, err = cluster.ledger(w, log); err != nil {
+				return err
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
 			defer func() { cfg.Doors.Close() }() // where the server did not get so far
-			if err := doors.open(&cfg.Doors, log); err != nil {
+			if err := doors.settings(&cfg.Doors, log); err != nil {
+				return usageError{err}
+			}
+			start.Needs = func(ctx context.Context) error {
+				if err := cluster.ping(ctx, cfg.Ledger); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, askEtcd)
+				defer cancel()
+				return cfg.Ledger.Attach(ctx)
+			}
+			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err
 			}
-			return runServer(cmd.Context(), "room", grpc, http, func(g, h net.Listener) (runner, error) {
+			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
+			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
+				if err := doors.open(&cfg.Doors); err != nil {
+					return nil, err
+				}
 				return room.New(cfg)
-			})
+			}))
 		},
 	}
 	cluster.add(cmd)
@@ -230,8 +256,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
 	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as 'march cluster update --journal required' has it for all instances")
-	flags.StringVar(&grpc, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
+	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	doors.add(flags)
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
@@ -241,6 +267,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
 	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, and rooms the IDs of strict tags after etcd last confirmed the layout")
 	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
+	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer or has no layout yet, instead of ending with exit code 5 or 1")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxBusyStreams, "max-busy-streams", cfg.MaxBusyStreams, "how many streams answer at the same moment; others wait for their turn")
@@ -257,7 +284,7 @@ func newConsole(c *common) *cobra.Command {
 	var (
 		cluster     clusterFlags
 		watch       watchFlags
-		grpc, http  string
+		start       = startup.Server{What: "console"}
 		cfg         = console.DefaultConfig()
 		hostname, _ = os.Hostname() // a name for people, no more
 	)
@@ -282,25 +309,32 @@ one cluster.`,
 			defer stop()
 			cfg.Metrics, cfg.Tracer = w.metrics, w.tracer
 			defer c.rereadLevel(cmd, log, hclog.Info)()
-			if cfg.Ledger, err = cluster.open(cmd.Context(), w, log); err != nil {
-				return stopped(cmd.Context(), err)
+			if cfg.Ledger, err = cluster.ledger(w, log); err != nil {
+				return err
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
-			return runServer(cmd.Context(), "console", grpc, http, func(g, h net.Listener) (runner, error) {
+			// A console does without a layout: the first one is made through it.
+			start.Needs = func(ctx context.Context) error { return cluster.ping(ctx, cfg.Ledger) }
+			if err := cfg.Validate(); err != nil { // not only once etcd is there
+				return err
+			}
+			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
+			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.GRPC, cfg.HTTP = g, h
 				if h != nil {
 					_, _ = fmt.Fprintf(c.stderr, "the console's page: http://%s/\n", h.Addr())
 				}
 				return console.New(cfg)
-			})
+			}))
 		},
 	}
 	cluster.add(cmd)
 	watch.add(cmd)
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&grpc, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&http, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	flags.StringVar(&start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
+	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer, instead of ending with exit code 5")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
@@ -326,35 +360,6 @@ func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
 	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
 	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers, "how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
-}
-
-// runner is a server that runs until its context ends.
-type runner interface {
-	Run(ctx context.Context) error
-}
-
-// runServer opens the listeners and runs what build makes of them.
-func runServer(ctx context.Context, what, grpc, http string, build func(g, h net.Listener) (runner, error)) error {
-	signal.Ignore(syscall.SIGPIPE) // the reader of the log has gone: no reason to stop
-	g, err := listen(what+" gRPC", grpc, "grpc")
-	if err != nil {
-		return err
-	}
-	var h net.Listener
-	if http != "" {
-		if h, err = listen(what+" HTTP", http, "http"); err != nil {
-			return errors.Join(err, g.Close())
-		}
-	}
-	running, err := build(g, h)
-	if err != nil {
-		_ = g.Close()
-		if h != nil {
-			_ = h.Close()
-		}
-		return err
-	}
-	return stopped(ctx, running.Run(ctx))
 }
 
 // advertise returns the address that others reach a listener by: as it was

@@ -1,0 +1,168 @@
+// Package startup starts the servers, room and console: it opens their listeners, and waits
+// where what a server needs is not there yet.
+package startup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
+)
+
+// Runner is a server that runs until its context ends.
+type Runner interface {
+	Run(ctx context.Context) error
+}
+
+// Server is a room or a console that is to start.
+type Server struct {
+	What       string // room or console
+	GRPC, HTTP string // where to listen; HTTP may be empty
+	// Wait says that the server waits for what it needs. Otherwise it ends.
+	Wait bool
+	// Needs asks for what the server cannot start without, and returns why it is missing.
+	Needs   func(context.Context) error
+	Hosts   []string // by which HTTP may be called
+	Metrics *observe.Metrics
+	Log     hclog.Logger
+}
+
+// Run opens the listeners and runs what build makes of them.
+func (s *Server) Run(ctx context.Context, build func(g, h net.Listener) (Runner, error)) error {
+	signal.Ignore(syscall.SIGPIPE) // the reader of the log has gone: no reason to stop
+	h, err := s.await(ctx)
+	if err != nil {
+		return errors.Join(err, closed(h))
+	}
+	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
+	g, err := Listen(s.What+" gRPC", s.GRPC, "grpc")
+	if err != nil {
+		return errors.Join(err, closed(h))
+	}
+	if h == nil && s.HTTP != "" {
+		if h, err = Listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
+			return errors.Join(err, g.Close())
+		}
+	}
+	running, err := build(g, h)
+	if err != nil {
+		_, _ = g.Close(), closed(h)
+		return err
+	}
+	return running.Run(ctx)
+}
+
+// closed closes a listener, which may be nil.
+func closed(l net.Listener) error {
+	if l == nil {
+		return nil
+	}
+	return l.Close()
+}
+
+// askEvery is how often a server that waits asks again, and sayEvery how often it says in
+// the log that it still waits.
+const (
+	askEvery = time.Second
+	sayEvery = time.Minute
+)
+
+// await returns once there is what the server needs. A server that has to wait for it
+// answers health checks over HTTP meanwhile, and returns that listener.
+func (s *Server) await(ctx context.Context) (net.Listener, error) {
+	missing := s.Needs(ctx)
+	if missing == nil || !s.Wait || !passing(missing) {
+		return nil, missing
+	}
+	var h net.Listener
+	if s.HTTP != "" {
+		var err error
+		if h, err = Listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
+			return nil, err
+		}
+	}
+	w := waiting{Server: s, since: time.Now()}
+	w.missing.Store(&missing)
+	return h, serve.Wait(ctx, serve.Config{
+		HTTP: h, AllowedHosts: s.Hosts, Metrics: s.Metrics, Logger: s.Log, Ready: w.checks,
+	}, w.run)
+}
+
+// passing reports whether waiting may help: etcd is away, or no layout was made yet.
+func passing(err error) bool {
+	return allocator.KindOf(err) == allocator.Unavailable || errors.Is(err, ledger.ErrNoCluster)
+}
+
+// waiting is a server that waits for what it needs.
+type waiting struct {
+	*Server
+	since   time.Time
+	missing atomic.Pointer[error] // why it still waits
+}
+
+// run returns once nothing is missing, or waiting cannot help.
+func (w *waiting) run(ctx context.Context) error {
+	timer := time.NewTicker(askEvery)
+	defer timer.Stop()
+	var said time.Time
+	var before string
+	for {
+		err := *w.missing.Load()
+		if on := w.on(); on != before || time.Since(said) >= sayEvery {
+			w.Log.Warn("waiting: start or repair it, or end this server", "for", on, "since", w.sinceText(), "error", err)
+			said, before = time.Now(), on
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		err = w.Needs(ctx)
+		if err == nil {
+			w.Log.Info("waited", "for", before, "since", w.sinceText())
+			return nil
+		}
+		if !passing(err) {
+			return err
+		}
+		w.missing.Store(&err)
+	}
+}
+
+// on names what the server waits for.
+func (w *waiting) on() string {
+	if errors.Is(*w.missing.Load(), ledger.ErrNoCluster) {
+		return "layout"
+	}
+	return "etcd"
+}
+
+func (w *waiting) sinceText() string { return w.since.UTC().Format(time.RFC3339) }
+
+// checks is what readiness rests on.
+func (w *waiting) checks(context.Context) []serve.Check {
+	return []serve.Check{{Name: w.on(), Err: fmt.Errorf("waiting since %s: %w", w.sinceText(), *w.missing.Load())}}
+}
+
+// Listen opens a listener; flag is what changes its address.
+func Listen(what, address, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, allocator.Errorf(allocator.Refused, "%s: %s is in use by another program; choose another with --%s", what, address, flag)
+	case err != nil:
+		return nil, allocator.Errorf(allocator.Invalid, "%s (--%s): %w", what, flag, err)
+	}
+	return l, nil
+}
