@@ -2,13 +2,18 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
 func newCluster(c *common) *cobra.Command {
@@ -73,4 +78,133 @@ memory of what came after. Instances that run go on.`,
 	}
 	cmd.Flags().StringVar(&journal, "journal", "optional", "whether instances need their journals: required or optional")
 	return cmd
+}
+
+func newConfig(c *common) *cobra.Command {
+	return group("config", "Check the settings of a command, and see where each was set", newConfigPrint(c), newConfigValidate(c))
+}
+
+func newConfigPrint(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "print COMMAND [ARGUMENT...]",
+		Short: "Print the settings that a command would have, and where each was set",
+		Long: `Print the settings that a command would have, and where each was set: by a flag,
+in the environment, in a line of the file that --config names, or nowhere
+("default"). Users and passwords in URLs are hidden. Give the flags of the
+command after it, and those of print before it.`,
+		Example: `  march config print room eu-1 --config /etc/march/room-eu-1.yaml`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			of, err := c.settled(&common{}, args)
+			if err != nil {
+				return err
+			}
+			settings := origin.Of(func(visit func(*pflag.Flag)) { visitSettings(of, visit) })
+			if c.output == "json" {
+				return json.NewEncoder(c.stdout).Encode(settings)
+			}
+			w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
+			for _, s := range settings {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, printable(s.Value), s.Origin)
+			}
+			return w.Flush()
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func newConfigValidate(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "validate [COMMAND [ARGUMENT...]]",
+		Short: "Check the settings of a command, or of a file",
+		Long: `Check the settings of a command: those of a room or console as its start checks
+them, with the files that they name; nothing is asked of etcd, and nothing
+listens. Without a command, check the file that --config names: that each
+setting exists, and has a value of its type. Exits 2 if one is not allowed.`,
+		Example: `  march config validate room eu-1 --config /etc/march/room-eu-1.yaml`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.validateFile()
+			}
+			of, err := c.settled(&common{checkOnly: true}, args)
+			if err != nil {
+				return err
+			}
+			if name := of.Name(); of.Parent() == of.Root() && (name == "room" || name == "console") {
+				of.SetContext(cmd.Context())
+				if err := of.ValidateArgs(of.Flags().Args()); err != nil {
+					return err
+				}
+				if err := of.RunE(of, of.Flags().Args()); err != nil {
+					return err
+				}
+			}
+			_, err = fmt.Fprintf(c.stdout, "the settings of %s are allowed\n", of.CommandPath())
+			return err
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+// settled returns the command that args name, with its flags and settings set. Its flags are
+// bound to as, and it does not run.
+func (c *common) settled(as *common, args []string) (*cobra.Command, error) {
+	if len(args) == 0 {
+		return nil, usageError{allocator.Errorf(allocator.Invalid, "takes a command, such as room or console")}
+	}
+	as.stdout, as.stderr = c.stdout, c.stderr
+	root := as.root()
+	of, rest, err := root.Find(args)
+	if err != nil || of == root || of.HasSubCommands() {
+		return nil, usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`", args[0], root.CommandPath())}
+	}
+	if c.config != "" { // it was given before the command
+		rest = append([]string{"--config", c.config}, rest...)
+	}
+	if err := of.ParseFlags(rest); err != nil {
+		return nil, flagError(of, err)
+	}
+	return of, settle(of, as)
+}
+
+// validateFile checks the file of settings for all commands that have them.
+func (c *common) validateFile() error {
+	if c.config == "" {
+		return usageError{allocator.Errorf(allocator.Invalid, "config: nothing to check; give --config FILE or a command")}
+	}
+	root := (&common{stdout: c.stdout, stderr: c.stderr}).root()
+	file, err := readSettings(root, c.config)
+	if err != nil {
+		return usageError{err}
+	}
+	var errs []error
+	said := make(map[string]bool)
+	var visit func(cmd *cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+			s, ok := file[f.Name]
+			if !ok {
+				return
+			}
+			if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.line, f.Name), f); err != nil && !said[err.Error()] {
+				said[err.Error()] = true
+				errs = append(errs, err)
+			}
+		})
+		for _, child := range cmd.Commands() {
+			visit(child)
+		}
+	}
+	visit(root)
+	if err := errors.Join(errs...); err != nil {
+		return usageError{err}
+	}
+	_, err = fmt.Fprintf(c.stdout, "%s: all settings are allowed\n", c.config)
+	return err
 }

@@ -69,12 +69,16 @@ type common struct {
 	logFormat string
 
 	levelFixed bool // the level is from a flag or the environment
+	checkOnly  bool // a server checks its settings, and does not start
 
 	stdout, stderr io.Writer
 }
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	c := &common{stdout: stdout, stderr: stderr}
+	return (&common{stdout: stdout, stderr: stderr}).root()
+}
+
+func (c *common) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "march",
 		Short: "Unique 64-bit IDs in several rooms at once",
@@ -103,8 +107,8 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("march {{.Version}}\n")
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "YAML file with settings, named as the flags are")
@@ -113,7 +117,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newStatus(c), newAudit(c),
-		newVerify(c), newHalt(c), newRecover(c),
+		newVerify(c), newHalt(c), newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
 	root.SetHelpCommand(newHelp(root))

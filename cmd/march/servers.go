@@ -240,6 +240,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err
 			}
+			if c.checkOnly {
+				return nil
+			}
 			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
@@ -318,6 +321,9 @@ one cluster.`,
 			start.Needs = func(ctx context.Context) error { return cluster.ping(ctx, cfg.Ledger) }
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err
+			}
+			if c.checkOnly {
+				return nil
 			}
 			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {

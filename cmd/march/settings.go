@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
 // Settings are the persistent flags. A command's other flags say what it is to
@@ -46,7 +47,10 @@ func settle(cmd *cobra.Command, c *common) error {
 			c.levelFixed = f.Changed
 		}
 		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
-			err = s.set(fmt.Sprintf("%s:%d: %s", c.config, s.line, f.Name), f)
+			at := fmt.Sprintf("%s:%d", c.config, s.line)
+			if err = s.set(at+": "+f.Name, f); err == nil {
+				origin.Note(f, at)
+			}
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -74,7 +78,11 @@ func fromEnvironment(f *pflag.Flag) error {
 	if !ok || f.Changed {
 		return nil
 	}
-	return setting{values: []string{value}}.set(variable(f), f)
+	if err := (setting{values: []string{value}}).set(variable(f), f); err != nil {
+		return err
+	}
+	origin.Note(f, "environment "+variable(f))
+	return nil
 }
 
 // setting is a value as it was written, or a list of them.
