@@ -4,12 +4,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -97,16 +94,7 @@ func (c *consoleOf) create(tag *marchv1.Tag) *marchv1.Tag {
 }
 
 // get asks the HTTP side.
-func (c *consoleOf) get(path string) (code int, body string) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := client.Get("http://" + c.HTTP + path)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer r.Body.Close()
-	text, _ := io.ReadAll(r.Body)
-	return r.StatusCode, string(text)
-}
+func (c *consoleOf) get(path string) (code int, body string) { return testcluster.Get(c.HTTP, path) }
 
 // want describes a status.
 type want struct {

@@ -12,7 +12,6 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
@@ -209,19 +208,6 @@ func randomLayout(random *rand.Rand, rooms []allocator.Room) *marchv1.Layout {
 // server starts an instance, and does not wait for it.
 func (w *world) server(in allocator.Room, name allocator.Instance) marchv1.IDServiceClient {
 	w.Helper()
-	cfg := room.DefaultConfig()
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = in, name, w.ledger(w.Open(w)), testcluster.Listen(w, "")
-	cfg.CreateTags = true
-	server, err := room.New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	testcluster.Run(w, server.Run)
-	conn, err := grpc.NewClient(cfg.GRPC.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { _ = conn.Close() })
-	return marchv1.NewIDServiceClient(conn)
+	r := w.Launch(in, name, func(cfg *room.Config) { cfg.Ledger, cfg.CreateTags = w.ledger(w.Open(w)), true })
+	return marchv1.NewIDServiceClient(testcluster.Dial(w, r.Address, grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
 }

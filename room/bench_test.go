@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -26,7 +27,7 @@ import (
 const callers = 16
 
 func benchRoom(b *testing.B) *instance {
-	c := newCluster(b, halves())
+	c := newCluster(b, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.MinStep = 10_000_000 }, "order")
 	return c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 }
@@ -58,7 +59,7 @@ func BenchmarkNext(b *testing.B) {
 }
 
 func BenchmarkHealth(b *testing.B) {
-	client := healthpb.NewHealthClient(benchRoom(b).conn)
+	client := healthpb.NewHealthClient(benchRoom(b).Conn)
 	unary(b, func() error {
 		_, err := client.Check(bg, &healthpb.HealthCheckRequest{})
 		return err
@@ -70,7 +71,7 @@ func BenchmarkStreamPipelined(b *testing.B) {
 }
 
 func BenchmarkEchoPipelined(b *testing.B) {
-	l := listen(b)
+	l := testcluster.Listen(b, "")
 	ctx, stop := context.WithCancel(bg)
 	stopped := make(chan error, 1)
 	go func() {
@@ -79,7 +80,7 @@ func BenchmarkEchoPipelined(b *testing.B) {
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, echo{}) },
 		})
 	}()
-	conn := dial(b, l.Addr().String())
+	conn := testcluster.Dial(b, l.Addr().String())
 	b.Cleanup(func() {
 		_ = conn.Close()
 		stop()

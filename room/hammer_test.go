@@ -29,7 +29,7 @@ func TestHammer(t *testing.T) {
 	cold := make(chan struct{})
 	for _, i := range instances {
 		for _, tag := range tags {
-			singles, batches := &issued{TB: t, room: i.room, tag: tag}, &issued{TB: t, room: i.room, tag: tag}
+			singles, batches := &issued{TB: t, room: i.In, tag: tag}, &issued{TB: t, room: i.In, tag: tag}
 			all = append(all, singles, batches)
 			work.Go(func() {
 				<-cold

@@ -11,13 +11,14 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
 var services = []string{"", "march.v1.IDService", "march.v1.RoomService"}
 
 func (i *instance) health(service string) healthpb.HealthCheckResponse_ServingStatus {
-	r, err := healthpb.NewHealthClient(i.conn).Check(bg, &healthpb.HealthCheckRequest{Service: service})
+	r, err := healthpb.NewHealthClient(i.Conn).Check(bg, &healthpb.HealthCheckRequest{Service: service})
 	if err != nil {
 		return healthpb.HealthCheckResponse_UNKNOWN
 	}
@@ -27,7 +28,7 @@ func (i *instance) health(service string) healthpb.HealthCheckResponse_ServingSt
 // TestHealth checks the health of an instance before it is ready, while it is ready, and
 // while it stops.
 func TestHealth(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	warm := make(chan struct{})
 	c.onTxn = func(txn store.Txn) {
@@ -57,14 +58,14 @@ func TestHealth(t *testing.T) {
 	// A call under way keeps the instance from stopping, so the test can check its health.
 	release := make(chan struct{})
 	a.store.onTxn(func(store.Txn) { <-release })
-	watch, err := healthpb.NewHealthClient(a.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	watch, err := healthpb.NewHealthClient(a.Conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r, err := watch.Recv(); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("watch: %v, %v", r, err)
 	}
-	a.stop()
+	a.Cancel()
 	if r, err := watch.Recv(); err != nil || r.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("watch: %v, %v", r, err)
 	}
@@ -76,8 +77,8 @@ func TestHealth(t *testing.T) {
 		t.Errorf("livez while it drains: %d", code)
 	}
 	close(release)
-	_ = a.conn.Close()
-	if err := a.wait(); err != nil {
+	_ = a.Conn.Close()
+	if err := a.Wait(); err != nil {
 		t.Error(err)
 	}
 	if code, _ := a.get("/livez"); code != 0 {
@@ -95,9 +96,9 @@ func (i *instance) check(want healthpb.HealthCheckResponse_ServingStatus) {
 }
 
 func TestReflection(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", nil)
-	stream, err := reflectionpb.NewServerReflectionClient(a.conn).ServerReflectionInfo(t.Context())
+	stream, err := reflectionpb.NewServerReflectionClient(a.Conn).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // request sends "POST /path body" and returns the answer's status and body.
@@ -16,7 +17,7 @@ func (i *instance) request(line string) string {
 	i.Helper()
 	method, rest, _ := strings.Cut(line, " ")
 	path, body, _ := strings.Cut(rest, " ")
-	r, err := http.NewRequestWithContext(bg, method, "http://"+i.http+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(bg, method, "http://"+i.HTTP+path, strings.NewReader(body))
 	if err != nil {
 		i.Fatal(err)
 	}
@@ -35,7 +36,7 @@ func (i *instance) request(line string) string {
 
 // TestHTTP asks a room over HTTP for the same answers as over gRPC.
 func TestHTTP(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	c.tag(func(s *record.TagSettings) { s.Limit = 3 }, "small")
 	a := c.start("a", "a1", nil)
@@ -60,7 +61,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", tt.request, got, tt.want)
 		}
 	}
-	entries, _, err := c.admin.Audits(bg, "", 1)
+	entries, _, err := c.Admin.Audits(bg, "", 1)
 	if err != nil || len(entries) != 1 || entries[0].Actor != "unknown from 127.0.0.1" {
 		t.Errorf("audit: %v, %v", entries, err)
 	}
@@ -69,7 +70,7 @@ func TestHTTP(t *testing.T) {
 // TestReadyzWithoutEtcd: a room without etcd is ready while it holds IDs, and says that it
 // lives on these. Then it is not ready, and says why.
 func TestReadyzWithoutEtcd(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
@@ -79,7 +80,7 @@ func TestReadyzWithoutEtcd(t *testing.T) {
 	if got := a.request("GET /readyz"); got != "200 ok\n" {
 		t.Errorf("got %s", got)
 	}
-	c.etcd.Stop()
+	c.Etcd.Stop()
 	a.await("it says that etcd is away", func() bool {
 		return contains(a.request("GET /readyz?verbose"), "200 ", "[+]ids ok: only those that are held: etcd has not answered since ")
 	})

@@ -16,11 +16,12 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
 func TestIssue(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "zero")
 	c.tag(func(s *record.TagSettings) { s.Start = 0 }, "from-zero")
 	a, b := c.start("a", "a1", nil), c.start("b", "b1", nil)
@@ -149,7 +150,7 @@ func TestIssue(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	c.tag(func(s *record.TagSettings) { s.Limit = 20 }, "small")
 	a := c.start("a", "a1", nil)
@@ -172,7 +173,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		},
 		"get chain": func(ctx context.Context, tag string) error {
-			_, err := marchv1.NewRoomServiceClient(a.conn).GetChain(ctx, &marchv1.GetChainRequest{Tag: tag})
+			_, err := marchv1.NewRoomServiceClient(a.Conn).GetChain(ctx, &marchv1.GetChainRequest{Tag: tag})
 			return err
 		},
 		"stream": func(ctx context.Context, tag string) error {
@@ -233,7 +234,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	for _, size := range []int32{-1, 1001} {
-		_, err := marchv1.NewRoomServiceClient(a.conn).ListChains(bg, &marchv1.ListChainsRequest{PageSize: size})
+		_, err := marchv1.NewRoomServiceClient(a.Conn).ListChains(bg, &marchv1.ListChainsRequest{PageSize: size})
 		if problem := (want{codes.InvalidArgument, "invalid", []string{"page_size", "1 to 1000"}}).check(err); problem != "" {
 			t.Errorf("page size %d: %s", size, problem)
 		}
@@ -256,7 +257,7 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestUnknownTagCostsEtcdLittle(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", nil)
 	before, start := a.store.txns.Load(), time.Now()
 	const calls = 1000
@@ -277,7 +278,7 @@ func TestUnknownTagCostsEtcdLittle(t *testing.T) {
 }
 
 func TestCreateTags(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
 	b := c.start("b", "b1", func(cfg *room.Config) { cfg.CreateTags = true })
 	errs := make(chan error, 40)
@@ -289,7 +290,7 @@ func TestCreateTags(t *testing.T) {
 			t.Errorf("a tag to be made: %v", err)
 		}
 	}
-	tag, err := c.admin.Tag(bg, "made")
+	tag, err := c.Admin.Tag(bg, "made")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +304,7 @@ func TestCreateTags(t *testing.T) {
 
 // IDs in one run skip the rest of a block, and a metric counts what was skipped.
 func TestContiguous(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	c.tag(timed(cosid), "event")
 	a := c.start("a", "a1", nil)
@@ -334,7 +335,7 @@ func TestContiguous(t *testing.T) {
 // A request on a stream that names no tag is for the tag of the request before it.
 // The first request must name a tag.
 func TestStreamRemembersTheTag(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "other")
 	a := c.start("a", "a1", nil)
 	stream, err := a.Stream(bg)

@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -24,7 +25,7 @@ import (
 // version, its answers to later calls have only IDs in the room's range under that
 // version or a later one.
 func TestLayoutChanges(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	tags := []allocator.Tag{"order", "user", "item"}
 	c.tag(nil, tags...)
 	instances := []*instance{c.start("a", "a1", nil), c.start("a", "a2", nil), c.start("b", "b1", nil)}
@@ -32,7 +33,7 @@ func TestLayoutChanges(t *testing.T) {
 		return map[allocator.Room]allocator.Range{"a": {Lower: al, Upper: au}, "b": {Lower: bl, Upper: bu}}
 	}
 	layouts := []allocator.Layout{
-		1: halves(),
+		1: testcluster.Halves(),
 		2: layout(100, ranges(10, 40, 60, 90)),           // shrunk
 		3: layout(100, ranges(60, 90, 10, 40)),           // swapped
 		4: layout(1000, ranges(0, 400, 500, 1000)),       // another boundary
@@ -48,7 +49,7 @@ func TestLayoutChanges(t *testing.T) {
 	var calls atomic.Int64
 	for n, i := range instances {
 		for _, tag := range tags {
-			mine := &issued{TB: t, room: i.room, tag: tag}
+			mine := &issued{TB: t, room: i.In, tag: tag}
 			all = append(all, mine)
 			work.Go(func() {
 				for {
@@ -60,14 +61,14 @@ func TestLayoutChanges(t *testing.T) {
 					version := reported[n].Load()
 					r, err := i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: string(tag), Count: 1 + calls.Add(1)%30})
 					if err != nil {
-						t.Errorf("instance %s of room %s, tag %s, version %d: %v", i.instance, i.room, tag, version, err)
+						t.Errorf("instance %s of room %s, tag %s, version %d: %v", i.Instance, i.In, tag, version, err)
 						return
 					}
 					mine.add(r.GetRuns()...)
 					for _, run := range r.GetRuns() {
 						for id := run.GetFirst(); id < run.GetFirst()+run.GetCount(); id++ {
-							if !ofSome(layouts[max(version, 1):], i.room, id) {
-								t.Errorf("instance %s of room %s issued %d of tag %s after it had reported version %d", i.instance, i.room, id, tag, version)
+							if !ofSome(layouts[max(version, 1):], i.In, id) {
+								t.Errorf("instance %s of room %s issued %d of tag %s after it had reported version %d", i.Instance, i.In, id, tag, version)
 								return
 							}
 						}
@@ -77,12 +78,12 @@ func TestLayoutChanges(t *testing.T) {
 		}
 	}
 	for version := 2; version < len(layouts) && !t.Failed(); version++ {
-		if got := c.change(layouts[version]); got != int64(version) {
+		if got := c.Change(layouts[version], "test"); got != int64(version) {
 			t.Fatalf("changed to version %d, want %d", got, version)
 		}
 		for n, i := range instances {
-			i.await(fmt.Sprintf("room %s %s reports version %d", i.room, i.instance, version), func() bool {
-				return c.registered(i.room, i.instance).Version >= int64(version)
+			i.await(fmt.Sprintf("room %s %s reports version %d", i.In, i.Instance, version), func() bool {
+				return c.registered(i.In, i.Instance).Version >= int64(version)
 			})
 			reported[n].Store(int64(version))
 		}
@@ -109,7 +110,7 @@ func ofSome(layouts []allocator.Layout, in allocator.Room, id int64) bool {
 // their IDs, and the instance reports the layout.
 func TestIdleChainsMove(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	var tags []allocator.Tag
 	for k := range 600 { // more than are renewed at once
 		tags = append(tags, allocator.Tag(fmt.Sprintf("tag-%d", k)))
@@ -118,7 +119,7 @@ func TestIdleChainsMove(t *testing.T) {
 	for _, tag := range tags {
 		a.mustNext(string(tag))
 	}
-	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}, "b": {Lower: 0, Upper: 50}}))
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}, "b": {Lower: 0, Upper: 50}}), "test")
 	a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	for _, tag := range tags {
 		if id := a.mustNext(string(tag)); id%100 < 50 {
@@ -135,7 +136,7 @@ func TestIdleChainsMove(t *testing.T) {
 // once for this one. The instance leases nothing ahead, and the next caller waits for one
 // transaction.
 func TestColdTagsMove(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	var tags []allocator.Tag
 	for k := range 50 {
 		tags = append(tags, allocator.Tag(fmt.Sprintf("tag-%d", k)))
@@ -154,7 +155,7 @@ func TestColdTagsMove(t *testing.T) {
 		{"a": {Lower: 0, Upper: 50}, "b": {Lower: 60, Upper: 100}},
 		{"a": {Lower: 0, Upper: 25}, "b": {Lower: 60, Upper: 100}},
 	} {
-		version := c.change(layout(100, to))
+		version := c.Change(layout(100, to), "test")
 		a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	if n := a.store.writes.Load() - writes; n >= int64(len(tags)) {
@@ -190,7 +191,7 @@ func TestColdTagsMoveBounded(t *testing.T) {
 	t.Parallel()
 	const tags, bound = 500, 64
 	refills := int64(allocator.DefaultRefillerConfig(nil, nil).Concurrency)
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ColdAfter, cfg.CreateTags = 0, true })
 	var work sync.WaitGroup
 	for k := range tags {
@@ -212,7 +213,7 @@ func TestColdTagsMoveBounded(t *testing.T) {
 		}
 		<-release
 	})
-	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}))
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}), "test")
 	a.await("as many reads as may be", func() bool { return now.Load() >= bound })
 	time.Sleep(500 * time.Millisecond) // 50 more are due
 	close(release)
@@ -236,7 +237,7 @@ func TestNoRange(t *testing.T) {
 		t.Helper()
 		i.await("no_range", func() bool {
 			_, err := i.next("order")
-			return want{codes.FailedPrecondition, "no_range", []string{"room " + string(i.room), "layout version " + version}}.check(err) == ""
+			return want{codes.FailedPrecondition, "no_range", []string{"room " + string(i.In), "layout version " + version}}.check(err) == ""
 		})
 		i.await("not ready", func() bool {
 			code, body := i.get("/readyz")
@@ -250,14 +251,14 @@ func TestNoRange(t *testing.T) {
 	none(a, "1")
 	b.mustNext("order")
 
-	c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}}))
+	c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}}), "test")
 	b.await("b1 reports version 2", func() bool { return c.registered("b", "b1").Version == 2 })
 	none(b, "2")
 	a.await("a issues", func() bool { id, err := a.next("order"); return err == nil && id%100 >= 50 })
 	a.await("a is ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
 	a.await("a is serving", func() bool { return a.health("") == healthpb.HealthCheckResponse_SERVING })
 
-	c.change(halves())
+	c.Change(testcluster.Halves(), "test")
 	b.await("b issues again", func() bool { id, err := b.next("order"); return err == nil && id%100 >= 50 })
 	a.await("a has moved", func() bool { id, err := a.next("order"); return err == nil && id%100 < 50 })
 	c.verify()
@@ -267,18 +268,20 @@ func TestNoRange(t *testing.T) {
 // its first check of the layout that it serves.
 func TestReportsVersionOfStart(t *testing.T) {
 	for range 5 {
-		c := newCluster(t, halves())
+		c := newCluster(t, testcluster.Halves())
 		var once sync.Once
 		a := c.launch("a", "a1", nil)
 		a.store.onTxn(func(txn store.Txn) {
 			for _, op := range txn.Then {
 				if op.Put != nil && op.Put.Key == "/march/default/rooms/a/a1" {
-					once.Do(func() { c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}})) })
+					once.Do(func() {
+						c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}}), "test")
+					})
 				}
 			}
 		})
 		a.await("a1 reports version 2", func() bool {
-			from, err := c.admin.Ledger.Refresh(bg)
+			from, err := c.Admin.Ledger.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -287,8 +290,8 @@ func TestReportsVersionOfStart(t *testing.T) {
 		})
 		// One that is stopped as it starts says that it could not start.
 		a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
-		a.stop()
-		if err := a.wait(); err != nil {
+		a.Cancel()
+		if err := a.Wait(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -38,7 +39,7 @@ func (i *instance) mustLend(tag, number string, held *marchv1.HeldWorker) *march
 // goes on with it by showing the nonce of its last request. A nonce counts once, so a
 // clone gets another worker.
 func TestLend(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event", "other")
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
@@ -105,8 +106,8 @@ func TestLend(t *testing.T) {
 	}
 
 	// A process that comes after it does not know the caller.
-	a.stop()
-	if err := a.wait(); err != nil {
+	a.Cancel()
+	if err := a.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	a = c.start("a", "a1", nil)
@@ -117,7 +118,7 @@ func TestLend(t *testing.T) {
 
 // When no worker for callers is left, the refusal says that Next issues IDs.
 func TestLendsNoneWhenAllAreTaken(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
 	c.tag(timed(narrow), "event")
 	a, none := c.start("a", "a1", nil), c.start("b", "b1", func(cfg *room.Config) { cfg.ClientWorkers = -1 })
@@ -127,11 +128,11 @@ func TestLendsNoneWhenAllAreTaken(t *testing.T) {
 	for _, i := range []*instance{a, none} {
 		_, err := i.lend("event", "2", nil)
 		if allocator.KindOf(err) != allocator.TooMany || !api.NoWindow(err) || !strings.Contains(err.Error(), "--client-workers") {
-			t.Errorf("room %s: %v, kind %v, no window: %v", i.room, err, allocator.KindOf(err), api.NoWindow(err))
+			t.Errorf("room %s: %v, kind %v, no window: %v", i.In, err, allocator.KindOf(err), api.NoWindow(err))
 		}
 		i.mustNext("event")
 		if code, body := i.get("/readyz"); code != http.StatusOK {
-			t.Errorf("room %s is not ready: %s", i.room, body)
+			t.Errorf("room %s is not ready: %s", i.In, body)
 		}
 	}
 }
@@ -139,11 +140,11 @@ func TestLendsNoneWhenAllAreTaken(t *testing.T) {
 // A worker that a layout takes out of the room's slice does not go on: the caller gets
 // one of the new slice.
 func TestLendAfterMove(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event")
 	a := c.start("a", "a1", nil)
 	first := a.mustLend("event", "1", nil)
-	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 10}, "b": {Lower: 50, Upper: 100}}))
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 10}, "b": {Lower: 50, Upper: 100}}), "test")
 	a.await("the layout served", func() bool { r := c.registered("a", "a1"); return r != nil && r.Version == version })
 	w := a.mustLend("event", "2", &marchv1.HeldWorker{Worker: first.GetWorker(), Nonce: nonce("1")})
 	if n := w.GetWorker(); n < 51 || n >= 103 {

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestLowerLimit lowers a tag's limit below IDs that an instance holds since an earlier
@@ -16,11 +17,11 @@ import (
 // in an answer and in an error.
 func TestLowerLimit(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.MinStep = 10_000 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
-	version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 60, Upper: 100}}))
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 60, Upper: 100}}), "test")
 	a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 	if end := a.chain("order").GetEnd(); end < 10_000 || a.chain("order").GetFirst() != 2 {
 		t.Fatalf("%v, want 10,000 held IDs from the layout before", a.chain("order"))

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -37,7 +38,7 @@ func (i *instance) metrics() map[string]string {
 // Prometheus can read an instance's work and its IDs. The name of every metric begins
 // with march_.
 func TestMetrics(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.MaxStep = s.MinStep }, "order")
 	c.tag(func(s *record.TagSettings) { s.Limit = 4001 }, "small")
 	a := c.start("a", "a1", nil)
@@ -113,7 +114,7 @@ func TestMetrics(t *testing.T) {
 // no counter falls when a tag gets or loses its own series.
 func TestMetricsTags(t *testing.T) {
 	const limit, tags = 2, 6
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	names := make([]allocator.Tag, tags)
 	for i := range names {
 		names[i] = allocator.Tag(fmt.Sprintf("t%d", i))
@@ -174,7 +175,7 @@ func TestMetricsTags(t *testing.T) {
 	// A tag with a series of its own is deleted along with its count. Another tag takes its
 	// place, from 0. The IDs of that tag that were counted before stay with the others.
 	before, _ := issued(a)
-	if err := c.admin.DeleteTag(bg, "t0", "test"); err != nil {
+	if err := c.Admin.DeleteTag(bg, "t0", "test"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the tag's chain to go", func() bool { return a.chain("t0") == nil })

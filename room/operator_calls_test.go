@@ -7,16 +7,17 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // The operators' levers also work on a room. A skip is for this room alone.
 func TestLevers(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "cold")
 	a, b := c.start("a", "a1", nil), c.start("b", "b1", nil)
 	a.mustNext("order")
 	b.mustNext("order")
-	client := marchv1.NewRoomServiceClient(a.conn)
+	client := marchv1.NewRoomServiceClient(a.Conn)
 	if _, err := client.SkipTag(bg, &marchv1.SkipTagRequest{Name: "order", To: 5_000_000}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -20,12 +21,12 @@ import (
 // since when and why it issues none, and it issues again soon after etcd is back.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "cold")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 	mine := &issued{TB: t, room: "a", tag: "order"}
 	stopped := time.Now()
-	c.etcd.Stop()
+	c.Etcd.Stop()
 
 	// A tag that was never used, while the instance holds IDs of another.
 	start := time.Now()
@@ -69,7 +70,7 @@ func TestEtcdAway(t *testing.T) {
 			}
 		})
 	}
-	c.etcd.Start(t)
+	c.Etcd.Start(t)
 	start = time.Now()
 	for _, tag := range []string{"order", "cold"} {
 		a.await(tag+" issues", func() bool { _, err := a.next(tag); return err == nil })
@@ -101,18 +102,18 @@ func checkSince(t *testing.T, err error, tag string, stopped time.Time) {
 // TestStopsWithoutEtcd stops an instance while etcd is away.
 func TestStopsWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
-	c.etcd.Stop()
+	c.Etcd.Stop()
 	start := time.Now()
-	a.stop()
-	if err := a.wait(); err != nil {
+	a.Cancel()
+	if err := a.Wait(); err != nil {
 		t.Errorf("run: %v", err)
 	}
 	took(t, "the stop", start, 5*time.Second)
-	c.etcd.Start(t)
+	c.Etcd.Start(t)
 	if c.registered("a", "a1") == nil {
 		t.Error("the registration is gone, though etcd was away")
 	}
@@ -127,17 +128,17 @@ func TestStopsWithoutEtcd(t *testing.T) {
 // that says so.
 func TestStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
-	c.etcd.Stop()
+	c := newCluster(t, testcluster.Halves())
+	c.Etcd.Stop()
 	start := time.Now()
 	a := c.launch("a", "a1", nil)
-	err := a.wait()
-	if allocator.KindOf(err) != allocator.Unavailable || !contains(err.Error(), c.etcd.Endpoint) {
+	err := a.Wait()
+	if allocator.KindOf(err) != allocator.Unavailable || !contains(err.Error(), c.Etcd.Endpoint) {
 		t.Errorf("got %v", err)
 	}
 	took(t, "the error", start, 5*time.Second)
 	if _, err := a.next("order"); err == nil {
 		t.Error("the instance serves")
 	}
-	c.etcd.Start(t)
+	c.Etcd.Start(t)
 }

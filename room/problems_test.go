@@ -13,12 +13,13 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
 // wrong returns the problems that an instance reports.
 func (i *instance) wrong() []*marchv1.Problem {
-	r, err := marchv1.NewRoomServiceClient(i.conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
+	r, err := marchv1.NewRoomServiceClient(i.Conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
 	if err != nil {
 		return nil
 	}
@@ -32,7 +33,7 @@ func (c *cluster) put(key, value string) {
 	if value == "" {
 		op = store.Op{Delete: "/march/default/" + key}
 	}
-	if _, err := c.etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{op}}); err != nil {
+	if _, err := c.Etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{op}}); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -52,16 +53,16 @@ func TestTellsItsProblems(t *testing.T) {
 		says   []string
 	}{
 		{"halted", nil, func(c *cluster, _ *instance) {
-			if _, err := c.admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
+			if _, err := c.Admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 				c.Fatal(err)
 			}
 		}, marchv1.ProblemKind_PROBLEM_KIND_HALTED, []string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
-		{"etcd away", nil, func(c *cluster, _ *instance) { c.etcd.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
+		{"etcd away", nil, func(c *cluster, _ *instance) { c.Etcd.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
 			[]string{"instance a/a1 does not reach etcd, and leases nothing: etcd at ", "Check the network"}},
-		{"etcd full", nil, func(c *cluster, _ *instance) { c.etcd.NoSpace(c, true) }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
+		{"etcd full", nil, func(c *cluster, _ *instance) { c.Etcd.NoSpace(c, true) }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
 			[]string{"etcd is full, and takes no writes: nothing is leased. Since 2", "Next: `etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
-			c.change(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}})
+			c.Change(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}}, "test")
 		}, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, []string{"room a has no range in layout 2, and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},
 		{"journal", func(cfg *room.Config) { cfg.Journal = filepath.Join(journals, "j") }, func(c *cluster, i *instance) {
 			if err := os.RemoveAll(filepath.Join(journals, "j")); err != nil {
@@ -84,7 +85,7 @@ func TestTellsItsProblems(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, halves())
+			c := newCluster(t, testcluster.Halves())
 			c.tag(nil, "order")
 			if test.name == "unconfirmed" { // in an empty store there is nothing to confirm
 				first := c.start("b", "b1", nil)
@@ -133,7 +134,7 @@ func TestTellsItsProblems(t *testing.T) {
 // when it issues again.
 func TestTellsThatItIsNotReady(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")

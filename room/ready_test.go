@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -14,11 +15,11 @@ import (
 // forth in between.
 func TestReadyWithoutSpace(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "idle")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order", "idle"} })
 	a.mustNext("order")
-	c.etcd.NoSpace(t, true)
+	c.Etcd.NoSpace(t, true)
 	held := a.chain("order").GetHeld()
 	for range held {
 		a.mustNext("order")
@@ -41,7 +42,7 @@ func TestReadyWithoutSpace(t *testing.T) {
 		code, body := a.get("/readyz?verbose")
 		return code == http.StatusOK && contains(body, "only those that are held", "database space exceeded")
 	})
-	c.etcd.NoSpace(t, false)
+	c.Etcd.NoSpace(t, false)
 	a.await("leases", func() bool { _, err := a.next("order"); return err == nil })
 	a.await("ready", func() bool {
 		code, body := a.get("/readyz?verbose")
@@ -59,16 +60,16 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 		says   []string
 	}{
 		"another cluster": {func(c *cluster) func() {
-			backup, data := c.etcd.Backup(c), c.etcd.CopyData(c)
-			c.etcd.Restore(c, backup, 0, "another")
-			return func() { c.etcd.PutBack(c, data, false) }
+			backup, data := c.Etcd.Backup(c), c.Etcd.CopyData(c)
+			c.Etcd.Restore(c, backup, 0, "another")
+			return func() { c.Etcd.PutBack(c, data, false) }
 		}, []string{"answered, but cluster", "--etcd"}},
-		"no credentials": {func(c *cluster) func() { return c.etcd.RequireCredentials(c) },
+		"no credentials": {func(c *cluster) func() { return c.Etcd.RequireCredentials(c) },
 			[]string{"--etcd-user", "--etcd-password-file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, halves())
+			c := newCluster(t, testcluster.Halves())
 			c.tag(nil, "order")
 			a := c.start("a", "a1", nil)
 			a.mustNext("order")
@@ -88,14 +89,14 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 // With a ready-reserve an instance becomes not ready before its IDs run out.
 func TestReadyReserve(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ReadyReserve = allocator.LongestReserve })
 	a.mustNext("order")
 	if code, body := a.get("/readyz"); code != http.StatusOK {
 		t.Errorf("while leases go well: %d %s", code, body)
 	}
-	c.etcd.NoSpace(t, true)
+	c.Etcd.NoSpace(t, true)
 	a.await("not ready", func() bool {
 		code, body := a.get("/readyz")
 		return code == http.StatusServiceUnavailable && contains(body, "ready-reserve (168h0m0s)")

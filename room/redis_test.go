@@ -12,6 +12,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -20,7 +21,7 @@ func (c *cluster) withRedis(in allocator.Room, name allocator.Instance, create b
 	c.Helper()
 	var l net.Listener
 	i := c.start(in, name, func(cfg *room.Config) {
-		l = listen(c)
+		l = testcluster.Listen(c, "")
 		cfg.Doors.Redis, cfg.CreateTags = l, create
 	})
 	client := redis.NewClient(&redis.Options{Addr: l.Addr().String()})
@@ -30,7 +31,7 @@ func (c *cluster) withRedis(in allocator.Room, name allocator.Instance, create b
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "order_3aid")
 	c.tag(timed(cosid), "event")
 	_, a := c.withRedis("a", "a1", false)
@@ -100,7 +101,7 @@ func TestRedis(t *testing.T) {
 // The tag's limit is reached in the middle of a pipeline: what is left is answered, in order.
 func TestRedisAtTheLimit(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.Limit = 6 }, "few")
 	_, client := c.withRedis("a", "a1", false)
 	cmds, _ := client.Pipelined(bg, func(p redis.Pipeliner) error {
@@ -120,13 +121,13 @@ func TestRedisAtTheLimit(t *testing.T) {
 // Without etcd a client goes on with what is held, then is told to try again.
 func TestRedisEtcdAway(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "cold")
 	_, client := c.withRedis("a", "a1", false)
 	if err := client.Incr(bg, "order").Err(); err != nil {
 		t.Fatal(err)
 	}
-	c.etcd.Stop()
+	c.Etcd.Stop()
 	if err := client.Incr(bg, "order").Err(); err != nil {
 		t.Errorf("of what is held: %v", err)
 	}
@@ -143,7 +144,7 @@ func TestRedisEtcdAway(t *testing.T) {
 // and each is of the room's range of its time or of the one before.
 func TestRedisRetract(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a, first := c.withRedis("a", "a1", false)
 	_, second := c.withRedis("b", "b1", false)
@@ -180,7 +181,7 @@ func TestRedisRetract(t *testing.T) {
 	}
 	for k := range int64(6) {
 		border := 30 + 20*(k%2)
-		version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: border - 5}, "b": {Lower: border, Upper: 100}}))
+		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: border - 5}, "b": {Lower: border, Upper: 100}}), "test")
 		a.await("the layout is served", func() bool {
 			return c.registered("a", "a1").Version == version && c.registered("b", "b1").Version == version
 		})

@@ -52,7 +52,7 @@ func (s *issued) addID(id int64) { s.add(&marchv1.Run{First: id, Count: 1}) }
 // its room, and in the room's range of the layout of that era.
 func (c *cluster) verify(all ...*issued) {
 	c.Helper()
-	dump, err := c.admin.Ledger.Cluster().Dump(bg)
+	dump, err := c.Admin.Ledger.Cluster().Dump(bg)
 	if err != nil {
 		c.Fatalf("dump: %v", err)
 	}
@@ -60,7 +60,7 @@ func (c *cluster) verify(all ...*issued) {
 	for _, r := range dump.History {
 		layouts[r.Layout.Version] = r.Layout
 	}
-	eras, err := ledgertest.Eras(bg, c.etcd.Store(c), "default")
+	eras, err := ledgertest.Eras(bg, c.Etcd.Store(c), "default")
 	if err != nil {
 		c.Errorf("eras: %v", err)
 	}
@@ -79,7 +79,7 @@ func (c *cluster) verify(all ...*issued) {
 			})
 		}
 	}
-	ledgertest.CheckCluster(c, c.etcd.Store(c), "default", segments)
+	ledgertest.CheckCluster(c, c.Etcd.Store(c), "default", segments)
 }
 
 // under returns the layout that an ID was leased under.

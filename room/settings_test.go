@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -16,7 +17,7 @@ import (
 // it.
 func TestTagChangesLive(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "skipped", "lagging", "limited")
 	a := c.start("a", "a1", nil)
 	b := c.start("b", "b1", nil)
@@ -41,7 +42,7 @@ func TestTagChangesLive(t *testing.T) {
 	t.Run("skip", func(t *testing.T) {
 		a.mustNext("skipped")
 		b.mustNext("skipped")
-		if _, err := c.admin.SkipTag(bg, "skipped", []allocator.Room{"a"}, 1_000_000, false, "test"); err != nil {
+		if _, err := c.Admin.SkipTag(bg, "skipped", []allocator.Room{"a"}, 1_000_000, false, "test"); err != nil {
 			t.Fatal(err)
 		}
 		a.await("room a skips", func() bool { return a.mustNext("skipped") >= 1_000_000 })
@@ -60,7 +61,7 @@ func TestTagChangesLive(t *testing.T) {
 		if id := a.mustNext("lagging"); id > 10_000 {
 			t.Fatalf("room a begins at %d", id)
 		}
-		if _, err := c.admin.SkipTag(bg, "lagging", []allocator.Room{"b"}, 10_000_000, false, "test"); err != nil {
+		if _, err := c.Admin.SkipTag(bg, "lagging", []allocator.Room{"b"}, 10_000_000, false, "test"); err != nil {
 			t.Fatal(err)
 		}
 		b.await("room b skips", func() bool { return b.mustNext("lagging") >= 10_000_000 })
@@ -100,13 +101,13 @@ func TestTagChangesLive(t *testing.T) {
 // again: its IDs go on above the old ones.
 func TestTagDeletedAndMadeAgain(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 	mine := &issued{TB: t, room: "a", tag: "order"}
 	for range 3 {
 		mine.addID(a.mustNext("order"))
-		if err := c.admin.DeleteTag(bg, "order", "test"); err != nil {
+		if err := c.Admin.DeleteTag(bg, "order", "test"); err != nil {
 			t.Fatal(err)
 		}
 		a.await("not found", func() bool {
@@ -132,13 +133,13 @@ func TestTagDeletedAndMadeAgain(t *testing.T) {
 // The chain must follow the change all the same.
 func TestMissedChange(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
-	other := c.ledger(c.etcd.Store(t)) // without back-off
-	c.etcd.Stop()
-	c.etcd.Start(t)
+	other := c.Ledger() // without back-off
+	c.Etcd.Stop()
+	c.Etcd.Start(t)
 	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error { s.MinStep = 77_000; return nil }, "test"); err != nil {
 		t.Fatal(err)
 	}

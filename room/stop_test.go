@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -27,7 +28,7 @@ func batchRequest(tag string, n int64) *marchv1.NextBatchRequest {
 // ones, and leaves nothing behind.
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "slow")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 10 * time.Second })
 	mine := &issued{TB: t, room: "a", tag: "order"}
@@ -60,11 +61,11 @@ func TestGracefulStop(t *testing.T) {
 	}
 	<-waiting
 	a.await("all calls are under way", func() bool { return a.chain("slow").GetWaits() == int64(cap(slow)) })
-	a.stop()
+	a.Cancel()
 	a.await("new calls are refused", func() bool {
 		ctx, cancel := context.WithTimeout(bg, time.Second)
 		defer cancel()
-		conn := dial(t, a.grpc)
+		conn := testcluster.Dial(t, a.Address)
 		defer conn.Close()
 		_, err := marchv1.NewIDServiceClient(conn).Next(ctx, &marchv1.NextRequest{Tag: "order"})
 		return status.Code(err) == codes.Unavailable
@@ -79,7 +80,7 @@ func TestGracefulStop(t *testing.T) {
 		}
 	}
 	start := time.Now()
-	if err := a.wait(); err != nil {
+	if err := a.Wait(); err != nil {
 		t.Error(err)
 	}
 	took(t, "the stop after the last call", start, time.Second)
@@ -96,7 +97,7 @@ func TestGracefulStop(t *testing.T) {
 // stream with a pipeline gets all its answers in order.
 func TestStopEndsStreams(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 30 * time.Second })
 	mine := &issued{TB: t, room: "a", tag: "order"}
@@ -139,12 +140,12 @@ func TestStopEndsStreams(t *testing.T) {
 			}
 			mine.addID(r.GetId())
 			if k == 100 {
-				a.stop()
+				a.Cancel()
 			}
 		}
 	})
 	start := time.Now()
-	if err := a.wait(); err != nil {
+	if err := a.Wait(); err != nil {
 		t.Error(err)
 	}
 	took(t, "the stop with idle streams", start, 2*time.Second)
@@ -165,7 +166,7 @@ func TestStopEndsStreams(t *testing.T) {
 // TestDrainEnds stops an instance while a call hangs: the end of the drain ends the call.
 func TestDrainEnds(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "slow")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Drain = 300 * time.Millisecond })
 	hung, waiting := make(chan struct{}), make(chan struct{})
@@ -182,13 +183,13 @@ func TestDrainEnds(t *testing.T) {
 	go func() { _, err := a.next("slow"); failed <- err }()
 	<-waiting
 	start := time.Now()
-	a.stop()
+	a.Cancel()
 	if code := status.Code(<-failed); code != codes.Unavailable && code != codes.Canceled {
 		t.Errorf("the call that hung: %v", code)
 	}
 	took(t, "the drain", start, 2*time.Second)
 	close(hung)
-	if err := a.wait(); err != nil {
+	if err := a.Wait(); err != nil {
 		t.Error(err)
 	}
 	if c.registered("a", "a1") != nil {
@@ -200,7 +201,7 @@ func TestDrainEnds(t *testing.T) {
 // and issues nothing more.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "user")
 	first := c.start("a", "a1", nil)
 	firsts, seconds := &issued{TB: t, room: "a", tag: "order"}, &issued{TB: t, room: "a", tag: "order"}
@@ -210,7 +211,7 @@ func TestReplaced(t *testing.T) {
 
 	// The first process can no longer lease IDs of a tag of which it holds none.
 	_, err := first.next("user")
-	if problem := (want{codes.FailedPrecondition, "refused", []string{"another process registered", second.grpc}}).check(err); problem != "" {
+	if problem := (want{codes.FailedPrecondition, "refused", []string{"another process registered", second.Address}}).check(err); problem != "" {
 		t.Errorf("a lease of the replaced process: %s", problem)
 	}
 	var stopped time.Time
@@ -224,14 +225,14 @@ func TestReplaced(t *testing.T) {
 			firsts.addID(id)
 		}
 	})
-	lost := first.wait()
+	lost := first.Wait()
 	stopped = time.Now()
-	if allocator.KindOf(lost) != allocator.Refused || !contains(lost.Error(), "another process registered", second.grpc) {
+	if allocator.KindOf(lost) != allocator.Refused || !contains(lost.Error(), "another process registered", second.Address) {
 		t.Errorf("the first ended with %v", lost)
 	}
 	work.Wait()
 	took(t, "its callers to know", stopped, time.Second)
-	if r := c.registered("a", "a1"); r == nil || r.Address != second.grpc {
+	if r := c.registered("a", "a1"); r == nil || r.Address != second.Address {
 		t.Errorf("registered: %v", r)
 	}
 	seconds.addID(second.mustNext("order"))
@@ -243,13 +244,13 @@ func TestReplaced(t *testing.T) {
 // and goes on.
 func TestForgotten(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
 	ids := &issued{TB: t, room: "a", tag: "order"}
 	first := a.mustNext("order")
 	ids.addID(first)
-	if err := c.admin.Forget(bg, "a", "a1", "test"); err != nil {
+	if err := c.Admin.Forget(bg, "a", "a1", "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("registered again", func() bool { return c.registered("a", "a1") != nil })

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -24,7 +25,7 @@ func strict(s *record.TagSettings) { s.StrictRetract, s.MinStep = true, 1_000_00
 // its IDs. Both adopt the layout when etcd is back.
 func TestStrictRetract(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(strict, "strict")
 	c.tag(nil, "plain")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
@@ -38,7 +39,7 @@ func TestStrictRetract(t *testing.T) {
 		t.Errorf("registered as %+v", r)
 	}
 	a.store.cut.Store(true)
-	c.change(layout(1000, map[allocator.Room]allocator.Range{"a": {Upper: 5}, "b": {Lower: 500, Upper: 1000}}))
+	c.Change(layout(1000, map[allocator.Room]allocator.Range{"a": {Upper: 5}, "b": {Lower: 500, Upper: 1000}}), "test")
 	changed := time.Now()
 
 	var refusal error
@@ -99,7 +100,7 @@ func TestStrictRetract(t *testing.T) {
 // no longer issue, however many.
 func TestStrictReady(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(strict, "strict")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
 	a.mustNext("strict")
@@ -128,7 +129,7 @@ func TestStrictReady(t *testing.T) {
 // and a tag that is no longer strict has no gate.
 func TestStrictUnderLoad(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(strict, "strict")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = 2 * time.Second })
 	mine := make([]*issued, 4)
@@ -148,7 +149,7 @@ func TestStrictUnderLoad(t *testing.T) {
 		})
 	}
 	for k := range 10 {
-		version := c.change(layout(1000, map[allocator.Room]allocator.Range{"a": {Lower: int64(k), Upper: int64(500 - k)}, "b": {Lower: 500, Upper: 1000}}))
+		version := c.Change(layout(1000, map[allocator.Room]allocator.Range{"a": {Lower: int64(k), Upper: int64(500 - k)}, "b": {Lower: 500, Upper: 1000}}), "test")
 		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	for _, set := range []bool{false, true} {
@@ -162,7 +163,7 @@ func TestStrictUnderLoad(t *testing.T) {
 // TestLeaseTimeToLive: a lease says for how long a client may use its segment.
 func TestLeaseTimeToLive(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(strict, "strict")
 	c.tag(nil, "plain")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = 3 * time.Second })
@@ -184,7 +185,7 @@ func TestLeaseTimeToLive(t *testing.T) {
 // stops within hold of the layout that takes a residue from its room.
 func TestStrictStays(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) {
 		strict(s)
 		s.Reserve = "10s" // the first segment is enough at any measured rate
@@ -196,7 +197,7 @@ func TestStrictStays(t *testing.T) {
 	}
 	refills := a.chain("strict").GetRefills()
 	for k := range 3 {
-		version := c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 51 + int64(k), Upper: 100}}))
+		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 51 + int64(k), Upper: 100}}), "test")
 		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 		for start := time.Now(); time.Since(start) < 600*time.Millisecond; time.Sleep(time.Millisecond) {
 			mine.addID(a.mustNext("strict"))
@@ -206,7 +207,7 @@ func TestStrictStays(t *testing.T) {
 		t.Errorf("the room lost nothing: %v; %d refills before", r, refills)
 	}
 	a.store.cut.Store(true)
-	c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 49}, "b": {Lower: 53, Upper: 100}}))
+	c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 49}, "b": {Lower: 53, Upper: 100}}), "test")
 	changed := time.Now()
 	for {
 		start := time.Now()

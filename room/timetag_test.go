@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -42,7 +43,7 @@ func partsOf(t *testing.T, l timeid.Layout, id int64) timeid.Parts {
 // Rooms issue time-ordered IDs of workers of their slices: a of [0, 512), b of
 // [512, 1024).
 func TestTimeTags(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event", "other")
 	last := cosid
 	last.Order = timeid.WorkerLast
@@ -61,16 +62,16 @@ func TestTimeTags(t *testing.T) {
 			seen[id], first = true, id
 		}
 		p := partsOf(t, cosid, first)
-		if inA := p.Worker < 512; inA != (i.room == "a") {
-			t.Errorf("room %s issues with worker %d", i.room, p.Worker)
+		if inA := p.Worker < 512; inA != (i.In == "a") {
+			t.Errorf("room %s issues with worker %d", i.In, p.Worker)
 		}
 		if workers[p.Worker] != nil {
 			t.Errorf("two instances have worker %d", p.Worker)
 		}
 		workers[p.Worker] = i
 		decoded, err := i.Decode(bg, &marchv1.DecodeRequest{Tag: "event", Id: first})
-		if d := decoded.GetTime(); err != nil || d.GetRoom() != string(i.room) || d.GetWorker() != p.Worker || d.GetSequence() != p.Sequence || d.GetTime().AsTime().UnixMilli() != p.Time {
-			t.Errorf("decoded %v, %v; want %+v of room %s", d, err, p, i.room)
+		if d := decoded.GetTime(); err != nil || d.GetRoom() != string(i.In) || d.GetWorker() != p.Worker || d.GetSequence() != p.Sequence || d.GetTime().AsTime().UnixMilli() != p.Time {
+			t.Errorf("decoded %v, %v; want %+v of room %s", d, err, p, i.In)
 		}
 		if other := partsOf(t, cosid, i.mustNext("other")); other.Worker != p.Worker {
 			t.Errorf("another tag of the width has worker %d, want %d", other.Worker, p.Worker)
@@ -128,7 +129,7 @@ func TestTimeTags(t *testing.T) {
 
 	// A tag that is deleted is gone, and IDs of one of the same name are above all before.
 	before := a1.mustNext("event")
-	if err := c.admin.DeleteTag(bg, "event", "test"); err != nil {
+	if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
 		t.Fatal(err)
 	}
 	a1.await("the tag gone", func() bool {
@@ -146,7 +147,7 @@ func TestTimeTags(t *testing.T) {
 // An instance that stops gives its worker back, and the next process with its name goes
 // on with that worker at once.
 func TestTimeTagAfterRestart(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event")
 	var last, number int64
 	for k := range 3 {
@@ -157,8 +158,8 @@ func TestTimeTagAfterRestart(t *testing.T) {
 			t.Errorf("ID %d of worker %d after %d of %d; want worker 3", id, p.Worker, last, number)
 		}
 		last, number = id, p.Worker
-		i.stop()
-		if err := i.wait(); err != nil {
+		i.Cancel()
+		if err := i.Wait(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +168,7 @@ func TestTimeTagAfterRestart(t *testing.T) {
 // A layout that takes a worker out of the room's slice has the instance take another
 // one before it reports the layout. No call fails, and no ID is issued twice.
 func TestTimeTagsMove(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event")
 	a, b := c.start("a", "a1", func(cfg *room.Config) { cfg.Worker = worker.Pin{} }), c.start("b", "b1", nil)
 	stop := make(chan struct{})
@@ -184,7 +185,7 @@ func TestTimeTagsMove(t *testing.T) {
 				}
 				id, err := i.next("event")
 				if err != nil {
-					t.Errorf("room %s: %v", i.room, err)
+					t.Errorf("room %s: %v", i.In, err)
 					return
 				}
 				ids[k] = append(ids[k], id)
@@ -198,15 +199,15 @@ func TestTimeTagsMove(t *testing.T) {
 		layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 90, Upper: 100}, "b": {Lower: 50, Upper: 90}}),
 		layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 90, Upper: 100}, "b": {Lower: 0, Upper: 50}}),
 	} {
-		version := c.change(l)
+		version := c.Change(l, "test")
 		for _, i := range []*instance{a, b} {
-			i.await(fmt.Sprintf("layout %d served by %s", version, i.room), func() bool {
-				r := c.registered(i.room, i.instance)
+			i.await(fmt.Sprintf("layout %d served by %s", version, i.In), func() bool {
+				r := c.registered(i.In, i.Instance)
 				return r != nil && r.Version == version
 			})
-			slice, _ := timeid.SliceOf(l, i.room, 10)
+			slice, _ := timeid.SliceOf(l, i.In, 10)
 			if p := partsOf(t, cosid, i.mustNext("event")); !slice.Contains(p.Worker) {
-				t.Errorf("room %s issues with worker %d after it reported layout %d, where its slice is %v", i.room, p.Worker, version, slice)
+				t.Errorf("room %s issues with worker %d after it reported layout %d, where its slice is %v", i.In, p.Worker, version, slice)
 			}
 		}
 	}
@@ -227,7 +228,7 @@ func TestTimeTagsMove(t *testing.T) {
 // An instance that finds no free worker is not ready, and is again without any call once
 // a worker is free.
 func TestTimeTagsWithoutWorker(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 1, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
 	c.tag(timed(narrow), "event")
 	first := c.start("a", "a1", nil) // it takes the only worker of the slice
@@ -239,8 +240,8 @@ func TestTimeTagsWithoutWorker(t *testing.T) {
 	if code, body := second.get("/readyz"); code == http.StatusOK {
 		t.Errorf("it is ready without a worker: %s", body)
 	}
-	first.stop()
-	if err := first.wait(); err != nil {
+	first.Cancel()
+	if err := first.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	second.await("ready", func() bool { code, _ := second.get("/readyz"); return code == http.StatusOK })
@@ -251,7 +252,7 @@ func TestTimeTagsWithoutWorker(t *testing.T) {
 // time-ordered IDs, be it one that it had in memory, or one that was deleted before it began.
 // It makes one of a counter that was deleted.
 func TestDeletedTimeTagsAreNotMade(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event", "other")
 	c.tag(nil, "order")
 	creates := func(cfg *room.Config) { cfg.CreateTags = true }
@@ -259,7 +260,7 @@ func TestDeletedTimeTagsAreNotMade(t *testing.T) {
 	a.mustNext("event")
 	a.mustNext("new")
 	for _, name := range []allocator.Tag{"other", "order", "event"} { // the instance hears of the last one last
-		if err := c.admin.DeleteTag(bg, name, "test"); err != nil {
+		if err := c.Admin.DeleteTag(bg, name, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -271,13 +272,13 @@ func TestDeletedTimeTagsAreNotMade(t *testing.T) {
 	b := c.start("b", "b1", creates)
 	for _, i := range []*instance{a, b} {
 		if !gone(i, "event") || !gone(i, "other") {
-			t.Errorf("room %s made a deleted tag", i.room)
+			t.Errorf("room %s made a deleted tag", i.In)
 		}
 		i.mustNext("order")
 	}
 	c.tag(timed(cosid), "event")
 	a.await("the tag back", func() bool { return !gone(a, "event") })
-	if tag, err := c.admin.Tag(bg, "event"); err != nil || tag.Time == nil {
+	if tag, err := c.Admin.Tag(bg, "event"); err != nil || tag.Time == nil {
 		t.Errorf("%+v, %v", tag, err)
 	}
 }
@@ -285,7 +286,7 @@ func TestDeletedTimeTagsAreNotMade(t *testing.T) {
 // A tag that is unused for long goes from memory, and its next caller goes on with the same
 // worker above the last ID.
 func TestIdleTimeTags(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event", "busy")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.IdleAfter = time.Second })
 	before := a.mustNext("event")
@@ -302,7 +303,7 @@ func TestIdleTimeTags(t *testing.T) {
 
 // Readiness and metrics answer while a renewal waits for etcd.
 func TestTimeTagsWhileEtcdHangs(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event")
 	a := c.start("a", "a1", nil)
 	a.mustNext("event")

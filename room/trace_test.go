@@ -17,6 +17,7 @@ import (
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // receiver is an OTLP receiver that keeps the spans it gets.
@@ -46,7 +47,7 @@ func (r *receiver) got() []*otlp.Span {
 // traces starts a receiver and returns a provider that sends spans to it.
 func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 	t.Helper()
-	r, l, server := &receiver{}, listen(t), grpc.NewServer()
+	r, l, server := &receiver{}, testcluster.Listen(t, ""), grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, r)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -81,7 +82,7 @@ func path(spans []*otlp.Span, s *otlp.Span) string {
 // span. Heartbeats have none either.
 func TestTraces(t *testing.T) {
 	received, provider := traces(t, 1)
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	c.tracer = provider
 	a := c.start("a", "a1", nil)
@@ -92,11 +93,11 @@ func TestTraces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := marchv1.NewRoomServiceClient(a.conn).GetChain(bg, &marchv1.GetChainRequest{Tag: "order"}); err != nil {
+	if _, err := marchv1.NewRoomServiceClient(a.Conn).GetChain(bg, &marchv1.GetChainRequest{Tag: "order"}); err != nil {
 		t.Fatal(err)
 	}
-	a.stop()
-	if err := a.wait(); err != nil {
+	a.Cancel()
+	if err := a.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	if err := provider.ForceFlush(bg); err != nil {
@@ -136,7 +137,7 @@ func TestTraces(t *testing.T) {
 // gives the worker back, have traces of their own.
 func TestTracesOfWorkers(t *testing.T) {
 	received, provider := traces(t, 1)
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(timed(cosid), "event")
 	c.tracer = provider
 	a := c.start("a", "a1", nil)
@@ -170,8 +171,8 @@ func TestTracesOfWorkers(t *testing.T) {
 		_, others := paths()
 		return slices.Contains(others, "worker.Renew > "+txn)
 	})
-	a.stop()
-	if err := a.wait(); err != nil {
+	a.Cancel()
+	if err := a.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	if _, others := paths(); !slices.Contains(others, "worker.GiveBack > "+txn) {
@@ -183,7 +184,7 @@ func TestTracesOfWorkers(t *testing.T) {
 // at all if the ratio is 0.
 func TestTracesUnsampled(t *testing.T) {
 	received, provider := traces(t, 0)
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	c.tracer = provider
 	a := c.start("a", "a1", nil)

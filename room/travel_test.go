@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -21,14 +22,14 @@ func (c *cluster) recover(ask recovery.Ask, change func(*recovery.Config)) {
 	if change != nil {
 		change(&cfg)
 	}
-	if report, err := recovery.Run(bg, c.ledger(c.store()), cfg); err != nil {
+	if report, err := recovery.Run(bg, c.Ledger(), cfg); err != nil {
 		c.Fatalf("recover: %+v, %v", report, err)
 	}
 }
 
 // report asks the instance at an address what it remembers.
 func (c *cluster) report(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
-	conn := dial(c, s.Address)
+	conn := testcluster.Dial(c, s.Address)
 	defer func() { _ = conn.Close() }()
 	return room.AskMarks(ctx, conn, q, use)
 }
@@ -38,11 +39,11 @@ func (c *cluster) report(ctx context.Context, s record.SeenInstance, q record.Qu
 // restart, and nothing halts again.
 func TestHalted(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 	mine := &issued{TB: t, room: "a", tag: "order"}
-	if _, err := c.admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("halted", func() bool {
@@ -78,8 +79,8 @@ func TestHalted(t *testing.T) {
 	a.await("no longer barred", func() bool { _, body := a.get("/readyz?verbose"); return !contains(body, "barred") })
 	a.await("ready", func() bool { _, err := a.next("order"); return err == nil })
 	mine.addID(a.mustNext("order"))
-	c.etcd.Stop() // has the instance check everything again
-	c.etcd.Start(t)
+	c.Etcd.Stop() // has the instance check everything again
+	c.Etcd.Start(t)
 	c.update("order", func(s *record.TagSettings) { s.MinStep = 5_000 })
 	for range 3_000 {
 		mine.addID(a.mustNext("order"))
@@ -87,10 +88,10 @@ func TestHalted(t *testing.T) {
 	if m := a.metrics(); m[`march_leasing_stopped{room="a"}`] != "0" || m[`march_regressions_total{room="a"}`] != "1" || m[`march_orphaned_tags_total{room="a"}`] != "0" {
 		t.Errorf("stopped %s, %s regressions, %s orphaned tags", m[`march_leasing_stopped{room="a"}`], m[`march_regressions_total{room="a"}`], m[`march_orphaned_tags_total{room="a"}`])
 	}
-	if _, err := c.admin.Ledger.Refresh(bg); err != nil {
+	if _, err := c.Admin.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
-	if h, halted := c.admin.Ledger.Halted(); halted {
+	if h, halted := c.Admin.Ledger.Halted(); halted {
 		t.Errorf("halted again: %+v", h)
 	}
 }
@@ -99,16 +100,16 @@ func TestHalted(t *testing.T) {
 // that others may have by now, and goes on above them.
 func TestOrphaned(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
-	backup := c.etcd.Backup(t)
+	backup := c.Etcd.Backup(t)
 	var last int64
 	for range 4_000 {
 		last = a.mustNext("order")
 	}
-	c.etcd.Restore(t, backup, 0, "")
+	c.Etcd.Restore(t, backup, 0, "")
 	none := int64(0)
 	c.recover(func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 		return record.Memory{}, errors.New("not asked")

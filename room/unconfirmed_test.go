@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -17,9 +18,9 @@ import (
 // issues nothing and says why, until an operator confirms it.
 func TestRequiredJournal(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
-	if _, err := c.admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }, "ann"); err != nil {
+	if _, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	warm := func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} }
@@ -28,8 +29,8 @@ func TestRequiredJournal(t *testing.T) {
 	for range 3_000 {
 		mine.addID(a.mustNext("order"))
 	}
-	a.stop()
-	if err := a.wait(); err != nil {
+	a.Cancel()
+	if err := a.Wait(); err != nil {
 		t.Error(err)
 	}
 	late := c.launch("a", "a2", nil)
@@ -47,11 +48,11 @@ func TestRequiredJournal(t *testing.T) {
 	if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable || !contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
 		t.Errorf("readyz: %d %s", code, body)
 	}
-	client := marchv1.NewRoomServiceClient(late.conn)
+	client := marchv1.NewRoomServiceClient(late.Conn)
 	if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil || !contains(r.GetStatus().GetNotReady(), "march instance confirm") {
 		t.Errorf("status: %+v, %v", r, err)
 	}
-	if err := c.admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
+	if err := c.Admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	late.await("issuing", func() bool {

@@ -16,11 +16,12 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
 func TestWarmTags(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "cold")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order", "missing"} })
 	if got := a.chain("order"); got.GetHeld() != 1000 || got.GetIssued() != 0 {
@@ -47,7 +48,7 @@ func TestWarmTags(t *testing.T) {
 // TestColdBurst has a thousand callers ask for a cold tag at once. All get an answer, and
 // etcd gets the transactions of one caller.
 func TestColdBurst(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	a := c.start("a", "a1", nil)
 	var cost atomic.Int64 // transactions on the tag
@@ -79,7 +80,7 @@ func TestColdBurst(t *testing.T) {
 // TestColdTags has callers ask for many cold tags at once: etcd gets a bounded number of
 // transactions at a time.
 func TestColdTags(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
 	var now, most atomic.Int64
 	a.store.onTxn(func(store.Txn) {
@@ -105,7 +106,7 @@ func TestManyTags(t *testing.T) {
 	if testing.Short() || raceEnabled {
 		tags = 1_000
 	}
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
 	a.mustNext("first")
 	before := runtime.NumGoroutine()
@@ -123,7 +124,7 @@ func TestManyTags(t *testing.T) {
 	// Every tag is listed once, a page at a time.
 	seen, token := 0, ""
 	for {
-		r, err := marchv1.NewRoomServiceClient(a.conn).ListChains(bg, &marchv1.ListChainsRequest{PageSize: 999, PageToken: token})
+		r, err := marchv1.NewRoomServiceClient(a.Conn).ListChains(bg, &marchv1.ListChainsRequest{PageSize: 999, PageToken: token})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +148,7 @@ func TestManyTags(t *testing.T) {
 // TestIdleChains drops the chains of tags that were not used for long, and no others.
 func TestIdleChains(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags, cfg.IdleAfter = true, time.Second })
 	for _, tag := range []string{"first", "second", "third"} {
 		a.mustNext(tag)
@@ -165,7 +166,7 @@ func TestIdleChains(t *testing.T) {
 		}
 	})
 	a.await("idle chains to be dropped", func() bool {
-		r, err := marchv1.NewRoomServiceClient(a.conn).ListChains(bg, &marchv1.ListChainsRequest{})
+		r, err := marchv1.NewRoomServiceClient(a.Conn).ListChains(bg, &marchv1.ListChainsRequest{})
 		return err == nil && len(r.GetChains()) == 1
 	})
 	close(busy)
@@ -177,7 +178,7 @@ func TestIdleChains(t *testing.T) {
 
 // TestDeadlines has callers give up while etcd hangs: none waits beyond its deadline.
 func TestDeadlines(t *testing.T) {
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "cold")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 	held := make(chan struct{})

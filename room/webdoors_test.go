@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
 )
@@ -41,7 +42,7 @@ func (c *cluster) withDoors(t *testing.T, in allocator.Room, create bool) (*inst
 	if err != nil {
 		t.Fatal(err)
 	}
-	doors := room.Doors{Leaf: listen(c), TinyID: listen(c), CosID: listen(c), LeafSnowflake: "event", TinyIDTokens: tokens}
+	doors := room.Doors{Leaf: testcluster.Listen(c, ""), TinyID: testcluster.Listen(c, ""), CosID: testcluster.Listen(c, ""), LeafSnowflake: "event", TinyIDTokens: tokens}
 	i := c.start(in, allocator.Instance(in)+"1", func(cfg *room.Config) { cfg.Doors, cfg.CreateTags = doors, create })
 	return i, webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(), "http://" + doors.CosID.Addr().String()}
 }
@@ -91,7 +92,7 @@ const (
 
 func TestLeafDoor(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "0_30_4frder.x")
 	c.tag(timed(cosid), "event")
 	c.tag(func(s *record.TagSettings) { s.Limit = 2 }, "few")
@@ -114,9 +115,9 @@ func TestLeafDoor(t *testing.T) {
 		{"GET /decodeSnowflakeId", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.bind.MissingServletRequestParameterException","message":"Required String parameter 'snowflakeId' is not present","path":"/decodeSnowflakeId"}`},
 	})
 	// The tag of Leaf's Snowflake has to be one of time-ordered IDs, and is not made.
-	counter := room.Doors{Leaf: listen(c), LeafSnowflake: "order"}
+	counter := room.Doors{Leaf: testcluster.Listen(c, ""), LeafSnowflake: "order"}
 	c.start("b", "b1", func(cfg *room.Config) { cfg.Doors = counter })
-	none := room.Doors{Leaf: listen(c), LeafSnowflake: "nosuch"}
+	none := room.Doors{Leaf: testcluster.Listen(c, ""), LeafSnowflake: "nosuch"}
 	c.start("b", "b2", func(cfg *room.Config) { cfg.Doors, cfg.CreateTags = none, true })
 	for _, doors := range []room.Doors{counter, none} {
 		d.exchanges("http://"+doors.Leaf.Addr().String(), [][4]string{{"GET /api/snowflake/get/any", "", jsonFailed, failed(-2, "/api/snowflake/get/any")}})
@@ -133,7 +134,7 @@ func TestLeafDoor(t *testing.T) {
 
 func TestTinyIDDoor(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
 	c.tag(nil, "user_5f_2f")
 	c.tag(func(s *record.TagSettings) { s.StrictRetract = true }, "strict")
@@ -162,7 +163,7 @@ func TestTinyIDDoor(t *testing.T) {
 
 func TestCosIdDoor(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "ns.order", "plain")
 	_, d := c.withDoors(t, "a", true)
 	failed := func(message string) string { return `{"code":"500","msg":` + strconv.Quote(message) + `,"errors":[]}` }
@@ -190,7 +191,7 @@ func TestCosIdDoor(t *testing.T) {
 // a segment that was given before the move stays whole.
 func TestWebDoorsWhileRangesMove(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "ns.order")
 	c.tag(timed(cosid), "event")
 	_, a := c.withDoors(t, "a", false)
@@ -237,7 +238,7 @@ func TestWebDoorsWhileRangesMove(t *testing.T) {
 	}
 	for _, border := range []int64{20, 60, 50} {
 		before := taken()
-		c.change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: border}, "b": {Lower: border, Upper: 100}}))
+		c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: border}, "b": {Lower: border, Upper: 100}}), "test")
 		await(t, "callers go on", func() bool { return taken() > before+1000 })
 	}
 	stop()
@@ -247,7 +248,7 @@ func TestWebDoorsWhileRangesMove(t *testing.T) {
 // Bad requests of any kind are answered or cut off, and good ones after them are served.
 func TestWebDoorsBadRequests(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, halves())
+	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
 	_, d := c.withDoors(t, "a", false)
 	n := 20_000

@@ -63,18 +63,6 @@ func layout(boundary, aLower, aUpper, bLower, bUpper int64) allocator.Layout {
 	}}
 }
 
-// change changes the layout.
-func (c *cluster) change(to allocator.Layout) {
-	c.Helper()
-	from, err := c.Admin.Ledger.Refresh(c.Context())
-	if err == nil {
-		_, err = c.Admin.ChangeLayout(c.Context(), from, to, "test")
-	}
-	if err != nil {
-		c.Fatal(err)
-	}
-}
-
 // instance is a room server that runs.
 type instance struct {
 	*cluster

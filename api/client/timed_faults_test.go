@@ -63,7 +63,7 @@ func timedAfterMoves(t *testing.T, c *cluster) {
 	// a's range moves away from all that it had, to [90, 100).
 	for _, to := range []allocator.Layout{layout(100, 0, 50, 50, 90), layout(100, 90, 100, 50, 90), layout(100, 90, 100, 0, 50)} {
 		o.more(200)
-		c.change(to)
+		c.Change(to, "test")
 		for by, tag := range tags {
 			part := to.Ranges[map[string]allocator.Room{"client of a": "a", "client of b": "b"}[by]]
 			slice := timeid.Slice(part, 100, 10)

@@ -170,7 +170,7 @@ func TestLayoutChanges(t *testing.T) {
 		layout(100, 50, 100, 0, 50), layout(1000, 100, 200, 500, 1000), layout(7, 0, 1, 1, 7), layout(1<<40, 0, 1<<30, 1<<30, 1<<40),
 	} {
 		got.some(t, 200)
-		c.change(next)
+		c.Change(next, "test")
 		layouts = append(layouts, next)
 		version := int64(len(layouts))
 		testcluster.Await(t, fmt.Sprintf("layout %d", version), func() bool {
@@ -200,7 +200,7 @@ func TestLayoutChanges(t *testing.T) {
 func TestLagging(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	c.change(layout(100, 50, 100, 0, 50))
+	c.Change(layout(100, 50, 100, 0, 50), "test")
 	a := c.room("a", "a1")
 	lags, knows := newFront(t, a), newFront(t, a)
 	lags.alter(func(r *marchv1.LeaseResponse) { r.Segment.Version, r.Serves.Version = 1, 1 })
@@ -255,7 +255,7 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 		testcluster.Await(t, "it holds its target again", func() bool { before[i] = tag.Status(); return before[i].Held >= before[i].Target })
 	}
 	for n, next := range []allocator.Layout{layout(100, 0, 50, 60, 100), layout(100, 0, 60, 60, 100), layout(100, 0, 60, 70, 100)} {
-		c.change(next)
+		c.Change(next, "test")
 		testcluster.Await(t, "the layout is heard of", func() bool {
 			var heard atomic.Bool // other calls are under way at the same time
 			front.alter(func(r *marchv1.LeaseResponse) { heard.Store(r.GetServes().GetVersion() == int64(n+2)) })
@@ -270,7 +270,7 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 			t.Errorf("%+v, before %+v", s, before[i])
 		}
 	}
-	c.change(layout(100, 0, 49, 70, 100))
+	c.Change(layout(100, 0, 49, 70, 100), "test")
 	testcluster.Await(t, "all are replaced", func() bool {
 		_, err := ids.Next(t.Context(), fmt.Sprintf("new-%d", rand.Int64()))
 		done := err == nil
@@ -316,9 +316,9 @@ func TestEverythingAtOnce(t *testing.T) {
 				front.listen()
 			case 3:
 				if swapped = !swapped; swapped {
-					c.change(layout(100, 50, 100, 0, 50))
+					c.Change(layout(100, 50, 100, 0, 50), "test")
 				} else {
-					c.change(testcluster.Halves())
+					c.Change(testcluster.Halves(), "test")
 				}
 			}
 			got[rand.IntN(len(got))].some(t, 100)

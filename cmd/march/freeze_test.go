@@ -14,15 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestFrozenOverMigration stops an instance with SIGSTOP, takes residues from its room, and
@@ -150,13 +147,7 @@ func startFrozen(t *testing.T, etcd *ledgertest.Etcd, cluster string, roomFlags,
 	address := func(k int) string { return fmt.Sprintf("127.0.0.1:%d", base+k) }
 	f := &frozen{T: t, cluster: cluster, console: address(0), etcd: newWire(t, etcd.Endpoint)}
 	f.mu.count, f.mu.failed = make(map[string]int), make(map[string][]frozenFailure)
-	cfg := ledger.DefaultConfig()
-	cfg.Cluster = cluster
-	l, err := ledger.New(etcd.Store(t), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.admin = admin.New(l, admin.DefaultConfig())
+	f.admin = testcluster.Over(t, cluster, etcd.Store).Admin
 	start := func(args ...string) *process {
 		return begin(t, "", nil, append(args, "--cluster", cluster)...).ready(t)
 	}
@@ -191,12 +182,7 @@ func startFrozen(t *testing.T, etcd *ledgertest.Etcd, cluster string, roomFlags,
 // call calls an instance until ctx ends, with deadlines shorter than any stop.
 func (f *frozen) call(ctx context.Context, address, instance string, tags []string) {
 	f.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = conn.Close() })
-	ids := marchv1.NewIDServiceClient(conn)
+	ids := marchv1.NewIDServiceClient(testcluster.Dial(f, address))
 	for _, tag := range tags {
 		f.callers.Go(func() {
 			for ctx.Err() == nil {

@@ -14,12 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // issued collects the IDs that a client got, in order.
@@ -82,12 +80,7 @@ func (s *issued) check(t *testing.T) {
 // failed calls. Each caller gets only growing IDs, all above those in above.
 func (s *issued) hammer(ctx context.Context, t *testing.T, address string, boundary int64, r allocator.Range, above map[allocator.Tag]int64) (highest map[allocator.Tag]int64) {
 	t.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	ids := marchv1.NewIDServiceClient(conn)
+	ids := marchv1.NewIDServiceClient(testcluster.Dial(t, address))
 	highest = maps.Clone(above)
 	var mu sync.Mutex // of highest
 	var callers sync.WaitGroup

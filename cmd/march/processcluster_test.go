@@ -18,13 +18,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // processCluster is an etcd in this process, and rooms and a console in processes of their own.
@@ -50,15 +50,10 @@ const consoleName = "console"
 
 func newProcessCluster(t *testing.T) *processCluster {
 	t.Helper()
-	c := &processCluster{T: t, etcd: ledgertest.StartEtcd(t), dir: t.TempDir(), ports: make(map[string]int), servers: make(map[string]*process)}
-	c.store = c.etcd.Store(t)
+	in := testcluster.New(t)
+	c := &processCluster{T: t, etcd: in.Etcd, store: in.Open(t), admin: in.Admin, dir: t.TempDir(), ports: make(map[string]int), servers: make(map[string]*process)}
 	var err error
-	if c.base, err = freeBase(); err == nil {
-		var l *ledger.Ledger
-		l, err = ledger.New(c.store, ledger.DefaultConfig())
-		c.admin = admin.New(l, admin.DefaultConfig())
-	}
-	if err != nil {
+	if c.base, err = freeBase(); err != nil {
 		t.Fatal(err)
 	}
 	c.address(consoleName)

@@ -8,28 +8,20 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // march verify lists the first problems in etcd, and counts the rest.
 func TestVerifyCommand(t *testing.T) {
-	server := ledgertest.StartEtcd(t)
-	etcd := server.Store(t)
-	l, err := ledger.New(etcd, ledger.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testcluster.New(t)
+	server, etcd := c.Etcd, c.Open(t)
 	layout, err := allocator.EqualLayout(10, []allocator.Room{"a", "b"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.New(l, admin.DefaultConfig()).Init(t.Context(), layout, "test"); err != nil {
-		t.Fatal(err)
-	}
+	c.Init(layout, "test")
 	put := func(keys ...string) {
 		txn := store.Txn{}
 		for i := 0; i < len(keys); i += 2 {

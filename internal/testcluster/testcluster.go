@@ -92,3 +92,17 @@ func (c *Cluster) Tag(change func(*record.TagSettings), actor string, names ...a
 		}
 	}
 }
+
+// Change changes the layout, and returns its version.
+func (c *Cluster) Change(to allocator.Layout, actor string) int64 {
+	c.Helper()
+	from, err := c.Admin.Ledger.Refresh(c.Context())
+	if err != nil {
+		c.Fatalf("refresh: %v", err)
+	}
+	stored, err := c.Admin.ChangeLayout(c.Context(), from, to, actor)
+	if err != nil {
+		c.Fatalf("change layout: %v", err)
+	}
+	return stored.Layout.Version
+}
