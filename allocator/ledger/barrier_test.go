@@ -14,10 +14,10 @@ import (
 
 // barrier returns the barrier of the halt that is in force.
 func (c *cluster) barrier() *record.Barrier {
-	c.tb.Helper()
+	c.Helper()
 	var v struct{ Halted struct{ Nonce string } }
-	if err := json.Unmarshal(c.value("epoch"), &v); err != nil || v.Halted.Nonce == "" {
-		c.tb.Fatalf("leasing is not halted: %s, %v", c.value("epoch"), err)
+	if err := json.Unmarshal(c.Value("epoch"), &v); err != nil || v.Halted.Nonce == "" {
+		c.Fatalf("leasing is not halted: %s, %v", c.Value("epoch"), err)
 	}
 	return &record.Barrier{Nonce: v.Halted.Nonce, ClusterID: ledgertest.ClusterID}
 }
@@ -40,32 +40,32 @@ func (s *afterStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, erro
 // however late it comes; and nothing is leased before there is a new epoch.
 func TestBarrier(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := &process{c: c, room: "a", name: "one", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
-	etcd := &afterStore{Store: p.conn}
-	p.ledger = open(t, etcd)
+	p := c.process()
+	etcd := &afterStore{Store: p.Conn}
+	p.Ledger = ledgertest.Open(t, etcd)
 	var err error
-	if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
+	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
 		t.Fatal(err)
 	}
-	p.lease(10)
+	p.Lease(10)
 	var memory record.Memory
 	etcd.after = func(txn store.Txn) {
-		if writes("marks/")(txn) && memory.UUID == "" {
-			if _, err := c.admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
+		if ledgertest.PutsUnder("marks/")(txn) && memory.UUID == "" {
+			if _, err := c.Admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 				t.Error(err)
 			}
 			memory = p.Report(bg, record.Question{Barrier: c.barrier()})
 		}
 	}
-	seg, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "halted by ann")
-	if !memory.Barred || memory.Marks[0].Next != 21 || c.mark("a").Next != 21 { // what was sent counts, too
-		t.Errorf("remembered %+v, the mark is %d, leased %v", memory, c.mark("a").Next, seg)
+	seg, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack, "halted by ann")
+	if !memory.Barred || memory.Marks[0].Next != 21 || c.Mark("a").Next != 21 { // what was sent counts, too
+		t.Errorf("remembered %+v, the mark is %d, leased %v", memory, c.Mark("a").Next, seg)
 	}
 	c.mustRecover([]*process{p})
 	p.hear()
-	p.lease(10)
-	c.check()
+	p.Lease(10)
+	c.Check()
 }
 
 // A barrier bars an instance only where the instance's own etcd shows the halt that
@@ -75,7 +75,7 @@ func TestBarrier(t *testing.T) {
 func TestBarrierIsRefused(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
+	p.Lease(10)
 	refused := func(name string, b *record.Barrier) {
 		t.Helper()
 		m := p.Report(bg, record.Question{Barrier: b})
@@ -85,21 +85,21 @@ func TestBarrierIsRefused(t *testing.T) {
 		if _, is := p.Barred(); is {
 			t.Errorf("%s: barred", name)
 		}
-		p.lease(10)
+		p.Lease(10)
 	}
 	refused("a stranger's call", &record.Barrier{Nonce: "guessed", ClusterID: ledgertest.ClusterID})
 	refused("an empty one", &record.Barrier{})
 
 	// The rehearsal recovers a copy, with production's addresses.
-	rehearsal := c.mem.Copy(ledgertest.ClusterID, 1000)
+	rehearsal := c.Mem.Copy(ledgertest.ClusterID, 1000)
 	report, err := c.recover(rehearsal.Open(), []*process{p})
-	wantKind(t, err, allocator.Refused, "not every instance answered")
+	ledgertest.WantKind(t, err, allocator.Refused, "not every instance answered")
 	if len(report.Missing) != 1 {
 		t.Errorf("rehearsal: %+v", report)
 	}
-	p.lease(10)
+	p.Lease(10)
 
-	if _, err := c.admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 		t.Fatal(err)
 	}
 	late := c.barrier()
@@ -109,7 +109,7 @@ func TestBarrierIsRefused(t *testing.T) {
 	if why := c.isHalted(); why != "" {
 		t.Errorf("halted: %s", why)
 	}
-	c.check()
+	c.Check()
 }
 
 // A barrier is void once its instance meets an epoch in force: recover confirms the
@@ -117,19 +117,19 @@ func TestBarrierIsRefused(t *testing.T) {
 func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
-	if _, err := c.admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
+	p.Lease(10)
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 		t.Fatal(err)
 	}
 	b := c.barrier()
 	if m := p.Report(bg, record.Question{Barrier: b}); !m.Barred {
 		t.Fatalf("%+v", m)
 	}
-	halted := c.value("epoch")
+	halted := c.Value("epoch")
 	c.mustRecover([]*process{p})
 	p.hear()
-	p.lease(10)
-	c.corrupt("epoch", halted) // etcd went back to the halt
+	p.Lease(10)
+	c.Corrupt("epoch", halted) // etcd went back to the halt
 	if m := p.Report(bg, record.Question{Barrier: b}); m.Barred {
 		t.Errorf("barred by a halt that an epoch has followed: %+v", m)
 	}

@@ -19,62 +19,62 @@ import (
 func TestKeysAreBounded(t *testing.T) {
 	const layouts, migrations, audits = 5, 3, 40
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.admin.Ledger.Keep(layouts, migrations, audits)
-	c.tag("idle", func(*record.TagSettings) {})
+	c.Admin.Ledger.Keep(layouts, migrations, audits)
+	c.Tag("idle", func(*record.TagSettings) {})
 	a := c.start("a")
-	if _, err := a.tryLease("idle", 10); err != nil {
+	if _, err := a.TryLease("idle", 10); err != nil {
 		t.Fatal(err)
 	}
 	var versions []string
 	for i := range 60 {
 		if i%2 == 0 {
-			c.move(fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
+			c.Move(fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
 		} else {
 			migrate(t, c, fmt.Sprintf("100 a=0-50 b=%d-100", 50+i%7))
 		}
-		versions = append(versions, c.mem.Keys(prefix + "layouts/")[len(c.mem.Keys(prefix+"layouts/"))-1])
-		a.lease(10)
+		versions = append(versions, c.Mem.Keys(prefix + "layouts/")[len(c.Mem.Keys(prefix+"layouts/"))-1])
+		a.Lease(10)
 		for kind, most := range map[string]int{"layouts/": layouts, "migrations/": migrations, "audit/": audits, "eras/": 0} {
-			if keys := c.mem.Keys(prefix + kind); len(keys) > most {
+			if keys := c.Mem.Keys(prefix + kind); len(keys) > most {
 				t.Fatalf("after %d moves: %d keys %s, at most %d are kept", i+1, len(keys), kind, most)
 			}
 		}
 	}
-	if kept := c.mem.Keys(prefix + "layouts/"); !slices.Equal(kept, versions[len(versions)-layouts:]) {
+	if kept := c.Mem.Keys(prefix + "layouts/"); !slices.Equal(kept, versions[len(versions)-layouts:]) {
 		t.Errorf("the layouts %v are kept, want the last of %v", kept, versions)
 	}
-	if got := len(c.mem.Keys(prefix + "audit/")); got < audits/4 {
+	if got := len(c.Mem.Keys(prefix + "audit/")); got < audits/4 {
 		t.Errorf("%d audit entries are kept, want up to %d", got, audits)
 	}
-	if eras := c.mark("a").Eras; len(eras) != record.MaxEras {
+	if eras := c.Mark("a").Eras; len(eras) != record.MaxEras {
 		t.Errorf("%d eras are kept, want %d", len(eras), record.MaxEras)
 	}
 	verified(t, c)
 	// What the history no longer has does no harm: not to an idle tag, nor to a
 	// process that knows nothing.
-	if _, err := c.start("b").tryLease("idle", 10); err != nil {
+	if _, err := c.start("b").TryLease("idle", 10); err != nil {
 		t.Error(err)
 	}
-	c.check()
+	c.Check()
 }
 
 // migrate makes a migration of one move, and ends it.
 func migrate(t *testing.T, c *cluster, to string) {
 	t.Helper()
-	from, err := c.admin.Ledger.Refresh(bg)
+	from, err := c.Admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := lay(t, to)
+	target := ledgertest.Lay(t, to)
 	target.Version = from.Layout.Version + 1
-	m, err := c.admin.StartMigration(bg, from, record.Migration{
+	m, err := c.Admin.StartMigration(bg, from, record.Migration{
 		From: from.Layout, Target: target, Moves: record.MovesOf(plan.Move{Kind: plan.Switch, Layout: target}),
 	}, "test")
 	if err == nil {
-		m, err = c.admin.MakeMove(bg, m, store.KV{})
+		m, err = c.Admin.MakeMove(bg, m, store.KV{})
 	}
 	if err == nil {
-		_, err = c.admin.UpdateMigration(bg, m, "end migration", "test", func(m *record.Migration) error {
+		_, err = c.Admin.UpdateMigration(bg, m, "end migration", "test", func(m *record.Migration) error {
 			m.State = record.Done
 			return nil
 		})
@@ -91,11 +91,11 @@ func TestLayoutsAndMigrationsAreBounded(t *testing.T) {
 		migrate(t, c, fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
 	}
 	for kind, want := range map[string]int{"layouts/": record.MaxLayouts, "migrations/": record.MaxMigrations} {
-		if got := len(c.mem.Keys(prefix + kind)); got != want {
+		if got := len(c.Mem.Keys(prefix + kind)); got != want {
 			t.Errorf("%d keys %s, want %d", got, kind, want)
 		}
 	}
-	c.check()
+	c.Check()
 }
 
 // The audit, with entries put there by hand: of several processes that write, each
@@ -103,15 +103,15 @@ func TestLayoutsAndMigrationsAreBounded(t *testing.T) {
 func TestAuditIsBounded(t *testing.T) {
 	const audits = 5_000
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	entry, _ := c.mem.Value(c.mem.Keys(prefix + "audit/")[0])
+	entry, _ := c.Mem.Value(c.Mem.Keys(prefix + "audit/")[0])
 	var ops []store.Op
 	for i := range audits {
 		ops = append(ops, store.Op{Put: &store.Put{Key: fmt.Sprintf("%saudit/00000000%018d", prefix, i), Value: entry}})
 	}
 	for page := range slices.Chunk(ops, 100) {
-		c.mem.Corrupt(page...)
+		c.Mem.Corrupt(page...)
 	}
-	others := []*ledger.Ledger{c.admin.Ledger, open(t, c.mem.Open()), open(t, c.mem.Open())}
+	others := []*ledger.Ledger{c.Admin.Ledger, ledgertest.Open(t, c.Mem.Open()), ledgertest.Open(t, c.Mem.Open())}
 	for _, l := range others {
 		l.Keep(record.MaxLayouts, record.MaxMigrations, audits)
 	}
@@ -121,7 +121,7 @@ func TestAuditIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := len(c.mem.Keys(prefix + "audit/")); got > audits || got < audits-1000 {
+	if got := len(c.Mem.Keys(prefix + "audit/")); got > audits || got < audits-1000 {
 		t.Errorf("%d audit entries, want about %d and no more", got, audits)
 	}
 }
@@ -129,14 +129,14 @@ func TestAuditIsBounded(t *testing.T) {
 // Where the oldest keys cannot be counted, a halt is written all the same.
 func TestHaltDoesNotWaitForTheBound(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	conn := c.mem.Open()
+	conn := c.Mem.Open()
 	conn.Fate(func(txn store.Txn) ledgertest.Fate {
 		if len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.KeysOnly {
 			return ledgertest.Fate{Name: ledgertest.NotDone}
 		}
 		return ledgertest.Fate{}
 	})
-	if _, err := open(t, conn).Halt(bg, "ann", "a test"); err != nil {
+	if _, err := ledgertest.Open(t, conn).Halt(bg, "ann", "a test"); err != nil {
 		t.Fatal(err)
 	}
 	if c.isHalted() == "" {
@@ -163,15 +163,15 @@ func (s *counting) Txn(ctx context.Context, txn store.Txn) (store.Answer, error)
 func TestLookReadsFewLayouts(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	for i := range 50 {
-		c.move(fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
+		c.Move(fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
 	}
-	etcd := &counting{Store: c.mem.Open()}
-	l := open(t, etcd)
+	etcd := &counting{Store: c.Mem.Open()}
+	l := ledgertest.Open(t, etcd)
 	look := func() int64 {
 		t.Helper()
 		before := etcd.visited
 		stored, err := l.Refresh(bg)
-		if now, _ := c.admin.Ledger.Layout(); err != nil || stored.Layout.Version != now.Layout.Version {
+		if now, _ := c.Admin.Ledger.Layout(); err != nil || stored.Layout.Version != now.Layout.Version {
 			t.Fatalf("version %d, %v; want %d", stored.Layout.Version, err, now.Layout.Version)
 		}
 		return etcd.visited - before
@@ -181,27 +181,27 @@ func TestLookReadsFewLayouts(t *testing.T) {
 	if n := look(); n > most {
 		t.Errorf("a look visits %d keys, want at most %d; the first one visited %d", n, most, first)
 	}
-	c.move("100 a=0-50 b=50-100")
+	c.Move("100 a=0-50 b=50-100")
 	if n := look(); n > most+1 {
 		t.Errorf("after a move a look visits %d keys, want at most %d", n, most+1)
 	}
 	for range 3 {
-		c.move("100 a=0-50 b=50-100")
+		c.Move("100 a=0-50 b=50-100")
 	}
 	if n := look(); n > 2*most+4 {
 		t.Errorf("after three moves a look visits %d keys, want at most %d", n, 2*most+4)
 	}
 	// It still sees that the history goes on, and that a version is gone.
-	now := c.value("layout")
-	c.corrupt("layouts/0000000000000000099", now)
+	now := c.Value("layout")
+	c.Corrupt("layouts/0000000000000000099", now)
 	_, err := l.Refresh(bg)
-	wantKind(t, err, allocator.Refused, "the history goes on to")
-	c.corrupt("layouts/0000000000000000099", nil)
+	ledgertest.WantKind(t, err, allocator.Refused, "the history goes on to")
+	c.Corrupt("layouts/0000000000000000099", nil)
 	look()
-	own := c.mem.Keys(prefix + "layouts/")
-	c.corrupt(own[len(own)-1][len(prefix):], nil)
+	own := c.Mem.Keys(prefix + "layouts/")
+	c.Corrupt(own[len(own)-1][len(prefix):], nil)
 	_, err = l.Refresh(bg)
-	wantKind(t, err, allocator.Refused, "there is no key")
+	ledgertest.WantKind(t, err, allocator.Refused, "there is no key")
 }
 
 // EachTag visits each tag and mark a few times, whatever names look like.
@@ -226,7 +226,7 @@ func TestEachTagIsLinear(t *testing.T) {
 			last = tag.Name
 			return nil
 		}
-		l := open(t, etcd)
+		l := ledgertest.Open(t, etcd)
 		walk := record.Walk{Keys: l.Cluster().Keys, Gets: l.Gets, Page: 20}
 		if _, err := walk.EachTag(t.Context(), []allocator.Room{"a", "b"}, each); err != nil {
 			t.Fatal(err)

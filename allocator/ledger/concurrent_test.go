@@ -33,8 +33,8 @@ func TestManyAtOnce(t *testing.T) {
 	for name, connect := range stores {
 		t.Run(name, func(t *testing.T) {
 			etcd := connect(t)
-			admin := open(t, etcd())
-			if _, err := manage(admin).Init(bg, lay(t, layouts[0]), "test"); err != nil {
+			admin := ledgertest.Open(t, etcd())
+			if _, err := manage(admin).Init(bg, ledgertest.Lay(t, layouts[0]), "test"); err != nil {
 				t.Fatal(err)
 			}
 			for _, tag := range tags {
@@ -46,7 +46,7 @@ func TestManyAtOnce(t *testing.T) {
 			issued := ledgertest.Issued{}
 			var all sync.WaitGroup
 			for i, room := range []allocator.Room{"a", "a", "b", "b"} {
-				l := open(t, etcd())
+				l := ledgertest.Open(t, etcd())
 				p, err := l.Join(bg, ledger.Registration{Room: room, Name: allocator.Instance(fmt.Sprint(i))})
 				if err != nil {
 					t.Fatal(err)

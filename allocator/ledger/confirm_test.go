@@ -18,7 +18,7 @@ func TestConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		a, b := c.start("a"), c.start("b")
-		l := a.ledger
+		l := a.Ledger
 		segments := map[int64]allocator.Segment{ // what room a may hold of each version
 			1: {Version: 1, Boundary: 10, Range: allocator.Range{Upper: 5}, Count: 1},
 			2: {Version: 2, Boundary: 10, Range: allocator.Range{Upper: 2}, Count: 1},
@@ -42,30 +42,30 @@ func TestConfirmed(t *testing.T) {
 		}
 		is("read", 1, time.Now(), 1)
 		time.Sleep(time.Minute)
-		a.lease(10)
+		a.Lease(10)
 		is("leased", 1, time.Now(), 1)
 		leased := time.Now()
 
 		// No answer, or one that says no, confirms nothing.
 		for _, fate := range []ledgertest.Fate{{Name: ledgertest.NotDone}, {Name: ledgertest.DoneAnswerLost}} {
-			a.lease(1)
+			a.Lease(1)
 			leased = time.Now()
 			time.Sleep(time.Second) // not so long that the next lease looks first, which confirms
-			a.next(fate, writes("marks/"))
-			if _, err := a.tryLease("t", 10); err == nil {
+			a.Conn.Next(fate, ledgertest.PutsUnder("marks/"))
+			if _, err := a.TryLease("t", 10); err == nil {
 				t.Fatal("leased")
 			}
 			is(fmt.Sprint(fate), 1, leased, 1)
 		}
-		c.move("10 a=0-2 b=5-10")
+		c.Move("10 a=0-2 b=5-10")
 		time.Sleep(time.Minute)
 		is("replaced, and not heard of", 1, leased, 1)
-		b.lease(1)
+		b.Lease(1)
 		is("another process", 1, leased, 1)
-		a.lease(10) // refused under version 1, granted under version 2
+		a.Lease(10) // refused under version 1, granted under version 2
 		is("replaced", 1, leased, 2)
 		is("replaced", 2, time.Now(), 2)
-		c.check()
+		c.Check()
 	})
 }
 
@@ -87,8 +87,8 @@ func TestConfirmedIsWhenItWasSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=0-5")
 		a := c.start("a")
-		etcd := &slowStore{Store: c.mem.Open()}
-		l := open(t, etcd)
+		etcd := &slowStore{Store: c.Mem.Open()}
+		l := ledgertest.Open(t, etcd)
 		time.Sleep(time.Minute)
 		etcd.takes = time.Second
 		start := time.Now()
@@ -99,8 +99,8 @@ func TestConfirmedIsWhenItWasSent(t *testing.T) {
 		if at, _ := l.Confirmed("a", allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Upper: 5}}); !at.Equal(start.Add(time.Second)) {
 			t.Errorf("confirmed %v after the beginning, want a second; the answer came after %v", at.Sub(start), time.Since(start))
 		}
-		a.lease(1)
-		c.check()
+		a.Lease(1)
+		c.Check()
 	})
 }
 
@@ -110,8 +110,8 @@ func TestConfirmationsAreBounded(t *testing.T) {
 	a := c.start("a")
 	const changes = 200
 	for i := range changes {
-		c.move(fmt.Sprintf("1000 a=0-%d", 500-i))
-		if _, err := a.ledger.Refresh(bg); err != nil {
+		c.Move(fmt.Sprintf("1000 a=0-%d", 500-i))
+		if _, err := a.Ledger.Refresh(bg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,15 +120,15 @@ func TestConfirmationsAreBounded(t *testing.T) {
 		return allocator.Segment{Version: version, Boundary: 1000, Range: allocator.Range{Upper: 502 - version}}
 	}
 	for version := int64(2); version < changes+10; version++ {
-		if at, _ := a.ledger.Confirmed("a", of(version)); !at.IsZero() && version <= changes+1 {
+		if at, _ := a.Ledger.Confirmed("a", of(version)); !at.IsZero() && version <= changes+1 {
 			known++
 		}
 	}
-	if at, newest := a.ledger.Confirmed("a", of(changes+1)); at.IsZero() || newest.Version != changes+1 || known > 64 {
+	if at, newest := a.Ledger.Confirmed("a", of(changes+1)); at.IsZero() || newest.Version != changes+1 || known > 64 {
 		t.Errorf("version %d confirmed at %v, newest %v, %d versions known", changes+1, at, newest, known)
 	}
-	a.lease(1)
-	c.check()
+	a.Lease(1)
+	c.Check()
 }
 
 // TestConfirmedAcrossLayouts: a segment counts as confirmed by every layout that
@@ -136,7 +136,7 @@ func TestConfirmationsAreBounded(t *testing.T) {
 func TestConfirmedAcrossLayouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=2-5 b=5-10")
-		l := c.start("a").ledger
+		l := c.start("a").Ledger
 		seg := allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Lower: 2, Upper: 5}, Count: 1}
 		kept := time.Now()
 		for i, step := range []struct {
@@ -151,7 +151,7 @@ func TestConfirmedAcrossLayouts(t *testing.T) {
 			{"10 b=5-10", false},         // no range
 		} {
 			time.Sleep(time.Minute)
-			c.move(step.layout)
+			c.Move(step.layout)
 			if at, newest := l.Confirmed("a", seg); !at.Equal(kept) || newest.Version != int64(i)+1 {
 				t.Errorf("%s, not heard of: confirmed at %v, want %v; newest %v", step.layout, at, kept, newest)
 			}
@@ -166,7 +166,7 @@ func TestConfirmedAcrossLayouts(t *testing.T) {
 				t.Errorf("%s: confirmed at %v, want %v; newest %v", step.layout, at, kept, newest)
 			}
 		}
-		c.check()
+		c.Check()
 	})
 }
 
@@ -174,7 +174,7 @@ func TestConfirmedAcrossLayouts(t *testing.T) {
 // each ID.
 func BenchmarkConfirmed(b *testing.B) {
 	c := newCluster(b, "1000 a=0-500 b=500-1000")
-	l := c.start("a").ledger
+	l := c.start("a").Ledger
 	seg := allocator.Segment{Version: 1, Boundary: 1000, Range: allocator.Range{Upper: 500}, Count: 1}
 	b.RunParallel(func(p *testing.PB) {
 		for p.Next() {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -11,8 +12,8 @@ import (
 // and change nothing.
 func TestDamagedIdentityStopsChangesOnly(t *testing.T) {
 	c, _ := damagedCluster(t)
-	c.corrupt("identity", []byte("garbage"))
-	l := open(t, c.mem.Open())
+	c.Corrupt("identity", []byte("garbage"))
+	l := ledgertest.Open(t, c.Mem.Open())
 	damaged := func(what string, err error) {
 		t.Helper()
 		if key, is := errors.AsType[*record.KeyError](err); !is || key.Key != prefix+"identity" {

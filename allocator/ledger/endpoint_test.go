@@ -68,7 +68,7 @@ func TestUnreachable(t *testing.T) {
 				return err
 			},
 			"Init": func(ctx context.Context, l *ledger.Ledger) error {
-				_, err := manage(l).Init(ctx, lay(t, "10 a=0-5"), "me")
+				_, err := manage(l).Init(ctx, ledgertest.Lay(t, "10 a=0-5"), "me")
 				return err
 			},
 			"CreateTag": func(ctx context.Context, l *ledger.Ledger) error {
@@ -80,7 +80,7 @@ func TestUnreachable(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				begun := time.Now()
-				wantKind(t, call(ctx, open(t, etcdAt(t, endpoint))), allocator.Unavailable, endpoint)
+				ledgertest.WantKind(t, call(ctx, ledgertest.Open(t, etcdAt(t, endpoint))), allocator.Unavailable, endpoint)
 				if took := time.Since(begun); took > 15*time.Second {
 					t.Errorf("it took %v", took)
 				}
@@ -93,14 +93,14 @@ func TestUnreachable(t *testing.T) {
 func TestAnotherEndpointWhenOneFails(t *testing.T) {
 	t.Parallel()
 	e := ledgertest.StartEtcd(t)
-	admin := open(t, e.Store(t))
-	if _, err := manage(admin).Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+	admin := ledgertest.Open(t, e.Store(t))
+	if _, err := manage(admin).Init(bg, ledgertest.Lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]func(*testing.T){}
 	for name, first := range map[string]string{"dead": dead(t), "silent": silent(t)} {
 		tests[name] = func(t *testing.T) {
-			l := open(t, etcdAt(t, first, first, e.Endpoint))
+			l := ledgertest.Open(t, etcdAt(t, first, first, e.Endpoint))
 			if _, err := l.Refresh(t.Context()); err != nil && name == "dead" {
 				t.Errorf("the first call: %v", err)
 			}
@@ -111,7 +111,7 @@ func TestAnotherEndpointWhenOneFails(t *testing.T) {
 		tests[name+" for Ping"] = func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			if err := open(t, etcdAt(t, first, e.Endpoint)).Ping(ctx); err != nil {
+			if err := ledgertest.Open(t, etcdAt(t, first, e.Endpoint)).Ping(ctx); err != nil {
 				t.Error(err)
 			}
 		}
@@ -131,7 +131,7 @@ func TestGivingUpKeepsTheEndpoint(t *testing.T) {
 	cancel()
 	for range 3 {
 		_, err := s.Txn(ctx, read)
-		wantKind(t, err, allocator.Unavailable, "canceled")
+		ledgertest.WantKind(t, err, allocator.Unavailable, "canceled")
 		if _, err := s.Txn(bg, read); err != nil {
 			t.Errorf("after a caller gave up: %v", err)
 		}
@@ -141,7 +141,7 @@ func TestGivingUpKeepsTheEndpoint(t *testing.T) {
 func TestNewEtcdEndpoints(t *testing.T) {
 	for _, endpoints := range [][]string{nil, {""}, {"a:1", " "}, {"a:1,b:2"}, {"a b"}} {
 		_, err := store.NewEtcd(store.EtcdConfig{Endpoints: endpoints})
-		wantKind(t, err, allocator.Invalid, "etcd endpoints")
+		ledgertest.WantKind(t, err, allocator.Invalid, "etcd endpoints")
 	}
 	// One that parses and leads nowhere is an error when it is used, not a hang.
 	for _, endpoint := range []string{"http://", "://", "nonsense://x", "http://[::1"} {

@@ -33,29 +33,29 @@ func TestOrphanRaisesAllRooms(t *testing.T) {
 		t.Run(after, func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
 			p, q := c.start("a"), c.start("b")
-			p.lease(10)
-			q.lease(10)
-			backup := c.mem.Revision()
-			held := p.lease(5_000).Last()
-			c.mem.Restore(backup, 0, ledgertest.ClusterID)
+			p.Lease(10)
+			q.Lease(10)
+			backup := c.Mem.Revision()
+			held := p.Lease(5_000).Last()
+			c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 			c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *recovery.Config) {
-				cfg.Layout, cfg.Given = recovery.LayoutGiven, lay(t, after)
+				cfg.Layout, cfg.Given = recovery.LayoutGiven, ledgertest.Lay(t, after)
 			})
 			told, drops := p.orphans()
 			p.hear()
-			if seg := p.lease(10); seg.First <= held || *drops != 1 || len(*told) != 0 {
+			if seg := p.Lease(10); seg.First <= held || *drops != 1 || len(*told) != 0 {
 				t.Errorf("leased %v, held up to %d; dropped %d times, told %q", seg, held, *drops, *told)
 			}
 			for _, room := range []allocator.Room{"a", "b"} {
-				if next := c.mark(room).Next; next <= held {
+				if next := c.Mark(room).Next; next <= held {
 					t.Errorf("the mark of room %s is %d, %d was leased", room, next, held)
 				}
 			}
 			q.hear()
-			if seg := q.lease(10); seg.First <= held {
+			if seg := q.Lease(10); seg.First <= held {
 				t.Errorf("the other room leased %v, held were IDs up to %d", seg, held)
 			}
-			c.check()
+			c.Check()
 		})
 	}
 }
@@ -65,30 +65,30 @@ func TestOrphanRaisesAllRooms(t *testing.T) {
 // both rooms issued its IDs again.
 func TestOrphanedTwice(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("u", func(*record.TagSettings) {})
+	c.Tag("u", func(*record.TagSettings) {})
 	p, q := c.start("a"), c.start("b")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	held := p.lease(5_000).Last()
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(5_000).Last()
 	for range 2 {
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		c.mustRecover([]*process{q}, without(p.id()), margin(0))
 		q.hear() // so that the next recover knows of this one
 		p.hear()
-		if _, err := p.tryLease("u", 10); err != nil {
+		if _, err := p.TryLease("u", 10); err != nil {
 			t.Fatal(err)
 		}
 		for _, room := range []allocator.Room{"a", "b"} {
-			if next := c.mark(room).Next; next <= held {
+			if next := c.Mark(room).Next; next <= held {
 				t.Errorf("the mark of room %s is %d, %d was leased", room, next, held)
 			}
 		}
 	}
-	if seg := q.lease(10); seg.First <= held {
+	if seg := q.Lease(10); seg.First <= held {
 		t.Errorf("the other room leased %v, held were IDs up to %d", seg, held)
 	}
-	if seg := p.lease(10); seg.First <= held {
+	if seg := p.Lease(10); seg.First <= held {
 		t.Errorf("leased %v, held were IDs up to %d", seg, held)
 	}
 }
@@ -98,15 +98,15 @@ func TestOrphanedTwice(t *testing.T) {
 func TestOrphanThatLeasedNothing(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("a")
-	backup := c.mem.Revision()
-	q.lease(5_000)
-	_, err := p.tryLease("t", 0)
-	wantKind(t, err, allocator.Invalid) // it has read the mark
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	backup := c.Mem.Revision()
+	q.Lease(5_000)
+	_, err := p.TryLease("t", 0)
+	ledgertest.WantKind(t, err, allocator.Invalid) // it has read the mark
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover(nil, without(p.id(), q.id()), margin(0))
-	delete(c.issued, "t")
+	delete(c.Issued, "t")
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	if why := c.isHalted(); why != "" {
 		t.Errorf("halted: %s", why)
 	}
@@ -117,20 +117,20 @@ func TestOrphanThatLeasedNothing(t *testing.T) {
 func TestOrphanTellsOfIDsThatOthersLeased(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("b")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	held := p.lease(5_000).Last()
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	delete(c.issued, "t") // some will be issued twice, and that is what the alarm is for
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(5_000).Last()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	delete(c.Issued, "t") // some will be issued twice, and that is what the alarm is for
 	c.mustRecover([]*process{q}, without(p.id()), margin(0), func(cfg *recovery.Config) {
-		cfg.Layout, cfg.Given = recovery.LayoutGiven, lay(t, "100 a=50-100 b=0-50")
+		cfg.Layout, cfg.Given = recovery.LayoutGiven, ledgertest.Lay(t, "100 a=50-100 b=0-50")
 	})
 	q.hear()
-	began := q.lease(20_000).First
+	began := q.Lease(20_000).First
 	told, _ := p.orphans()
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	if want := []string{fmt.Sprintf("t %d-%d", began, held+1)}; !slices.Equal(*told, want) && (len(*told) != 1 || !strings.HasSuffix((*told)[0], fmt.Sprint("-", held+1))) {
 		t.Errorf("told %q, want %q", *told, want)
 	}
@@ -141,21 +141,21 @@ func TestOrphanTellsOfIDsThatOthersLeased(t *testing.T) {
 func TestOrphanTellsOfIDsThatItsRoomLeased(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("a")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	held := p.lease(5_000).Last()
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	delete(c.issued, "t") // some will be issued twice, and that is what the alarm is for
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(5_000).Last()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	delete(c.Issued, "t") // some will be issued twice, and that is what the alarm is for
 	c.mustRecover([]*process{q}, without(p.id()), margin(0))
 	q.hear()
-	began := q.lease(20_000).First
+	began := q.Lease(20_000).First
 	if began > held {
 		t.Fatalf("the room began at %d, above %d", began, held)
 	}
 	told, _ := p.orphans()
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	if want := []string{fmt.Sprintf("t %d-%d", began, held+1)}; !slices.Equal(*told, want) {
 		t.Errorf("told %q, want %q", *told, want)
 	}
@@ -165,54 +165,54 @@ func TestOrphanTellsOfIDsThatItsRoomLeased(t *testing.T) {
 // marks, and there is no alarm.
 func TestMarginCoversAnOrphan(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.update("t", func(s *record.TagSettings) { s.MinStep, s.MaxStep = 10, 1000 })
+	c.Update("t", func(s *record.TagSettings) { s.MinStep, s.MaxStep = 10, 1000 })
 	p, q := c.start("a"), c.start("b")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	held := p.lease(1_000).Last()
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(1_000).Last()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{q}, without(p.id()), margin(1))
 	q.hear()
-	if seg := q.lease(10); seg.First <= held {
+	if seg := q.Lease(10); seg.First <= held {
 		t.Errorf("leased %v, held were IDs up to %d", seg, held)
 	}
 	told, drops := p.orphans()
-	before := c.mark("a").Next
+	before := c.Mark("a").Next
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	if *drops != 1 || len(*told) != 0 || before > held {
 		t.Errorf("dropped %d times, told %q, the mark was %d", *drops, *told, before)
 	}
-	c.check()
+	c.Check()
 }
 
 // A room without a mark counts a tag with the margin total that the tag was made with:
 // margins of recovers before that cover nothing of what an orphaned instance leased.
 func TestOrphanRaisesMarksThatWereLost(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.began(1_000)
+	c.Began(1_000)
 	settings := record.DefaultTag()
 	steps(10)(&settings)
-	if made, err := c.admin.CreateFreshTag(bg, "new", settings, "test"); err != nil || made.BaseTotal != 1_000 {
+	if made, err := c.Admin.CreateFreshTag(bg, "new", settings, "test"); err != nil || made.BaseTotal != 1_000 {
 		t.Fatalf("%+v, %v", made, err)
 	}
 	p, q := c.start("a"), c.start("b")
-	backup := c.mem.Revision()
+	backup := c.Mem.Revision()
 	var held int64
 	for range 60 { // further than a margin of 1 covers, and not as far as one of 1,001
-		seg, err := p.tryLease("new", 10)
+		seg, err := p.TryLease("new", 10)
 		if err != nil {
 			t.Fatal(err)
 		}
 		held = seg.Last()
 	}
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{q}, without(p.id()), margin(1))
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	q.hear()
-	if seg, err := q.tryLease("new", 10); err != nil || seg.First <= held {
+	if seg, err := q.TryLease("new", 10); err != nil || seg.First <= held {
 		t.Errorf("leased %v, %v; held were IDs up to %d", seg, err, held)
 	}
 }
@@ -221,18 +221,18 @@ func TestOrphanRaisesMarksThatWereLost(t *testing.T) {
 func TestAnsweredInstanceKeepsWhatItHolds(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
-	backup := c.mem.Revision()
-	p.lease(10)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.Lease(10)
+	backup := c.Mem.Revision()
+	p.Lease(10)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{p})
 	told, drops := p.orphans()
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	if *drops != 0 || len(*told) != 0 {
 		t.Errorf("dropped %d times, told %q", *drops, *told)
 	}
-	c.check()
+	c.Check()
 }
 
 // A process that ends between seeing an epoch and raising the marks starts over with
@@ -241,23 +241,23 @@ func TestOrphanCrashesBeforeItRaises(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	dir := t.TempDir()
 	p, q := c.mustStartWith(t, "a", "one", dir), c.start("b")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	held := p.lease(5_000).Last()
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(5_000).Last()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{q}, without("a/one"), margin(0))
-	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, writes("marks/"))
+	p.Conn.Next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("marks/"))
 	p.hear()
-	if _, err := p.tryLease("t", 10); err == nil {
+	if _, err := p.TryLease("t", 10); err == nil {
 		t.Fatal("leased though the marks could not be raised")
 	}
 	_ = p.Close()
 	p = c.mustStartWith(t, "a", "one", dir)
-	if seg := p.lease(10); seg.First <= held || c.mark("b").Next <= held {
-		t.Errorf("leased %v, the mark of room b is %d; held were IDs up to %d", seg, c.mark("b").Next, held)
+	if seg := p.Lease(10); seg.First <= held || c.Mark("b").Next <= held {
+		t.Errorf("leased %v, the mark of room b is %d; held were IDs up to %d", seg, c.Mark("b").Next, held)
 	}
-	c.check()
+	c.Check()
 }
 
 // An instance that answered a recover which was broken off, and then not the next one,
@@ -265,14 +265,14 @@ func TestOrphanCrashesBeforeItRaises(t *testing.T) {
 func TestAnsweredOnlyABrokenOffRecover(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("b")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	held := p.lease(5_000).Last()
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	conn := c.mem.Open()
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(5_000).Last()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	conn := c.Mem.Open()
 	conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if writes("marks/")(txn) || writes("layouts/")(txn) {
+		if ledgertest.PutsUnder("marks/")(txn) || ledgertest.PutsUnder("layouts/")(txn) {
 			return ledgertest.Fate{Name: ledgertest.NotDone}
 		}
 		return ledgertest.Fate{}
@@ -286,10 +286,10 @@ func TestAnsweredOnlyABrokenOffRecover(t *testing.T) {
 	c.mustRecover([]*process{q}, without(p.id()), margin(0))
 	_, drops := p.orphans()
 	p.hear()
-	if seg := p.lease(10); seg.First <= held || *drops != 1 {
+	if seg := p.Lease(10); seg.First <= held || *drops != 1 {
 		t.Errorf("leased %v, held were IDs up to %d; dropped %d times", seg, held, *drops)
 	}
-	c.check()
+	c.Check()
 }
 
 // deniedStore lets no transaction through that writes another room's marks, as etcd's
@@ -311,22 +311,22 @@ func (s deniedStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, erro
 // An orphaned instance that may not raise another room's marks halts leasing instead.
 func TestOrphanThatMayNotRaiseHalts(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := &process{c: c, room: "a", name: "one", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
-	p.ledger = open(t, deniedStore{p.conn, "a"})
+	p := c.process()
+	p.Ledger = ledgertest.Open(t, deniedStore{p.Conn, "a"})
 	var err error
-	if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
+	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
 		t.Fatal(err)
 	}
 	q := c.start("b")
-	p.lease(10)
-	q.lease(10)
-	backup := c.mem.Revision()
-	p.lease(5_000)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	p.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	p.Lease(5_000)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{q}, without("a/one"), margin(0))
 	p.hear()
-	_, err = p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "may not raise the marks of tag t")
+	_, err = p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack, "may not raise the marks of tag t")
 	if why := c.isHalted(); !strings.Contains(why, "may not raise the marks") {
 		t.Errorf("halted: %q", why)
 	}
@@ -340,8 +340,8 @@ func TestMissedEpochHalts(t *testing.T) {
 	for _, journal := range []bool{false, true} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		first := c.start("a")
-		first.lease(10)
-		backup := c.mem.Revision()
+		first.Lease(10)
+		backup := c.Mem.Revision()
 		c.mustRecover([]*process{first})
 		dir := ""
 		if journal {
@@ -349,17 +349,17 @@ func TestMissedEpochHalts(t *testing.T) {
 		}
 		p := c.mustStartWith(t, "a", "two", dir)
 		q := c.start("a")
-		p.lease(10)
-		q.lease(5_000)
-		c.mem.RollBack(backup, 0)
+		p.Lease(10)
+		q.Lease(5_000)
+		c.Mem.RollBack(backup, 0)
 		if journal {
 			_ = p.Close()
 			p = c.mustStartWith(t, "a", "two", dir)
 		} else {
-			p.ledger.Uncheck()
+			p.Ledger.Uncheck()
 		}
-		seg, err := p.tryLease("t", 10)
-		wantKind(t, err, allocator.WentBack, "it is an old one")
+		seg, err := p.TryLease("t", 10)
+		ledgertest.WantKind(t, err, allocator.WentBack, "it is an old one")
 		if c.isHalted() == "" || seg.Count > 0 {
 			t.Errorf("journal %v: not halted, leased %v", journal, seg)
 		}
@@ -374,20 +374,20 @@ func TestMissedEpochInAnotherClusterHalts(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
 	c.mustRecover([]*process{p})
-	p.lease(10)
-	backup := c.mem.Revision()
+	p.Lease(10)
+	backup := c.Mem.Revision()
 	c.mustRecover([]*process{p}) // by less than 1,000 s after the first: 1,000 versions on
-	p.lease(10)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID+2)
+	p.Lease(10)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID+2)
 	c.mustRecover(nil, without("a/i1"), margin(1_000))
 	p.hear()
-	seg, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "it is an old one")
+	seg, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack, "it is an old one")
 	if c.isHalted() == "" || seg.Count > 0 {
 		t.Errorf("not halted, leased %v", seg)
 	}
 	c.mustRecover([]*process{p})
 	p.hear()
-	p.lease(10)
-	c.check()
+	p.Lease(10)
+	c.Check()
 }

@@ -21,14 +21,14 @@ import (
 func TestReader(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a := c.start("a")
-	a.lease(10)
-	c.move("100 a=50-100 b=0-50")
-	a.lease(10)
+	a.Lease(10)
+	c.Move("100 a=50-100 b=0-50")
+	a.Lease(10)
 	r, err := record.NewReader("default")
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := c.mem.Open().Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: r.All()}}}})
+	answer, err := c.Mem.Open().Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: r.All()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest/draw"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -56,13 +57,13 @@ func TestReachAgainstASlowOne(t *testing.T) {
 func TestReachCoversALease(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rooms := []allocator.Room{"a", "b", "c"}
-		stored := record.Layout{Layout: drawLayout(t, rooms)}.After(record.Layout{})
+		stored := record.Layout{Layout: draw.Layout(t, rooms)}.After(record.Layout{})
 		step := rapid.Int64Range(1, 200).Draw(t, "step")
 		m := record.Mark{Next: rapid.Int64Range(0, 500).Draw(t, "next")}
 		end := m.Next
 		steps := rapid.Int64Range(1, 5).Draw(t, "steps")
 		for range steps { // of any rooms, under any layouts
-			layout := drawLayout(t, rooms)
+			layout := draw.Layout(t, rooms)
 			stored = record.Layout{Layout: layout}.After(stored)
 			room, count := rapid.SampledFrom(layout.Rooms()).Draw(t, "room"), rapid.Int64Range(1, step).Draw(t, "count")
 			seg, err := layout.Segment(room, end, count, allocator.MaxID)
@@ -124,7 +125,7 @@ func slowFloor(room allocator.Room, total, start, skip, step, base int64, r reco
 func TestFloorAgainstASlowOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rooms := []allocator.Room{"a", "b", "c", "gone"}
-		stored := record.Layout{Layout: drawLayout(t, rooms), Ever: rooms}.After(record.Layout{})
+		stored := record.Layout{Layout: draw.Layout(t, rooms), Ever: rooms}.After(record.Layout{})
 		start, skip := ids().Draw(t, "start"), ids().Draw(t, "skip")
 		step := rapid.Int64Range(1, 1000).Draw(t, "step")
 		total := rapid.Int64Range(0, 9).Draw(t, "total")

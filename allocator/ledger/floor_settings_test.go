@@ -13,27 +13,27 @@ import (
 // recovers without the instance that leased them, with a margin of one step. change
 // changes the tag before the backup.
 func (c *cluster) lose(tag allocator.Tag, n int64, change func()) {
-	c.tb.Helper()
+	c.Helper()
 	lost, other := c.start("a"), c.start("b")
 	change()
-	backup := c.mem.Revision()
-	if _, err := lost.tryLease(tag, n); err != nil {
-		c.tb.Fatalf("lease: %v", err)
+	backup := c.Mem.Revision()
+	if _, err := lost.TryLease(tag, n); err != nil {
+		c.Fatalf("lease: %v", err)
 	}
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{other}, without(lost.id()), margin(1))
-	c.admin = manage(open(c.tb, c.mem.Open()))
+	c.Admin = manage(ledgertest.Open(c.TB, c.Mem.Open()))
 }
 
 // leaseAll has an instance in each room lease IDs of a tag; check finds those that an
 // instance had leased before.
 func (c *cluster) leaseAll(tag allocator.Tag) {
-	c.tb.Helper()
+	c.Helper()
 	for _, room := range []allocator.Room{"a", "b"} {
 		p := c.start(room)
 		for range 30 {
-			if _, err := p.tryLease(tag, 10); err != nil {
-				c.tb.Errorf("room %s: %v", room, err)
+			if _, err := p.TryLease(tag, 10); err != nil {
+				c.Errorf("room %s: %v", room, err)
 			}
 		}
 	}
@@ -42,14 +42,14 @@ func (c *cluster) leaseAll(tag allocator.Tag) {
 
 // twice checks that no ID was issued twice: in a history that etcd lost, too.
 func (c *cluster) twice(tag allocator.Tag) {
-	c.tb.Helper()
+	c.Helper()
 	seen := make(map[int64]bool)
-	for _, segments := range c.issued[tag] {
+	for _, segments := range c.Issued[tag] {
 		for _, seg := range segments {
 			for k := range seg.Count {
 				id := seg.At(k)
 				if seen[id] {
-					c.tb.Fatalf("ID %d of tag %s was issued twice", id, tag)
+					c.Fatalf("ID %d of tag %s was issued twice", id, tag)
 				}
 				seen[id] = true
 			}
@@ -63,12 +63,12 @@ func TestDeletedTagLeavesItsMargin(t *testing.T) {
 	for name, was := range map[string]struct{ start, step int64 }{"smaller steps": {1, 10_000}, "lower start": {601, 10}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
-			c.tag("u", func(s *record.TagSettings) { steps(was.step)(s); s.Start = was.start })
+			c.Tag("u", func(s *record.TagSettings) { steps(was.step)(s); s.Start = was.start })
 			c.lose("u", was.step, func() {})
-			if err := c.admin.DeleteTag(bg, "u", "test"); err != nil {
+			if err := c.Admin.DeleteTag(bg, "u", "test"); err != nil {
 				t.Fatal(err)
 			}
-			c.tag("u", steps(10))
+			c.Tag("u", steps(10))
 			c.leaseAll("u")
 		})
 	}
@@ -78,9 +78,9 @@ func TestDeletedTagLeavesItsMargin(t *testing.T) {
 // be forgotten, so the margin lies above the skip, too.
 func TestMarginLiesAboveSkips(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("u", steps(1000))
+	c.Tag("u", steps(1000))
 	c.lose("u", 1000, func() {
-		if _, err := c.admin.SkipTag(bg, "u", []allocator.Room{"a"}, 1_000_000, false, "test"); err != nil {
+		if _, err := c.Admin.SkipTag(bg, "u", []allocator.Room{"a"}, 1_000_000, false, "test"); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -93,48 +93,48 @@ func TestMarginLiesAboveSkips(t *testing.T) {
 func TestDeletedTagRaisesOnlyOverAMargin(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	for _, tag := range []allocator.Tag{"before", "idle", "busy"} {
-		c.tag(tag, steps(10))
-		if _, err := c.start("a").tryLease(tag, 10); err != nil {
+		c.Tag(tag, steps(10))
+		if _, err := c.start("a").TryLease(tag, 10); err != nil {
 			t.Fatal(err)
 		}
 	}
 	deleted := func(tag allocator.Tag, by int64) {
 		t.Helper()
 		was := c.markOf("a", tag)
-		if err := c.admin.DeleteTag(bg, tag, "test"); err != nil {
+		if err := c.Admin.DeleteTag(bg, tag, "test"); err != nil {
 			t.Fatalf("delete %s: %v", tag, err)
 		}
 		is := c.markOf("a", tag)
 		if is.Next != was.Next+by || is.Stamp != was.Stamp || is.Total != was.Total {
 			t.Errorf("tag %s: %+v became %+v, want %d more", tag, was, is, by)
 		}
-		if _, there := c.mem.Value(prefix + "marks/b/" + string(tag)); there {
+		if _, there := c.Mem.Value(prefix + "marks/b/" + string(tag)); there {
 			t.Errorf("tag %s has a mark of room b", tag)
 		}
 	}
 	deleted("before", 0)
-	if _, err := c.admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, c.admin.DeleteTag(bg, "idle", "test"), allocator.WentBack, "halted by ann")
+	ledgertest.WantKind(t, c.Admin.DeleteTag(bg, "idle", "test"), allocator.WentBack, "halted by ann")
 	c.mustRecover(nil, margin(2), func(cfg *recovery.Config) {
 		cfg.Without = append(cfg.Without, "a/i1", "a/i2", "a/i3")
 	})
-	c.admin = manage(open(t, c.mem.Open()))
-	if _, err := c.start("a").tryLease("busy", 10); err != nil {
+	c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
+	if _, err := c.start("a").TryLease("busy", 10); err != nil {
 		t.Fatal(err)
 	}
 	deleted("busy", 0)
 	deleted("idle", 2*200)
 	settings := record.DefaultTag()
-	if _, err := c.admin.CreateFreshTag(bg, "fresh", settings, "test"); err != nil {
+	if _, err := c.Admin.CreateFreshTag(bg, "fresh", settings, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.admin.DeleteTag(bg, "fresh", "test"); err != nil {
+	if err := c.Admin.DeleteTag(bg, "fresh", "test"); err != nil {
 		t.Fatal(err)
 	}
-	if _, there := c.mem.Value(prefix + "marks/a/fresh"); there {
+	if _, there := c.Mem.Value(prefix + "marks/a/fresh"); there {
 		t.Error("a fresh tag left a mark")
 	}
-	c.check()
+	c.Check()
 }

@@ -3,16 +3,15 @@ package ledger_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/ledgertest/draw"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -36,68 +35,25 @@ func TestLayoutChangesInEveryDirection(t *testing.T) {
 			processes := []*process{c.start("a"), c.start("a"), c.start("b"), c.start("c")}
 			for i, layout := range layouts {
 				if i > 0 {
-					c.move(layout)
+					c.Move(layout)
 				}
 				for round := range 3 {
 					for _, p := range processes {
-						_, in := lay(t, layout).Ranges[p.room]
-						seg, err := p.tryLease("t", int64(1+37*round))
+						_, in := ledgertest.Lay(t, layout).Ranges[p.Room()]
+						seg, err := p.TryLease("t", int64(1+37*round))
 						switch {
 						case !in:
-							wantKind(t, err, allocator.NoRange, "room "+string(p.room), fmt.Sprintf("version %d", i+1))
+							ledgertest.WantKind(t, err, allocator.NoRange, "room "+string(p.Room()), fmt.Sprintf("version %d", i+1))
 						case err != nil:
-							t.Errorf("room %s under %s: %v", p.room, layout, err)
+							t.Errorf("room %s under %s: %v", p.Room(), layout, err)
 						case seg.Version != int64(i+1):
-							t.Errorf("room %s under version %d leased %v", p.room, i+1, seg)
+							t.Errorf("room %s under version %d leased %v", p.Room(), i+1, seg)
 						}
 					}
 				}
 			}
-			c.check()
+			c.Check()
 		})
-	}
-}
-
-// drawLayout draws a valid layout with small numbers, unaligned.
-func drawLayout(t *rapid.T, rooms []allocator.Room) allocator.Layout {
-	l := allocator.Layout{Boundary: rapid.Int64Range(1, 24).Draw(t, "boundary"), Ranges: map[allocator.Room]allocator.Range{}}
-	at := int64(0)
-	for _, room := range rapid.Permutation(rooms).Draw(t, "order") {
-		lower := at + rapid.Int64Range(0, 2).Draw(t, "gap")
-		upper := lower + rapid.Int64Range(1, 9).Draw(t, "width")
-		if upper = min(upper, l.Boundary); lower < upper {
-			l.Ranges[room] = allocator.Range{Lower: lower, Upper: upper}
-			at = upper
-		}
-	}
-	if len(l.Ranges) == 0 {
-		l.Ranges[rooms[0]] = allocator.Range{Lower: 0, Upper: l.Boundary}
-	}
-	return l
-}
-
-// checkInBubble is rapid.Check with a clock that makes waiting free.
-func checkInBubble(t *testing.T, f func(*rapid.T)) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var failed any // how rapid ends a test
-		synctest.Test(t, func(*testing.T) {
-			defer func() { failed = recover() }()
-			f(rt)
-		})
-		switch {
-		case strings.HasSuffix(fmt.Sprintf("%T", failed), "invalidData"):
-			panic(failed)
-		case failed != nil: // from a line of its own, by which rapid tells failures apart
-			panic(failed)
-		}
-	})
-}
-
-// checkUntil checks until enough was seen. A run under -short has a fifth of the
-// examples, among which there may be none of a rare kind.
-func checkUntil(t *testing.T, enough func() bool, f func(*rapid.T)) {
-	for round := 0; round < 20 && (round == 0 || !enough()) && !t.Failed(); round++ {
-		checkInBubble(t, f)
 	}
 }
 
@@ -110,7 +66,7 @@ func TestNoIDTwice(t *testing.T) {
 	kinds := []allocator.Kind{allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.Exhausted, allocator.Refused}
 	never := func(kind allocator.Kind) bool { return refusals[kind] == 0 }
 	enough := func() bool { return !slices.ContainsFunc(kinds, never) }
-	checkUntil(t, enough, func(t *rapid.T) {
+	draw.CheckUntil(t, enough, func(t *rapid.T) {
 		rooms := []allocator.Room{"a", "b", "c"}
 		c := newCluster(t, "10 a=0-3 b=3-6 c=7-10")
 		var processes []*process
@@ -123,13 +79,13 @@ func TestNoIDTwice(t *testing.T) {
 		}
 		start := func(room allocator.Room) {
 			p := c.start(room)
-			p.conn.Fate(next)
+			p.Conn.Fate(next)
 			processes = append(processes, p)
 		}
 		for _, room := range rooms {
 			start(room)
 		}
-		c.tag("u", func(s *record.TagSettings) {
+		c.Tag("u", func(s *record.TagSettings) {
 			s.Start, s.Limit = 5, rapid.Int64Range(50, 2000).Draw(t, "limit")
 			s.MaxJump = rapid.SampledFrom([]int64{20, 1000}).Draw(t, "max jump")
 			s.MaxSkew = rapid.SampledFrom([]int64{0, 1, 40}).Draw(t, "max skew")
@@ -142,10 +98,10 @@ func TestNoIDTwice(t *testing.T) {
 			if c.isHalted() != "" {
 				var ids []record.InstanceID // some were started again without a journal
 				for _, p := range processes {
-					ids = append(ids, ledger.Registration{Room: p.room, Name: p.name}.ID())
+					ids = append(ids, ledger.Registration{Room: p.Room(), Name: p.Name()}.ID())
 				}
-				c.mem.Arrive()
-				if _, err := c.recover(c.mem.Open(), processes, without(ids...), margin(7)); err != nil {
+				c.Mem.Arrive()
+				if _, err := c.recover(c.Mem.Open(), processes, without(ids...), margin(7)); err != nil {
 					t.Fatalf("recover: %v", err)
 				}
 				recovers++
@@ -154,27 +110,27 @@ func TestNoIDTwice(t *testing.T) {
 			p := processes[i]
 			switch rapid.IntRange(0, 15).Draw(t, "action") {
 			case 0:
-				c.moveTo(drawLayout(t, rooms))
+				c.MoveTo(draw.Layout(t, rooms))
 			case 2:
-				start(p.room)
+				start(p.Room())
 			case 3: // a restart under its name
 				fate.Store(nil)
-				again := c.startAs(p.room, p.name)
-				again.conn.Fate(next)
+				again := c.startAs(p.Room(), p.Name())
+				again.Conn.Fate(next)
 				processes[i] = again
 			case 4:
 				_ = p.Serve(bg, 1)
 			case 5:
-				_, _ = p.ledger.Refresh(bg)
+				_, _ = p.Ledger.Refresh(bg)
 			default:
-				if _, err := p.tryLease(tags.Draw(t, "tag"), rapid.Int64Range(1, 40).Draw(t, "count")); err != nil {
+				if _, err := p.TryLease(tags.Draw(t, "tag"), rapid.Int64Range(1, 40).Draw(t, "count")); err != nil {
 					refusals[allocator.KindOf(err)]++
 				} else {
 					leases++
 				}
 			}
 		}
-		c.check()
+		c.Check()
 	})
 	t.Logf("%d leases, refused: %v; %d recovers", leases, refusals, recovers)
 	for _, kind := range kinds {
@@ -190,13 +146,13 @@ func TestNoIDTwice(t *testing.T) {
 // A typo in one room must not drag the others to the end of the space.
 func TestMaxJump(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("j", func(s *record.TagSettings) { s.MaxJump = 1000 })
+	c.Tag("j", func(s *record.TagSettings) { s.MaxJump = 1000 })
 	a, b := c.start("a"), c.start("b")
 	must := func(p *process, n int64) allocator.Segment {
 		t.Helper()
-		seg, err := p.tryLease("j", n)
+		seg, err := p.TryLease("j", n)
 		if err != nil {
-			t.Fatalf("room %s: %v", p.room, err)
+			t.Fatalf("room %s: %v", p.Room(), err)
 		}
 		return seg
 	}
@@ -206,52 +162,52 @@ func TestMaxJump(t *testing.T) {
 	// Under a layout that both rooms know already, neither has to jump.
 	must(c.start("b"), 10)
 	must(b, 10)
-	c.move("100 a=50-100 b=0-50")
-	_, err := b.tryLease("j", 10)
-	wantKind(t, err, allocator.Refused, "max_jump (1000)", "march tag update j --max-jump")
-	_, err = c.start("b").tryLease("j", 10)
-	wantKind(t, err, allocator.Refused)
+	c.Move("100 a=50-100 b=0-50")
+	_, err := b.TryLease("j", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "max_jump (1000)", "march tag update j --max-jump")
+	_, err = c.start("b").TryLease("j", 10)
+	ledgertest.WantKind(t, err, allocator.Refused)
 	must(a, 10) // the furthest itself may go on
-	c.update("j", func(s *record.TagSettings) { s.MaxJump = 5000 })
+	c.Update("j", func(s *record.TagSettings) { s.MaxJump = 5000 })
 	if seg := must(b, 10); seg.First < 2000 {
 		t.Errorf("after the jump was agreed: %v", seg)
 	}
 	must(a, 10)
-	c.check()
+	c.Check()
 }
 
 func TestSkewAndSkips(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a, b := c.start("a"), c.start("b")
-	a.lease(1000)
-	b.lease(10)
-	c.update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
-	far := c.mark("a").Next
-	if seg := b.lease(10); seg.First < far-500 || seg.First > far+100 {
+	a.Lease(1000)
+	b.Lease(10)
+	c.Update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
+	far := c.Mark("a").Next
+	if seg := b.Lease(10); seg.First < far-500 || seg.First > far+100 {
 		t.Errorf("with max_skew 500 behind %d: %v", far, seg)
 	}
 	// A catch-up over more than max_jump is refused, as a floor is.
-	c.update("t", func(s *record.TagSettings) { s.MaxJump = 2000 })
-	if _, err := c.admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, false, "test"); err == nil {
+	c.Update("t", func(s *record.TagSettings) { s.MaxJump = 2000 })
+	if _, err := c.Admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, false, "test"); err == nil {
 		t.Error("a skip of 10,000,000 was not refused")
 	} else {
-		wantKind(t, err, allocator.Refused, "max_jump (2000)")
+		ledgertest.WantKind(t, err, allocator.Refused, "max_jump (2000)")
 	}
-	if _, err := c.admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, true, "test"); err != nil {
+	if _, err := c.Admin.SkipTag(bg, "t", []allocator.Room{"a"}, 10_000_000, true, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if seg := a.lease(10); seg.First < 10_000_000 {
+	if seg := a.Lease(10); seg.First < 10_000_000 {
 		t.Errorf("after a skip to 10,000,000: %v", seg)
 	}
-	_, err := b.tryLease("t", 10)
-	wantKind(t, err, allocator.Refused, "max_jump")
+	_, err := b.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "max_jump")
 	// Without max_skew, room b need not follow a typo in room a, not even
 	// when it starts anew.
-	c.update("t", func(s *record.TagSettings) { s.MaxSkew = 0 })
+	c.Update("t", func(s *record.TagSettings) { s.MaxSkew = 0 })
 	for _, p := range []*process{b, c.start("b")} {
-		if seg := p.lease(10); seg.Last() > 10_000 {
+		if seg := p.Lease(10); seg.Last() > 10_000 {
 			t.Errorf("room b followed: %v", seg)
 		}
 	}
-	c.check()
+	c.Check()
 }

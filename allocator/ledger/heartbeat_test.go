@@ -25,24 +25,24 @@ func countingDrops(p *process) *atomic.Int64 {
 
 // edit changes fields of a value by hand.
 func (c *cluster) edit(key string, fields map[string]any) {
-	c.tb.Helper()
+	c.Helper()
 	var v map[string]any
-	if err := json.Unmarshal(c.value(key), &v); err != nil {
-		c.tb.Fatalf("%v", err)
+	if err := json.Unmarshal(c.Value(key), &v); err != nil {
+		c.Fatalf("%v", err)
 	}
 	maps.Copy(v, fields)
 	b, _ := json.Marshal(v)
-	c.corrupt(key, b)
+	c.Corrupt(key, b)
 }
 
 // counter returns the counter of a heartbeat.
 func (c *cluster) counter(key string) int64 {
-	c.tb.Helper()
+	c.Helper()
 	var v struct {
 		Counter int64 `json:"counter,string"`
 	}
-	if err := json.Unmarshal(c.value(key), &v); err != nil {
-		c.tb.Fatalf("%v", err)
+	if err := json.Unmarshal(c.Value(key), &v); err != nil {
+		c.Fatalf("%v", err)
 	}
 	return v.Counter
 }
@@ -68,12 +68,12 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 		"an earlier process's": {func(c *cluster) {
 			c.edit("alive/a/one", map[string]any{"incarnation": "another", "counter": "1000"})
 		}, "", 1},
-		"what cannot be read": {func(c *cluster) { c.corrupt("alive/a/one", []byte("{")) }, "", 1},
-		"no heartbeat":        {func(c *cluster) { c.corrupt("alive/a/one", nil) }, "", 1},
-		"no registration":     {func(c *cluster) { c.corrupt("rooms/a/one", nil) }, "", 1},
+		"what cannot be read": {func(c *cluster) { c.Corrupt("alive/a/one", []byte("{")) }, "", 1},
+		"no heartbeat":        {func(c *cluster) { c.Corrupt("alive/a/one", nil) }, "", 1},
+		"no registration":     {func(c *cluster) { c.Corrupt("rooms/a/one", nil) }, "", 1},
 		"forgotten": {func(c *cluster) {
-			if err := c.admin.Forget(bg, "a", "one", "test"); err != nil {
-				c.tb.Errorf("forget: %v", err)
+			if err := c.Admin.Forget(bg, "a", "one", "test"); err != nil {
+				c.Errorf("forget: %v", err)
 			}
 		}, "", 1},
 		"another process": {func(c *cluster) { c.startAs("a", "one") }, "another process registered", 0},
@@ -82,19 +82,19 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 		}, "", 1},
 		"written again": {func(c *cluster) { c.edit("rooms/a/one", nil); c.edit("alive/a/one", nil) }, "", 0},
 		"forgotten while halted": {func(c *cluster) {
-			if _, err := c.admin.Ledger.Halt(bg, "test", "on purpose"); err != nil {
-				c.tb.Errorf("halt: %v", err)
+			if _, err := c.Admin.Ledger.Halt(bg, "test", "on purpose"); err != nil {
+				c.Errorf("halt: %v", err)
 			}
 			time.Sleep(6 * time.Second)
-			c.corrupt("rooms/a/one", nil)
-			c.corrupt("alive/a/one", nil)
+			c.Corrupt("rooms/a/one", nil)
+			c.Corrupt("alive/a/one", nil)
 		}, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, "10 a=0-5 b=5-10")
 				p := c.startAs("a", "one")
-				p.lease(1)
+				p.Lease(1)
 				dropped := countingDrops(p)
 				stop := beating(p)
 				time.Sleep(61 * time.Second) // between two heartbeats
@@ -102,8 +102,8 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 				changed := time.Now()
 				time.Sleep(6 * time.Second)
 				if test.ends != "" {
-					wantKind(t, stop(), allocator.Refused, test.ends)
-					wantKind(t, p.Serve(bg, 1), allocator.Refused, test.ends)
+					ledgertest.WantKind(t, stop(), allocator.Refused, test.ends)
+					ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Refused, test.ends)
 					return
 				}
 				if seen, _ := c.heard("a/one"); seen.Before(changed) {
@@ -112,8 +112,8 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 				if n := dropped.Load(); n != test.drops {
 					t.Errorf("it dropped what it holds %d times, want %d", n, test.drops)
 				}
-				if p.ledger.Leasable() == nil {
-					p.lease(1)
+				if p.Ledger.Leasable() == nil {
+					p.Lease(1)
 				}
 				time.Sleep(time.Minute) // and that was all
 				if n := dropped.Load(); n != test.drops {
@@ -132,17 +132,17 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 func TestLeaseAfterForget(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.startAs("a", "one")
-	p.lease(1)
+	p.Lease(1)
 	dropped := countingDrops(p)
-	if err := c.admin.Forget(bg, "a", "one", "test"); err != nil {
+	if err := c.Admin.Forget(bg, "a", "one", "test"); err != nil {
 		t.Fatal(err)
 	}
-	p.lease(1)
+	p.Lease(1)
 	if n := dropped.Load(); n != 1 {
 		t.Errorf("it dropped what it holds %d times, want once", n)
 	}
 	c.wantInstances("", "a/one:1")
-	c.check()
+	c.Check()
 }
 
 // An etcd that was empty for some seconds and then restored, as operators do by
@@ -156,21 +156,21 @@ func TestEtcdEmptyAndThenRestored(t *testing.T) {
 				p, q := c.startAs("a", "one"), c.startAs("b", "one")
 				dropped := countingDrops(p)
 				stopP, stopQ := beating(p), beating(q)
-				p.lease(10)
+				p.Lease(10)
 				time.Sleep(20 * time.Minute)
-				backup := c.mem.Revision()
+				backup := c.Mem.Revision()
 				time.Sleep(lost)
-				keys := c.mem.Keys(prefix)
+				keys := c.Mem.Keys(prefix)
 				ops := make([]store.Op, 0, len(keys))
 				for _, key := range keys {
 					ops = append(ops, store.Op{Delete: key})
 				}
-				c.mem.Corrupt(ops...)
+				c.Mem.Corrupt(ops...)
 				time.Sleep(8 * time.Second)
-				if keys := c.mem.Keys(prefix); len(keys) > 0 {
+				if keys := c.Mem.Keys(prefix); len(keys) > 0 {
 					t.Errorf("written into an empty etcd: %v", keys)
 				}
-				c.mem.Restore(backup, 0, ledgertest.ClusterID)
+				c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 				time.Sleep(time.Minute)
 				c.wantInstances("", "a/one:1", "b/one:1")
 				for _, id := range []record.InstanceID{"a/one", "b/one"} {
@@ -204,20 +204,20 @@ func TestHeartbeatUnderEachFault(t *testing.T) {
 				p := c.start("a")
 				dropped := countingDrops(p)
 				var count atomic.Int64
-				p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
-					if n := int(count.Add(1)); writes("alive/")(txn) && n%3 != 1 {
+				p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
+					if n := int(count.Add(1)); ledgertest.PutsUnder("alive/")(txn) && n%3 != 1 {
 						return ledgertest.Fate{Name: fate, N: n % 4}
 					}
 					return ledgertest.Fate{}
 				})
 				stop := beating(p)
 				time.Sleep(20 * time.Minute)
-				p.conn.Fate(nil)
+				p.Conn.Fate(nil)
 				time.Sleep(10 * time.Second)
 				if seen, _ := c.heard("a/i1"); time.Since(seen) > 6*time.Second {
 					t.Errorf("last heard of at %v, now %v", seen, time.Now())
 				}
-				p.lease(10)
+				p.Lease(10)
 				if err := stop(); err != nil {
 					t.Errorf("Run: %v", err)
 				}
@@ -240,7 +240,7 @@ func TestHeartbeatInterval(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		p := c.startAs("a", "one")
 		for i := range 400 { // as many registrations, which no process reads
-			c.corrupt("rooms/b/i"+strconv.Itoa(i), c.value("rooms/a/one"))
+			c.Corrupt("rooms/b/i"+strconv.Itoa(i), c.Value("rooms/a/one"))
 		}
 		was := c.counter("alive/a/one")
 		stop := beating(p)

@@ -15,39 +15,39 @@ import (
 func TestIdentityLost(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
-	backup := c.mem.Revision()
-	identity := c.value("identity")
-	c.corrupt("identity", nil)
+	p.Lease(10)
+	backup := c.Mem.Revision()
+	identity := c.Value("identity")
+	c.Corrupt("identity", nil)
 
-	fresh := open(t, c.mem.Open())
+	fresh := ledgertest.Open(t, c.Mem.Open())
 	_, show := fresh.Refresh(bg)
 	_, create := manage(fresh).CreateTag(bg, "x", record.DefaultTag(), "me")
-	_, recovered := c.recover(c.mem.Open(), nil)
-	_, init := manage(fresh).Init(bg, lay(t, "10 a=0-5"), "me")
-	p.ledger.Uncheck()
-	_, running := p.ledger.Refresh(bg)
+	_, recovered := c.recover(c.Mem.Open(), nil)
+	_, init := manage(fresh).Init(bg, ledgertest.Lay(t, "10 a=0-5"), "me")
+	p.Ledger.Uncheck()
+	_, running := p.Ledger.Refresh(bg)
 	for what, err := range map[string]error{"show": show, "create": create, "recover": recovered, "init": init, "running": running} {
 		kind := allocator.Refused
 		if what == "init" {
 			kind = allocator.Exists
 		}
-		wantKind(t, err, kind, "key "+prefix+"identity is missing", "restore etcd from a backup, then run `march recover`", "put the key back")
+		ledgertest.WantKind(t, err, kind, "key "+prefix+"identity is missing", "restore etcd from a backup, then run `march recover`", "put the key back")
 		if err != nil && strings.Contains(err.Error(), "layout init") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 
-	c.corrupt("identity", identity)
-	p.lease(10)
-	c.check()
+	c.Corrupt("identity", identity)
+	p.Lease(10)
+	c.Check()
 
-	c.corrupt("identity", nil)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.Corrupt("identity", nil)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{p})
 	p.hear()
-	p.lease(10)
-	c.check()
+	p.Lease(10)
+	c.Check()
 }
 
 // A prefix without a cluster is told apart from one that lost its identity.
@@ -55,13 +55,13 @@ func TestNoCluster(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
 	for _, key := range []string{"identity", "epoch", "layout"} {
-		c.corrupt(key, nil)
+		c.Corrupt(key, nil)
 	}
-	_, err := open(t, c.mem.Open()).Refresh(bg)
-	wantKind(t, err, allocator.Refused, "no cluster", "march layout init")
-	_, err = c.recover(c.mem.Open(), nil)
-	wantKind(t, err, allocator.Refused, "nothing to recover")
-	p.ledger.Uncheck()
-	_, err = p.ledger.Refresh(bg)
-	wantKind(t, err, allocator.Refused, "is gone", "restore etcd from a backup")
+	_, err := ledgertest.Open(t, c.Mem.Open()).Refresh(bg)
+	ledgertest.WantKind(t, err, allocator.Refused, "no cluster", "march layout init")
+	_, err = c.recover(c.Mem.Open(), nil)
+	ledgertest.WantKind(t, err, allocator.Refused, "nothing to recover")
+	p.Ledger.Uncheck()
+	_, err = p.Ledger.Refresh(bg)
+	ledgertest.WantKind(t, err, allocator.Refused, "is gone", "restore etcd from a backup")
 }

@@ -18,12 +18,12 @@ import (
 
 func TestIdentityMismatch(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	uuid, err := c.admin.Ledger.UUID(bg)
+	uuid, err := c.Admin.Ledger.UUID(bg)
 	if err != nil || len(uuid) != 36 {
 		t.Fatalf("uuid %q, %v", uuid, err)
 	}
 	configured := func(uuid string) *ledger.Ledger {
-		return open(t, c.mem.Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
+		return ledgertest.Open(t, c.Mem.Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
 	}
 	if _, err := configured(strings.ToUpper(uuid)).Refresh(bg); err != nil {
 		t.Errorf("with its own uuid: %v", err)
@@ -35,27 +35,27 @@ func TestIdentityMismatch(t *testing.T) {
 	_, create := manage(wrong).CreateTag(bg, "x", record.DefaultTag(), "me")
 	_, _, instances := manage(wrong).Instances(bg, "")
 	for _, err := range []error{join, refresh, create, instances} {
-		wantKind(t, err, allocator.Refused, uuid, other)
+		ledgertest.WantKind(t, err, allocator.Refused, uuid, other)
 	}
 
 	// The same data under another etcd: a copy, or a wrong endpoint.
-	conn := c.mem.Open()
+	conn := c.Mem.Open()
 	conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
-	_, err = open(t, conn).Refresh(bg)
-	wantKind(t, err, allocator.Refused, "fedcba9876543210", "fedcba9876543211")
+	_, err = ledgertest.Open(t, conn).Refresh(bg)
+	ledgertest.WantKind(t, err, allocator.Refused, "fedcba9876543210", "fedcba9876543211")
 
 	// Met later, every answer is refused.
 	p := c.start("a")
-	p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
-	_, err = p.ledger.Refresh(bg)
-	wantKind(t, err, allocator.WentBack, "fedcba9876543210", "fedcba9876543211")
-	c.check()
+	p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
+	_, err = p.Ledger.Refresh(bg)
+	ledgertest.WantKind(t, err, allocator.WentBack, "fedcba9876543210", "fedcba9876543211")
+	c.Check()
 }
 
 func TestInitTakesTheConfiguredUUID(t *testing.T) {
 	const uuid = "00000000-0000-4000-8000-00000000000a"
-	l := open(t, ledgertest.NewFake(t).Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
-	if _, err := manage(l).Init(bg, lay(t, "10 a=0-5"), "me"); err != nil {
+	l := ledgertest.Open(t, ledgertest.NewFake(t).Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
+	if _, err := manage(l).Init(bg, ledgertest.Lay(t, "10 a=0-5"), "me"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := l.UUID(bg); got != uuid || err != nil {
@@ -73,42 +73,42 @@ func TestCheckVersion(t *testing.T) {
 		"", "garbage", "3", "3.6", "v3.6.9", "3.6.x", "2.3.8", "3.4.37", "3.5.21", "3.6.0", "3.6.8", "3.-6.9", "4.0.0", "-3.6.9",
 		"3.6.9garbage", "3.6.9.1", "3.06.9", "99999999999999999999.6.9", "3.7.0-rc.1", "3.6.9 ",
 	} {
-		wantKind(t, ledger.CheckVersion(version), allocator.Refused, "3.6.9 or newer", version)
+		ledgertest.WantKind(t, ledger.CheckVersion(version), allocator.Refused, "3.6.9 or newer", version)
 	}
 }
 
 func TestContact(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.start("a")
-	if now := p.ledger.Contact(); !now.Away.IsZero() || now.Cause != nil || now.Last.IsZero() || now.Latency <= 0 {
+	if now := p.Ledger.Contact(); !now.Away.IsZero() || now.Cause != nil || now.Last.IsZero() || now.Latency <= 0 {
 		t.Errorf("in contact: %+v", now)
 	}
 	before := time.Now()
-	p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+	p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
 	ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
 	defer cancel()
-	_, err := p.ledger.Refresh(ctx)
-	wantKind(t, err, allocator.Unavailable, "no leader")
-	away := p.ledger.Contact()
+	_, err := p.Ledger.Refresh(ctx)
+	ledgertest.WantKind(t, err, allocator.Unavailable, "no leader")
+	away := p.Ledger.Contact()
 	if away.Away.Before(before) || away.Cause == nil || away.Last.After(before) {
 		t.Errorf("away: %+v", away)
 	}
-	wantKind(t, p.Serve(bg, 1), allocator.Unavailable)
-	if again := p.ledger.Contact().Away; !again.Equal(away.Away) {
+	ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Unavailable)
+	if again := p.Ledger.Contact().Away; !again.Equal(away.Away) {
 		t.Errorf("away since %v, then since %v", away.Away, again)
 	}
-	p.conn.Fate(nil)
-	p.lease(1)
-	if back := p.ledger.Contact(); !back.Away.IsZero() || back.Cause != nil || back.Last.Before(before) {
+	p.Conn.Fate(nil)
+	p.Lease(1)
+	if back := p.Ledger.Contact(); !back.Away.IsZero() || back.Cause != nil || back.Last.Before(before) {
 		t.Errorf("back: %+v", back)
 	}
 	// A caller that gives up says nothing of etcd.
 	gone, cancelGone := context.WithCancel(bg)
 	cancelGone()
-	if _, err := p.ledger.Refresh(gone); err == nil {
+	if _, err := p.Ledger.Refresh(gone); err == nil {
 		t.Error("no error")
 	}
-	if away := p.ledger.Contact().Away; !away.IsZero() {
+	if away := p.Ledger.Contact().Away; !away.IsZero() {
 		t.Errorf("away since %v for a caller that gave up", away)
 	}
 }
@@ -148,8 +148,8 @@ func TestObserve(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	var log bytes.Buffer
 	outcomes := map[allocator.Kind]int{}
-	good, conn := 0, c.mem.Open()
-	l := open(t, conn, func(cfg *ledger.Config) {
+	good, conn := 0, c.Mem.Open()
+	l := ledgertest.Open(t, conn, func(cfg *ledger.Config) {
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
 		cfg.Observe = func(took time.Duration, err error) {
 			if took < 0 {
@@ -170,7 +170,7 @@ func TestObserve(t *testing.T) {
 		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
 		_, err := l.Refresh(ctx)
 		cancel()
-		wantKind(t, err, allocator.Unavailable)
+		ledgertest.WantKind(t, err, allocator.Unavailable)
 		conn.Fate(nil)
 	}
 	if _, err := l.Refresh(bg); err != nil {
@@ -189,16 +189,16 @@ func TestObserve(t *testing.T) {
 func TestOrigin(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p, q := c.start("a"), c.start("b")
-	p.lease(7)
-	q.lease(7)
-	c.move("7 a=3-7 b=0-3")
-	p.lease(7)
-	q.lease(7)
-	c.check()
-	for room, segments := range c.issued["t"] {
+	p.Lease(7)
+	q.Lease(7)
+	c.Move("7 a=3-7 b=0-3")
+	p.Lease(7)
+	q.Lease(7)
+	c.Check()
+	for room, segments := range c.Issued["t"] {
 		for _, seg := range segments {
 			for id := range seg.IDs() {
-				got, err := c.admin.Origin(bg, "t", id)
+				got, err := c.Admin.Origin(bg, "t", id)
 				if err != nil || got.Room != room || got.Layout.Layout.Version != seg.Version {
 					t.Errorf("ID %d: %+v, %v; want %s, %d", id, got, err, room, seg.Version)
 				}
@@ -206,8 +206,8 @@ func TestOrigin(t *testing.T) {
 		}
 	}
 	for _, id := range []int64{0, 10_000, allocator.MaxID, -1} {
-		_, err := c.admin.Origin(bg, "t", id)
-		wantKind(t, err, allocator.NotFound)
+		_, err := c.Admin.Origin(bg, "t", id)
+		ledgertest.WantKind(t, err, allocator.NotFound)
 	}
 }
 
@@ -215,16 +215,16 @@ func TestOrigin(t *testing.T) {
 // to do.
 func TestFirstReleaseIsRefused(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	c.corrupt("identity", []byte(strings.Replace(string(c.value("identity")), `"format":2`, `"format":1`, 1)))
-	_, err := open(t, c.mem.Open()).Refresh(bg)
-	wantKind(t, err, allocator.Refused, "first release", "empty prefix", "--cluster")
+	c.Corrupt("identity", []byte(strings.Replace(string(c.Value("identity")), `"format":2`, `"format":1`, 1)))
+	_, err := ledgertest.Open(t, c.Mem.Open()).Refresh(bg)
+	ledgertest.WantKind(t, err, allocator.Refused, "first release", "empty prefix", "--cluster")
 }
 
 func TestClusterNames(t *testing.T) {
 	for _, name := range []string{"", "A", "a/b", "a ", "-a", strings.Repeat("a", 64), "ä"} {
 		_, err := ledger.New(nil, ledger.Config{Cluster: name, TryTimeout: 1})
-		wantKind(t, err, allocator.Invalid, "cluster")
+		ledgertest.WantKind(t, err, allocator.Invalid, "cluster")
 	}
 	_, err := ledger.New(nil, ledger.Config{Cluster: "a"})
-	wantKind(t, err, allocator.Invalid, "try timeout")
+	ledgertest.WantKind(t, err, allocator.Invalid, "try timeout")
 }

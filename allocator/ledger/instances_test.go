@@ -4,16 +4,17 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
 )
 
 // one returns the one instance that is registered.
 func (c *cluster) one() record.Instance {
-	c.tb.Helper()
-	all, _, err := c.admin.Instances(bg, "")
+	c.Helper()
+	all, _, err := c.Admin.Instances(bg, "")
 	if err != nil || len(all) != 1 {
-		c.tb.Fatalf("instances: %v, %v", all, err)
+		c.Fatalf("instances: %v, %v", all, err)
 	}
 	return all[0]
 }
@@ -27,7 +28,7 @@ func TestForgetSilent(t *testing.T) {
 	again := c.startAs("a", "one")
 	forget := func(i record.Instance) {
 		t.Helper()
-		if err := c.admin.ForgetSilent(bg, i, "console x"); err != nil {
+		if err := c.Admin.ForgetSilent(bg, i, "console x"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -37,20 +38,20 @@ func TestForgetSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	forget(old)
-	again.lease(1)
+	again.Lease(1)
 	forget(c.one())
 	c.wantInstances("")
-	if keys := c.mem.Keys(prefix + "alive/"); len(keys) > 0 {
+	if keys := c.Mem.Keys(prefix + "alive/"); len(keys) > 0 {
 		t.Errorf("left behind: %v", keys)
 	}
-	audit, _, err := c.admin.Audits(bg, "", 1)
+	audit, _, err := c.Admin.Audits(bg, "", 1)
 	if err != nil || len(audit) != 1 || audit[0].Actor != "console x" || audit[0].Action != "forget instance" {
 		t.Errorf("audit: %+v, %v", audit, err)
 	}
-	if err := c.admin.Forget(bg, "a", "one", "test"); allocator.KindOf(err) != allocator.NotFound {
+	if err := c.Admin.Forget(bg, "a", "one", "test"); allocator.KindOf(err) != allocator.NotFound {
 		t.Errorf("forget again: %v", err)
 	}
-	c.check()
+	c.Check()
 }
 
 // A report is of the epoch that it was written under: after a restore and a recover an
@@ -59,7 +60,7 @@ func TestForgetSilent(t *testing.T) {
 func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("b")
-	moved := c.move("100 a=0-50 b=50-60")
+	moved := c.Move("100 a=0-50 b=50-60")
 	p.hear()
 	if err := p.Serve(bg, moved.Layout.Version); err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
 	if i := c.one(); i.Epoch == stale.Epoch || !i.Stale || i.Reported() != 0 {
 		t.Errorf("registered under the new epoch: %+v", i)
 	}
-	record, _ := p.ledger.Layout()
+	record, _ := p.Ledger.Layout()
 	if err := p.Serve(bg, record.Layout.Version); err != nil {
 		t.Fatal(err)
 	}
@@ -98,13 +99,13 @@ func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
 func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("b")
-	from, err := c.admin.Ledger.Refresh(bg)
+	from, err := c.Admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	to := from.Layout
 	to.Version, to.Ranges = 2, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 60}}
-	m, err := c.admin.StartMigration(bg, from, record.Migration{
+	m, err := c.Admin.StartMigration(bg, from, record.Migration{
 		From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to, Loses: []allocator.Room{"b"}}),
 	}, "test")
 	if err != nil {
@@ -112,9 +113,9 @@ func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 	}
 	read := c.one()
 	c.mustRecover([]*process{p})
-	_, err = c.admin.MakeMove(bg, m, read.EpochKV)
-	wantKind(t, err, allocator.Conflict)
-	if m, err = c.admin.MakeMove(bg, m, c.one().EpochKV); err != nil || m.Reached != 1 {
+	_, err = c.Admin.MakeMove(bg, m, read.EpochKV)
+	ledgertest.WantKind(t, err, allocator.Conflict)
+	if m, err = c.Admin.MakeMove(bg, m, c.one().EpochKV); err != nil || m.Reached != 1 {
 		t.Errorf("%+v, %v", m, err)
 	}
 }

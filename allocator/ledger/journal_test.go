@@ -16,14 +16,13 @@ import (
 
 // startWith starts an instance with a journal.
 func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string, change ...func(*ledger.Registration)) (*process, error) {
-	p := &process{c: c, room: room, name: name, conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
-	p.ledger = open(c.tb, p.conn)
+	p := c.process()
 	r := ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Journal: dir}
 	for _, f := range change {
 		f(&r)
 	}
 	var err error
-	p.Instance, err = p.ledger.Join(bg, r)
+	p.Instance, err = p.Ledger.Join(bg, r)
 	return p, err
 }
 
@@ -46,31 +45,31 @@ func TestJournalSeesARestore(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		dir := t.TempDir()
 		p := c.mustStartWith(t, "a", "one", dir)
-		p.lease(10)
-		backup := c.mem.Revision()
-		p.lease(1000)
+		p.Lease(10)
+		backup := c.Mem.Revision()
+		p.Lease(1000)
 		_ = p.Close()
-		c.mem.Restore(backup, bump, ledgertest.ClusterID)
-		c.corrupt("beat", nil)
+		c.Mem.Restore(backup, bump, ledgertest.ClusterID)
+		c.Corrupt("beat", nil)
 		p = c.mustStartWith(t, "a", "one", dir)
-		seg, err := p.tryLease("t", 10)
-		wantKind(t, err, allocator.WentBack, "halted by instance a/one")
+		seg, err := p.TryLease("t", 10)
+		ledgertest.WantKind(t, err, allocator.WentBack, "halted by instance a/one")
 		if c.isHalted() == "" || seg.Count > 0 {
 			t.Errorf("bump %d: leased %v", bump, seg)
 		}
 		// The recover needs no other process; and the journal outlives it.
-		if _, err := c.recover(c.mem.Open(), []*process{p}); err != nil {
+		if _, err := c.recover(c.Mem.Open(), []*process{p}); err != nil {
 			t.Fatal(err)
 		}
 		p.hear()
-		p.lease(10)
+		p.Lease(10)
 		_ = p.Close()
 		p = c.mustStartWith(t, "a", "one", dir)
-		p.lease(10)
+		p.Lease(10)
 		if why := c.isHalted(); why != "" {
 			t.Errorf("halted again: %s", why)
 		}
-		c.check()
+		c.Check()
 	}
 }
 
@@ -79,17 +78,17 @@ func TestJournalKnowsEpochs(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	dir := t.TempDir()
 	p := c.mustStartWith(t, "a", "one", dir)
-	p.lease(10)
-	first := c.value("epoch")
+	p.Lease(10)
+	first := c.Value("epoch")
 	second := c.mustRecover([]*process{p}).Epoch
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	_ = p.Close()
-	c.corrupt("epoch", first)
+	c.Corrupt("epoch", first)
 	p = c.mustStartWith(t, "a", "one", dir)
-	_, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "is in force again, after "+second)
-	c.check()
+	_, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack, "is in force again, after "+second)
+	c.Check()
 }
 
 // An instance that does not run is known by its journal: recover needs not go on
@@ -98,15 +97,15 @@ func TestRecoverByJournal(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	dir := t.TempDir()
 	p := c.mustStartWith(t, "a", "one", dir)
-	p.lease(10)
-	backup := c.mem.Revision()
-	c.move("100 a=0-60 b=60-100")
-	p.lease(300_000_000)
-	held := p.last["t"]
+	p.Lease(10)
+	backup := c.Mem.Revision()
+	c.Move("100 a=0-60 b=60-100")
+	p.Lease(300_000_000)
+	held := p.Last("t")
 	_ = p.Close()
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	_, err := c.recover(c.mem.Open(), nil)
-	wantKind(t, err, allocator.Refused)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	_, err := c.recover(c.Mem.Open(), nil)
+	ledgertest.WantKind(t, err, allocator.Refused)
 	files, err := filepath.Glob(filepath.Join(dir, "*", "a", "one.journal"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%v, %v", files, err)
@@ -116,16 +115,16 @@ func TestRecoverByJournal(t *testing.T) {
 		t.Fatalf("%+v, %v", memory, err)
 	}
 	memory.Version = 1 << 50 // above what the clock says
-	report, err := c.recover(c.mem.Open(), nil, func(cfg *recovery.Config) { cfg.Memories = []record.Memory{memory} })
+	report, err := c.recover(c.Mem.Open(), nil, func(cfg *recovery.Config) { cfg.Memories = []record.Memory{memory} })
 	if err != nil || report.Layout.Version != memory.Version+1000 {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	for _, room := range []allocator.Room{"b", "a"} {
-		if seg := c.start(room).lease(10); seg.First <= held {
+		if seg := c.start(room).Lease(10); seg.First <= held {
 			t.Errorf("room %s leased %v, %d was leased", room, seg, held)
 		}
 	}
-	c.check()
+	c.Check()
 }
 
 // Without its journal an instance leases nothing; two processes do not share
@@ -134,17 +133,17 @@ func TestJournalIsNeeded(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	dir := t.TempDir()
 	p := c.mustStartWith(t, "a", "one", dir)
-	p.lease(10)
+	p.Lease(10)
 	_, err := c.startWith("a", "one", dir)
-	wantKind(t, err, allocator.Refused, "another process has it", "--name")
-	c.mustStartWith(t, "a", "two", dir).lease(10)
+	ledgertest.WantKind(t, err, allocator.Refused, "another process has it", "--name")
+	c.mustStartWith(t, "a", "two", dir).Lease(10)
 	_ = p.Close()
-	seg, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.Unavailable, "cannot be written, nothing is leased")
+	seg, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.Unavailable, "cannot be written, nothing is leased")
 	if seg.Count != 0 || strings.Contains(err.Error(), "march recover") {
 		t.Errorf("%v, %v", seg, err)
 	}
-	c.check()
+	c.Check()
 }
 
 // A lease whose caller gives up while the journal is written is not lost: on a disk that
@@ -153,7 +152,7 @@ func TestLeaseWaitsForTheJournal(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	ctx, cancel := context.WithCancel(t.Context())
 	armed := false
-	l := open(t, c.mem.Open(), func(cfg *ledger.Config) {
+	l := ledgertest.Open(t, c.Mem.Open(), func(cfg *ledger.Config) {
 		cfg.Observe = func(time.Duration, error) {
 			if armed {
 				cancel() // etcd has given the IDs, and nothing is written yet

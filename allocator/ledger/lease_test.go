@@ -23,18 +23,18 @@ func TestLeaseUnderEachFault(t *testing.T) {
 				c := newCluster(t, "100 a=0-50 b=50-100")
 				p := c.start("a")
 				for range before {
-					p.lease(10)
+					p.Lease(10)
 				}
-				was := c.mark("a").Next
-				met := p.next(ledgertest.Fate{Name: fate, N: 3}, writes("marks/"))
-				seg, err := p.tryLease("t", 10)
+				was := c.Mark("a").Next
+				met := p.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, ledgertest.PutsUnder("marks/"))
+				seg, err := p.TryLease("t", 10)
 				want := map[ledgertest.FateName]allocator.Kind{
 					ledgertest.DoneAnswerLost: allocator.Unavailable, ledgertest.NotDone: allocator.Unavailable, ledgertest.Late: allocator.Unavailable,
 					ledgertest.NoLeader: allocator.Unavailable, ledgertest.NoSpaceButApplied: allocator.Unavailable,
 					ledgertest.WrongCluster: allocator.WentBack, ledgertest.OldRevision: allocator.WentBack,
 				}
 				if kind, fails := want[fate]; fails {
-					wantKind(t, err, kind, "lease of tag t in room a")
+					ledgertest.WantKind(t, err, kind, "lease of tag t in room a")
 				} else if err != nil || seg.Count != 10 {
 					t.Errorf("lease: %v, %v", seg, err)
 				}
@@ -42,19 +42,19 @@ func TestLeaseUnderEachFault(t *testing.T) {
 					t.Error("the fault was not met")
 				}
 				lost := fate == ledgertest.DoneAnswerLost || fate == ledgertest.NoSpaceButApplied || fate == ledgertest.WrongCluster || fate == ledgertest.OldRevision
-				if lost && c.mark("a").Next <= was {
+				if lost && c.Mark("a").Next <= was {
 					t.Errorf("the mark is still %d: the fault did nothing", was)
 				}
 				for range 5 { // a Late one comes somewhere in between
-					p.lease(10)
+					p.Lease(10)
 				}
 				if fate == ledgertest.Twice && seg.First < was+10 {
 					t.Errorf("the first sending's IDs were issued: %v after %d", seg, was)
 				}
 				other := c.start("b")
-				other.lease(10)
-				p.lease(10)
-				c.check()
+				other.Lease(10)
+				p.Lease(10)
+				c.Check()
 			})
 		}
 	}
@@ -65,20 +65,20 @@ func TestLeaseUnderEachFault(t *testing.T) {
 func TestLateLeaseAfterAnotherOne(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("a")
-	p.lease(10)
-	p.next(ledgertest.Fate{Name: ledgertest.Late, N: 1000}, writes("marks/"))
-	if _, err := p.tryLease("t", 1000); err == nil {
+	p.Lease(10)
+	p.Conn.Next(ledgertest.Fate{Name: ledgertest.Late, N: 1000}, ledgertest.PutsUnder("marks/"))
+	if _, err := p.TryLease("t", 1000); err == nil {
 		t.Fatal("no error")
 	}
-	q.lease(5)
-	before := c.mark("a")
-	c.mem.Arrive()
-	if after := c.mark("a"); !reflect.DeepEqual(after, before) {
+	q.Lease(5)
+	before := c.Mark("a")
+	c.Mem.Arrive()
+	if after := c.Mark("a"); !reflect.DeepEqual(after, before) {
 		t.Errorf("the late lease took effect: %+v, then %+v", before, after)
 	}
-	p.lease(5)
-	q.lease(5)
-	c.check()
+	p.Lease(5)
+	q.Lease(5)
+	c.Check()
 }
 
 // A floor that is answered from the past, or not at all, is not used.
@@ -87,19 +87,19 @@ func TestFloorReadUnderFaults(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
 			a, b := c.start("a"), c.start("b")
-			a.lease(1000)
-			b.lease(10)
-			c.move("100 a=50-100 b=0-50")
+			a.Lease(1000)
+			b.Lease(10)
+			c.Move("100 a=50-100 b=0-50")
 			floors := func(txn store.Txn) bool { return len(txn.If) == 2 && !ledgertest.Writes(txn) }
-			met := b.next(ledgertest.Fate{Name: fate, N: 3}, floors)
-			if _, err := b.tryLease("t", 10); err != nil {
-				b.lease(10)
+			met := b.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, floors)
+			if _, err := b.TryLease("t", 10); err != nil {
+				b.Lease(10)
 			}
-			a.lease(10)
+			a.Lease(10)
 			if *met == 0 {
 				t.Error("the fault was not met")
 			}
-			c.check()
+			c.Check()
 		})
 	}
 }
@@ -110,44 +110,44 @@ func TestTwoInstancesOfARoomContend(t *testing.T) {
 	// Whenever p is about to write the mark, q leases first: p always loses, and
 	// gives up with an error that may be retried.
 	busy, rounds := false, 0
-	p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if writes("marks/")(txn) && !busy && rounds > 0 {
+	p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		if ledgertest.PutsUnder("marks/")(txn) && !busy && rounds > 0 {
 			busy, rounds = true, rounds-1
-			q.lease(3)
+			q.Lease(3)
 			busy = false
 		}
 		return ledgertest.Fate{}
 	})
 	rounds = 5
-	p.lease(7)
+	p.Lease(7)
 	rounds = 1000
-	_, err := p.tryLease("t", 7)
-	wantKind(t, err, allocator.Unavailable, "lost the race")
+	_, err := p.TryLease("t", 7)
+	ledgertest.WantKind(t, err, allocator.Unavailable, "lost the race")
 	rounds = 0
-	p.lease(7)
-	q.lease(7)
-	c.check()
+	p.Lease(7)
+	q.Lease(7)
+	c.Check()
 }
 
 func TestLeaseCount(t *testing.T) {
 	c := newCluster(t, "1000 a=0-1 b=1-2")
 	p := c.start("a")
 	for _, n := range []int64{0, -1, -1 << 63} {
-		_, err := p.tryLease("t", n)
-		wantKind(t, err, allocator.Invalid, "1 or more")
+		_, err := p.TryLease("t", n)
+		ledgertest.WantKind(t, err, allocator.Invalid, "1 or more")
 	}
-	if seg := p.lease(1); seg.First != 1000 { // the first in a's range from 1 on
+	if seg := p.Lease(1); seg.First != 1000 { // the first in a's range from 1 on
 		t.Errorf("first segment %v", seg)
 	}
-	c.check()
+	c.Check()
 }
 
 func TestUnknownTag(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.start("a")
-	_, err := p.tryLease("none", 1)
-	wantKind(t, err, allocator.NotFound, "march tag create none")
-	if _, ok := c.mem.Value(prefix + "marks/a/none"); ok {
+	_, err := p.TryLease("none", 1)
+	ledgertest.WantKind(t, err, allocator.NotFound, "march tag create none")
+	if _, ok := c.Mem.Value(prefix + "marks/a/none"); ok {
 		t.Error("an unknown tag got a mark")
 	}
 }
@@ -157,33 +157,33 @@ func TestUnknownTag(t *testing.T) {
 func TestDeletedTagGoesOnAbove(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p, q := c.start("a"), c.start("b")
-	p.lease(100)
-	q.lease(10)
-	if err := c.admin.DeleteTag(bg, "t", "test"); err != nil {
+	p.Lease(100)
+	q.Lease(10)
+	if err := c.Admin.DeleteTag(bg, "t", "test"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := p.tryLease("t", 1)
-	wantKind(t, err, allocator.NotFound)
-	c.tag("t", func(s *record.TagSettings) { s.Start = 3 })
-	p.lease(10)
-	q.lease(10)
-	c.start("b").lease(10)
-	c.check()
+	_, err := p.TryLease("t", 1)
+	ledgertest.WantKind(t, err, allocator.NotFound)
+	c.Tag("t", func(s *record.TagSettings) { s.Start = 3 })
+	p.Lease(10)
+	q.Lease(10)
+	c.start("b").Lease(10)
+	c.Check()
 }
 
 func TestLimitHoldsForWhoRemembers(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.start("a")
-	p.lease(10) // to 20
-	c.update("t", func(s *record.TagSettings) { s.Limit = 23 })
-	if seg := p.lease(10); seg.Last() >= 23 {
+	p.Lease(10) // to 20
+	c.Update("t", func(s *record.TagSettings) { s.Limit = 23 })
+	if seg := p.Lease(10); seg.Last() >= 23 {
 		t.Errorf("above the limit of 23: %v", seg)
 	}
-	_, err := p.tryLease("t", 1)
-	wantKind(t, err, allocator.Exhausted, "23")
-	c.update("t", func(s *record.TagSettings) { s.Limit = 40 })
-	p.lease(10) // at once, though p had seen the old limit last
-	c.check()
+	_, err := p.TryLease("t", 1)
+	ledgertest.WantKind(t, err, allocator.Exhausted, "23")
+	c.Update("t", func(s *record.TagSettings) { s.Limit = 40 })
+	p.Lease(10) // at once, though p had seen the old limit last
+	c.Check()
 }
 
 func TestEndOfTheSpace(t *testing.T) {
@@ -191,13 +191,13 @@ func TestEndOfTheSpace(t *testing.T) {
 	for _, layout := range []string{"1 a=0-1", "10 a=0-5 b=5-10", "9223372036854775807 a=0-9223372036854775806 b=9223372036854775806-9223372036854775807", "9223372036854775806 a=0-7 b=7-9223372036854775806"} {
 		t.Run(layout, func(t *testing.T) {
 			c := newCluster(t, layout)
-			c.tag("end", func(s *record.TagSettings) { s.Start = end - 1000 })
-			for room := range lay(t, layout).Ranges {
+			c.Tag("end", func(s *record.TagSettings) { s.Start = end - 1000 })
+			for room := range ledgertest.Lay(t, layout).Ranges {
 				p, exhausted := c.start(room), false
 				for range 400 {
-					seg, err := p.tryLease("end", 7)
+					seg, err := p.TryLease("end", 7)
 					if err != nil {
-						wantKind(t, err, allocator.Exhausted)
+						ledgertest.WantKind(t, err, allocator.Exhausted)
 						exhausted = true
 						break
 					}
@@ -209,11 +209,11 @@ func TestEndOfTheSpace(t *testing.T) {
 					t.Errorf("room %s was not exhausted", room)
 				}
 				for range 3 {
-					_, err := p.tryLease("end", 1<<62)
-					wantKind(t, err, allocator.Exhausted, "end")
+					_, err := p.TryLease("end", 1<<62)
+					ledgertest.WantKind(t, err, allocator.Exhausted, "end")
 				}
 			}
-			c.check()
+			c.Check()
 		})
 	}
 }
@@ -221,18 +221,18 @@ func TestEndOfTheSpace(t *testing.T) {
 func TestReplacedLeasesNothing(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	p := c.startAs("a", "one")
-	p.lease(10)
+	p.Lease(10)
 	again := c.startAs("a", "one")
-	again.lease(10)
-	was := c.mark("a")
-	_, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.Refused, "another process registered as instance one")
-	wantKind(t, p.Run(bg), allocator.Refused, "another process")
-	wantKind(t, p.Serve(bg, 1), allocator.Refused)
-	if now := c.mark("a"); !reflect.DeepEqual(now, was) {
+	again.Lease(10)
+	was := c.Mark("a")
+	_, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "another process registered as instance one")
+	ledgertest.WantKind(t, p.Run(bg), allocator.Refused, "another process")
+	ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Refused)
+	if now := c.Mark("a"); !reflect.DeepEqual(now, was) {
 		t.Errorf("the mark went from %+v to %+v", was, now)
 	}
-	c.check()
+	c.Check()
 }
 
 // A source that etcd does not answer says so. It said that the layout had changed 20
@@ -241,14 +241,14 @@ func TestSourceSaysThatEtcdIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		p := c.start("a")
-		p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+		p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
 		_, _, err := p.Source(bg, "t")
-		wantKind(t, err, allocator.Unavailable, "tag t", "no leader")
+		ledgertest.WantKind(t, err, allocator.Unavailable, "tag t", "no leader")
 		if err != nil && strings.Contains(err.Error(), "changed") {
 			t.Error(err)
 		}
-		p.conn.Fate(nil)
-		p.lease(10)
-		c.check()
+		p.Conn.Fate(nil)
+		p.Lease(10)
+		c.Check()
 	})
 }

@@ -119,7 +119,7 @@ var linearFates = []ledgertest.FateName{
 // and changes of layout, and returns what each call did.
 func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, first *allocator.Layout, unknown int) {
 	random := rand.New(rand.NewPCG(seed, 0))
-	start := lay(t, "10 a=0-5 b=5-10")
+	start := ledgertest.Lay(t, "10 a=0-5 b=5-10")
 	start.Version = 1
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
@@ -144,13 +144,13 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 			room := client % 2
 			own := rand.New(rand.NewPCG(seed, uint64(client)+1)) //nolint:gosec // a test's seed
 			p := c.start(linearRooms[room])
-			p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				time.Sleep(time.Duration(own.IntN(3)) * time.Millisecond) // draws which room is next
 				if own.IntN(8) > 0 {
 					return ledgertest.Fate{}
 				}
 				fate := ledgertest.Fate{Name: linearFates[own.IntN(len(linearFates))], N: 1 + own.IntN(5)}
-				if fate.Name == ledgertest.OldRevision && !writes("marks/")(txn) {
+				if fate.Name == ledgertest.OldRevision && !ledgertest.PutsUnder("marks/")(txn) {
 					return ledgertest.Fate{} // twice, it is an etcd that went back in time, and leasing is halted
 				}
 				return fate
@@ -174,18 +174,18 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 			for range 2 {
 				time.Sleep(time.Duration(random.IntN(10)) * time.Millisecond)
 				cut := random.Int64N(9) + 1
-				to := lay(t, fmt.Sprintf("10 a=0-%d b=%d-10", cut, cut))
+				to := ledgertest.Lay(t, fmt.Sprintf("10 a=0-%d b=%d-10", cut, cut))
 				if random.IntN(2) == 0 {
-					to = lay(t, fmt.Sprintf("20 b=0-%d a=%d-20", cut, cut))
+					to = ledgertest.Lay(t, fmt.Sprintf("20 b=0-%d a=%d-20", cut, cut))
 				}
-				from, err := c.admin.Ledger.Refresh(bg)
+				from, err := c.Admin.Ledger.Refresh(bg)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				to.Version = from.Layout.Version + 1
 				note(4, leaseCall{layout: &to}, func() leaseResult {
-					if _, err := c.admin.ChangeLayout(bg, from, to, "test"); err != nil {
+					if _, err := c.Admin.ChangeLayout(bg, from, to, "test"); err != nil {
 						t.Error(err)
 					}
 					return leaseResult{}

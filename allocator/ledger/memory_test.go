@@ -22,7 +22,7 @@ type overtakenStore struct {
 
 func (s *overtakenStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := s.Store.Txn(ctx, txn)
-	if writes("marks/")(txn) && s.held.CompareAndSwap(false, true) {
+	if ledgertest.PutsUnder("marks/")(txn) && s.held.CompareAndSwap(false, true) {
 		close(s.done)
 		<-s.let
 	}
@@ -34,8 +34,8 @@ func (s *overtakenStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, 
 // that came last, and a recover issued the IDs of the other lease again.
 func TestOvertakenAnswer(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	etcd := &overtakenStore{Store: c.mem.Open(), done: make(chan struct{}), let: make(chan struct{})}
-	l := open(t, etcd)
+	etcd := &overtakenStore{Store: c.Mem.Open(), done: make(chan struct{}), let: make(chan struct{})}
+	l := ledgertest.Open(t, etcd)
 	p, err := l.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"})
 	if err != nil {
 		t.Fatal(err)
@@ -70,10 +70,10 @@ func TestOvertakenAnswer(t *testing.T) {
 // lease of another tag is used when its answer comes.
 func TestFailedTransactionVoidsNoOther(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("u", func(*record.TagSettings) {})
-	conn := c.mem.Open()
+	c.Tag("u", func(*record.TagSettings) {})
+	conn := c.Mem.Open()
 	etcd := &overtakenStore{Store: conn, done: make(chan struct{}), let: make(chan struct{})}
-	l := open(t, etcd)
+	l := ledgertest.Open(t, etcd)
 	p, err := l.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"})
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestFailedTransactionVoidsNoOther(t *testing.T) {
 	<-etcd.done
 	failed := false
 	conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if failed || !writes("marks/a/u")(txn) {
+		if failed || !ledgertest.PutsUnder("marks/a/u")(txn) {
 			return ledgertest.Fate{}
 		}
 		failed = true

@@ -13,31 +13,31 @@ func TestLeaseTellsOfNewSettings(t *testing.T) {
 	a := c.start("a")
 	var told []ledger.TagChange
 	a.OnTag(func(change ledger.TagChange) { told = append(told, change) })
-	a.lease(10)
-	a.lease(10)
+	a.Lease(10)
+	a.Lease(10)
 	if len(told) > 0 {
 		t.Fatalf("told %v of nothing", told)
 	}
-	c.update("t", func(s *record.TagSettings) { s.Reserve = "1h0m0s" })
-	a.lease(10)
+	c.Update("t", func(s *record.TagSettings) { s.Reserve = "1h0m0s" })
+	a.Lease(10)
 	if len(told) != 1 || told[0].Name != "t" || told[0].Settings.Reserve != "1h0m0s" {
 		t.Errorf("told %v, want once of a reserve of an hour", told)
 	}
-	c.check()
+	c.Check()
 }
 
 // A skip of all rooms that was forced is agreed to by each of them.
 func TestForcedSkipOfAllRooms(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.update("t", func(s *record.TagSettings) { s.MaxJump = 5000 })
+	c.Update("t", func(s *record.TagSettings) { s.MaxJump = 5000 })
 	a, b := c.start("a"), c.start("b")
-	if _, err := c.admin.SkipTag(bg, "t", nil, 50_000, true, "test"); err != nil {
+	if _, err := c.Admin.SkipTag(bg, "t", nil, 50_000, true, "test"); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []*process{b, a} { // a's floor is b's mark, above the skip
-		if seg := p.lease(1000); seg.First < 50_000 || seg.First > 55_000 {
+		if seg := p.Lease(1000); seg.First < 50_000 || seg.First > 55_000 {
 			t.Errorf("leased %v", seg)
 		}
 	}
-	c.check()
+	c.Check()
 }

@@ -15,57 +15,57 @@ import (
 func TestOriginOfWhatIsNoLongerKept(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a, b := c.start("a"), c.start("b")
-	old := a.lease(10)
-	b.lease(10)
+	old := a.Lease(10)
+	b.Lease(10)
 	for i := range record.MaxEras + 1 {
-		c.move(fmt.Sprintf("100 a=%d-100 b=0-%d", 50+i, 50-i))
-		a.lease(10)
+		c.Move(fmt.Sprintf("100 a=%d-100 b=0-%d", 50+i, 50-i))
+		a.Lease(10)
 	}
-	b.lease(10)
-	origin, err := c.admin.Origin(bg, "t", old.First)
+	b.Lease(10)
+	origin, err := c.Admin.Origin(bg, "t", old.First)
 	if err != nil || origin.Room != "" || origin.Lost || !slices.Equal(origin.Rooms, []allocator.Room{"a"}) {
 		t.Errorf("an ID that is older than the eras kept: %+v, %v", origin, err)
 	}
-	if origin, err = c.admin.Origin(bg, "t", c.mark("a").Last().First); err != nil || origin.Room != "a" {
+	if origin, err = c.Admin.Origin(bg, "t", c.Mark("a").Last().First); err != nil || origin.Room != "a" {
 		t.Errorf("an ID of the latest era: %+v, %v", origin, err)
 	}
-	was := c.mark("a").Next
-	c.began(1)
-	seg := c.start("a").lease(10)
-	origin, err = c.admin.Origin(bg, "t", was+(seg.First-was)/2)
+	was := c.Mark("a").Next
+	c.Began(1)
+	seg := c.start("a").Lease(10)
+	origin, err = c.Admin.Origin(bg, "t", was+(seg.First-was)/2)
 	if err != nil || !origin.Lost || origin.Room != "" {
 		t.Errorf("an ID between two epochs: %+v, %v", origin, err)
 	}
-	c.check()
+	c.Check()
 }
 
 // An ID below the first era of a mark: never leased where that era is of the cluster's
 // first epoch, and perhaps lost where a recover came before.
 func TestOriginBelowTheFirstEra(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("old", func(s *record.TagSettings) { s.Start = 1000 })
+	c.Tag("old", func(s *record.TagSettings) { s.Start = 1000 })
 	a, b := c.start("a"), c.start("b")
-	if _, err := a.tryLease("old", 10); err != nil {
+	if _, err := a.TryLease("old", 10); err != nil {
 		t.Fatal(err)
 	}
 	never := func(tag allocator.Tag, id int64) {
 		t.Helper()
-		origin, err := c.admin.Origin(bg, tag, id)
+		origin, err := c.Admin.Origin(bg, tag, id)
 		if allocator.KindOf(err) != allocator.NotFound {
 			t.Errorf("tag %s, ID %d: %+v, %v", tag, id, origin, err)
 		}
 	}
 	never("old", 5)
-	backup := c.mem.Revision()
-	lost := a.lease(10)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	backup := c.Mem.Revision()
+	lost := a.Lease(10)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	c.mustRecover([]*process{b}, without(a.id()), margin(1))
-	c.admin = manage(open(t, c.mem.Open()))
-	again := c.start("a").lease(10)
-	if origin, err := c.admin.Origin(bg, "t", lost.First); err != nil || !origin.Lost || origin.Room != "" || len(origin.Rooms) > 0 {
+	c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
+	again := c.start("a").Lease(10)
+	if origin, err := c.Admin.Origin(bg, "t", lost.First); err != nil || !origin.Lost || origin.Room != "" || len(origin.Rooms) > 0 {
 		t.Errorf("an ID that etcd lost, below the first era: %+v, %v", origin, err)
 	}
-	if origin, err := c.admin.Origin(bg, "t", again.First); err != nil || origin.Room != "a" {
+	if origin, err := c.Admin.Origin(bg, "t", again.First); err != nil || origin.Room != "a" {
 		t.Errorf("an ID of the first era: %+v, %v", origin, err)
 	}
 	never("old", 5)                  // its first era is of the first epoch
@@ -77,15 +77,15 @@ func TestOriginBelowTheFirstEra(t *testing.T) {
 func TestOriginOlderThanTheLayoutsKept(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a := c.start("a")
-	old := a.lease(10)
-	c.admin.Ledger.Keep(3, 10, 100)
+	old := a.Lease(10)
+	c.Admin.Ledger.Keep(3, 10, 100)
 	for range record.MaxEras + 1 {
-		c.move("100 a=60-100")
-		a.lease(10)
-		c.move("100 a=50-100")
-		a.lease(10)
+		c.Move("100 a=60-100")
+		a.Lease(10)
+		c.Move("100 a=50-100")
+		a.Lease(10)
 	}
-	origin, err := c.admin.Origin(bg, "t", old.First)
+	origin, err := c.Admin.Origin(bg, "t", old.First)
 	if err != nil || origin.Room != "" || len(origin.Rooms) > 0 || len(origin.Unreadable) != 1 {
 		t.Errorf("%+v, %v", origin, err)
 	}

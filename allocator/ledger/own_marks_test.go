@@ -29,13 +29,13 @@ func TestAllMarksOfTheJournalAreCompared(t *testing.T) {
 		p := c.mustStartWith(t, "a", "one", dir)
 		for k := range 250 { // some pages
 			name := allocator.Tag(fmt.Sprintf("tag-%03d", k))
-			c.tag(name, func(*record.TagSettings) {})
-			if _, err := p.tryLease(name, 10); err != nil {
+			c.Tag(name, func(*record.TagSettings) {})
+			if _, err := p.TryLease(name, 10); err != nil {
 				t.Fatal(err)
 			}
 		}
-		backup := c.mem.Revision()
-		if _, err := p.tryLease("tag-249", 1000); err != nil {
+		backup := c.Mem.Revision()
+		if _, err := p.TryLease("tag-249", 1000); err != nil {
 			t.Fatal(err)
 		}
 		_ = p.Close()
@@ -49,16 +49,16 @@ func TestAllMarksOfTheJournalAreCompared(t *testing.T) {
 		_ = stop()
 		_ = p.Close()
 
-		c.mem.Restore(backup, 1_000_000_000, ledgertest.ClusterID)
-		c.corrupt("beat", nil)
+		c.Mem.Restore(backup, 1_000_000_000, ledgertest.ClusterID)
+		c.Corrupt("beat", nil)
 		p = c.mustStartWith(t, "a", "one", dir)
 		stop = beating(p)
 		time.Sleep(time.Minute)
 		if c.isHalted() == "" {
 			t.Error("not halted")
 		}
-		_, err := p.tryLease("tag-000", 10)
-		wantKind(t, err, allocator.WentBack, "tag-249", "halted by instance a/one")
+		_, err := p.TryLease("tag-000", 10)
+		ledgertest.WantKind(t, err, allocator.WentBack, "tag-249", "halted by instance a/one")
 		_ = stop()
 	})
 }
@@ -86,15 +86,15 @@ func TestLeasesGoOnWhileMarksAreCompared(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		dir := t.TempDir()
 		first := c.mustStartWith(t, "a", "one", dir)
-		first.lease(10)
+		first.Lease(10)
 		_ = first.Close()
-		p := &process{c: c, room: "a", name: "one", sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+		p := c.process()
 		leased := 0
 		var log bytes.Buffer
-		etcd := &afterRead{Store: c.mem.Open(), mark: prefix + "marks/a/t", do: func() { leased++; p.lease(10) }}
-		p.ledger = open(t, etcd, func(cfg *ledger.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+		etcd := &afterRead{Store: c.Mem.Open(), mark: prefix + "marks/a/t", do: func() { leased++; p.Lease(10) }}
+		p.Ledger = ledgertest.Open(t, etcd, func(cfg *ledger.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
 		var err error
-		if p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: p.room, Name: p.name, Journal: dir}); err != nil {
+		if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Journal: dir}); err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = p.Close() }()
@@ -104,6 +104,6 @@ func TestLeasesGoOnWhileMarksAreCompared(t *testing.T) {
 		if leased == 0 || strings.Contains(log.String(), "back in time") {
 			t.Errorf("%d leases meanwhile: %s", leased, &log)
 		}
-		c.check()
+		c.Check()
 	})
 }

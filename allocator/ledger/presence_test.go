@@ -18,24 +18,24 @@ import (
 
 // instances returns the registered instances as room/name:version.
 func (c *cluster) instances(room allocator.Room) (out []string) {
-	c.tb.Helper()
-	all, _, err := c.admin.Instances(bg, room)
+	c.Helper()
+	all, _, err := c.Admin.Instances(bg, room)
 	if err != nil {
-		c.tb.Fatalf("instances: %v", err)
+		c.Fatalf("instances: %v", err)
 	}
 	for _, i := range all {
 		out = append(out, fmt.Sprintf("%s/%s:%d", i.Room, i.Name, i.Version))
 		if i.Address != string(i.Name)+".test:7010" || i.Build != "test" || i.Started.IsZero() || i.LastSeen.IsZero() {
-			c.tb.Errorf("instance %+v", i)
+			c.Errorf("instance %+v", i)
 		}
 	}
 	return out
 }
 
 func (c *cluster) wantInstances(room allocator.Room, want ...string) {
-	c.tb.Helper()
+	c.Helper()
 	if got := c.instances(room); fmt.Sprint(got) != fmt.Sprint(want) {
-		c.tb.Errorf("instances of %q: %v, want %v", room, got, want)
+		c.Errorf("instances of %q: %v, want %v", room, got, want)
 	}
 }
 
@@ -55,17 +55,17 @@ func beating(p *process) (stop func() error) {
 // heard returns when the last heartbeat of an instance was sent, and what tells it
 // from others.
 func (c *cluster) heard(id record.InstanceID) (time.Time, string) {
-	c.tb.Helper()
-	all, _, err := c.admin.Instances(bg, "")
+	c.Helper()
+	all, _, err := c.Admin.Instances(bg, "")
 	if err != nil {
-		c.tb.Fatalf("instances: %v", err)
+		c.Fatalf("instances: %v", err)
 	}
 	for _, i := range all {
 		if i.ID() == id {
 			return i.LastSeen, i.Beat
 		}
 	}
-	c.tb.Fatalf("%s is not registered", id)
+	c.Fatalf("%s is not registered", id)
 	return time.Time{}, ""
 }
 
@@ -76,7 +76,7 @@ func TestRegistrationsAndHeartbeats(t *testing.T) {
 		c.startAs("a", "two.x-y")
 		c.wantInstances("", "a/one:1", "a/two.x-y:1", "b/one:1")
 		stop := beating(a)
-		c.move("10 a=0-10")
+		c.Move("10 a=0-10")
 		if err := a.Serve(bg, 2); err != nil {
 			t.Fatal(err)
 		}
@@ -99,25 +99,25 @@ func TestRegistrationsAndHeartbeats(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		c.wantInstances("a", "a/one:2", "a/two.x-y:1") // silence is not absence
-		a.lease(10)
+		a.Lease(10)
 		stop = beating(b)
 		_ = stop()
 		if err := b.Leave(bg); err != nil {
 			t.Fatal(err)
 		}
 		c.wantInstances("", "a/one:2", "a/two.x-y:1")
-		if keys := c.mem.Keys(prefix + "alive/b/"); len(keys) > 0 {
+		if keys := c.Mem.Keys(prefix + "alive/b/"); len(keys) > 0 {
 			t.Errorf("left behind: %v", keys)
 		}
-		_, err := b.tryLease("t", 1)
-		wantKind(t, err, allocator.Refused, "has left")
+		_, err := b.TryLease("t", 1)
+		ledgertest.WantKind(t, err, allocator.Refused, "has left")
 		if err := b.Leave(bg); err != nil {
 			t.Errorf("leaving twice: %v", err)
 		}
 		if err := a.Leave(bg); err != nil {
 			t.Error(err)
 		}
-		c.check()
+		c.Check()
 	})
 }
 
@@ -129,11 +129,11 @@ func TestRestartTakesTheNameOver(t *testing.T) {
 		fresh := c.startAs("a", "one")
 		stopFresh := beating(fresh)
 		time.Sleep(time.Minute)
-		wantKind(t, stop(), allocator.Refused, "another process registered", "--name")
-		wantKind(t, old.Leave(bg), allocator.Refused) // and takes nothing away
-		wantKind(t, old.Serve(bg, 1), allocator.Refused)
+		ledgertest.WantKind(t, stop(), allocator.Refused, "another process registered", "--name")
+		ledgertest.WantKind(t, old.Leave(bg), allocator.Refused) // and takes nothing away
+		ledgertest.WantKind(t, old.Serve(bg, 1), allocator.Refused)
 		c.wantInstances("a", "a/one:1")
-		fresh.lease(1)
+		fresh.Lease(1)
 		if err := stopFresh(); err != nil {
 			t.Error(err)
 		}
@@ -148,18 +148,18 @@ func TestTheNewerRegistrationWins(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		old := c.startAs("a", "one")
 		var v map[string]any // as a clock that is a day ahead has it written
-		if err := json.Unmarshal(c.value("rooms/a/one"), &v); err != nil {
+		if err := json.Unmarshal(c.Value("rooms/a/one"), &v); err != nil {
 			t.Fatal(err)
 		}
 		v["started"] = time.Now().Add(24 * time.Hour).UTC().Format(time.RFC3339Nano)
 		b, _ := json.Marshal(v)
-		c.corrupt("rooms/a/one", b)
+		c.Corrupt("rooms/a/one", b)
 		stop := beating(old)
 		fresh := c.startAs("a", "one")
 		stopFresh := beating(fresh)
 		time.Sleep(time.Minute)
-		wantKind(t, stop(), allocator.Refused, "another process registered")
-		fresh.lease(1)
+		ledgertest.WantKind(t, stop(), allocator.Refused, "another process registered")
+		fresh.Lease(1)
 		if err := stopFresh(); err != nil {
 			t.Error(err)
 		}
@@ -179,10 +179,10 @@ func TestARestartDoesNotReportForItsPredecessor(t *testing.T) {
 				as.Journal = t.TempDir()
 			}
 			join := func() *process {
-				p := &process{c: c, room: "a", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
-				p.ledger = open(t, p.conn)
+				p := c.process()
+				p.Ledger = ledgertest.Open(t, p.Conn)
 				var err error
-				if p.Instance, err = p.ledger.Join(bg, as); err != nil {
+				if p.Instance, err = p.Ledger.Join(bg, as); err != nil {
 					t.Fatal(err)
 				}
 				return p
@@ -190,7 +190,7 @@ func TestARestartDoesNotReportForItsPredecessor(t *testing.T) {
 			if err := join().Close(); err != nil { // it crashes
 				t.Fatal(err)
 			}
-			c.move("10 a=0-3 b=5-10")
+			c.Move("10 a=0-3 b=5-10")
 			p := join()
 			stop := beating(p)
 			if err := p.Serve(bg, 2); err != nil || p.Version() != 2 {
@@ -222,14 +222,14 @@ func TestARestartReportsAsSoonAsItCan(t *testing.T) {
 		c := newCluster(t, "10 a=0-5 b=5-10")
 		lost := 0
 		join := func() *process {
-			p := &process{c: c, room: "a", conn: c.mem.Open()}
-			p.ledger = open(t, p.conn)
+			p := c.process()
+			p.Ledger = ledgertest.Open(t, p.Conn)
 			var err error
-			p.Instance, err = p.ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test", Hold: time.Minute})
+			p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test", Hold: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				if len(txn.Then) == 1 && txn.Then[0].Put != nil && txn.Then[0].Put.Key == prefix+"rooms/a/one" && lost < 2 {
 					lost++
 					return ledgertest.Fate{Name: ledgertest.NotDone}
@@ -241,7 +241,7 @@ func TestARestartReportsAsSoonAsItCan(t *testing.T) {
 		if err := join().Close(); err != nil { // it crashes
 			t.Fatal(err)
 		}
-		c.move("10 a=0-3 b=5-10")
+		c.Move("10 a=0-3 b=5-10")
 		p := join()
 		stop := beating(p)
 		time.Sleep(59 * time.Second)
@@ -259,44 +259,44 @@ func TestARestartReportsAsSoonAsItCan(t *testing.T) {
 
 // A first try to register that comes late must not throw out the second.
 func TestJoinUnknownOutcome(t *testing.T) {
-	for _, fate := range unknown {
+	for _, fate := range ledgertest.Unknown {
 		t.Run(fate.String(), func(t *testing.T) {
 			c := newCluster(t, "10 a=0-5 b=5-10")
-			p := &process{c: c, room: "a", conn: c.mem.Open(), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
-			p.ledger = open(t, p.conn)
-			p.next(ledgertest.Fate{Name: fate, N: 1000}, writes("rooms/"))
+			p := c.process()
+			p.Ledger = ledgertest.Open(t, p.Conn)
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, ledgertest.PutsUnder("rooms/"))
 			as := ledger.Registration{Room: "a", Name: "one", Address: "127.0.0.1:1", Build: "test"}
 			var err error
-			if p.Instance, err = p.ledger.Join(bg, as); fate != ledgertest.Twice {
-				wantKind(t, err, allocator.Unavailable)
-				p.Instance, err = p.ledger.Join(bg, as)
+			if p.Instance, err = p.Ledger.Join(bg, as); fate != ledgertest.Twice {
+				ledgertest.WantKind(t, err, allocator.Unavailable)
+				p.Instance, err = p.Ledger.Join(bg, as)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.mem.Arrive()
-			p.lease(10)
+			c.Mem.Arrive()
+			p.Lease(10)
 			for _, version := range []int64{1, 1} {
-				p.next(ledgertest.Fate{Name: fate, N: 1000}, writes("rooms/"))
+				p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, ledgertest.PutsUnder("rooms/"))
 				if err := p.Serve(bg, version); err != nil {
-					wantKind(t, err, allocator.Unavailable)
+					ledgertest.WantKind(t, err, allocator.Unavailable)
 					_ = p.Serve(bg, version) // may first learn that it was done
 					if err := p.Serve(bg, version); err != nil {
 						t.Errorf("Serve, for the third time: %v", err)
 					}
 				}
-				c.mem.Arrive()
-				p.lease(10)
+				c.Mem.Arrive()
+				p.Lease(10)
 			}
-			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
 			if err := p.Leave(bg); err != nil {
-				wantKind(t, err, allocator.Unavailable)
+				ledgertest.WantKind(t, err, allocator.Unavailable)
 				if err := p.Leave(bg); err != nil {
 					t.Errorf("leaving again: %v", err)
 				}
 			}
 			c.wantInstances("a")
-			c.check()
+			c.Check()
 		})
 	}
 }
@@ -306,30 +306,30 @@ func TestJoinUnknownOutcome(t *testing.T) {
 func TestRegistrationDespiteStaleReads(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
-		c.tag("full", func(s *record.TagSettings) { s.Limit = 2 })
+		c.Tag("full", func(s *record.TagSettings) { s.Limit = 2 })
 		if again {
 			c.startAs("a", "one")
 		}
-		before, met := c.mem.Revision(), 0
+		before, met := c.Mem.Revision(), 0
 		p := c.startAs("a", "one")
-		if _, err := p.tryLease("full", 1); err != nil {
+		if _, err := p.TryLease("full", 1); err != nil {
 			t.Fatal(err)
 		}
-		p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
 			if len(txn.If) > 3 && !ledgertest.Writes(txn) && met == 0 {
 				met++
-				return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.mem.Revision() - before)}
+				return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.Mem.Revision() - before)}
 			}
 			return ledgertest.Fate{}
 		})
-		_, err := p.tryLease("full", 1)
-		wantKind(t, err, allocator.Exhausted)
+		_, err := p.TryLease("full", 1)
+		ledgertest.WantKind(t, err, allocator.Exhausted)
 		if met == 0 {
 			t.Error("nothing was read from the past")
 		}
 		if err := p.Serve(bg, 1); err != nil {
 			t.Errorf("after a read from the past: %v", err)
 		}
-		c.check()
+		c.Check()
 	}
 }

@@ -18,20 +18,20 @@ func TestRecoverWithoutALayout(t *testing.T) {
 	for _, given := range []bool{false, true} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		p := c.start("a")
-		p.lease(10)
-		if _, err := c.admin.Ledger.Halt(bg, "ann", "a slip of the hand"); err != nil {
+		p.Lease(10)
+		if _, err := c.Admin.Ledger.Halt(bg, "ann", "a slip of the hand"); err != nil {
 			t.Fatal(err)
 		}
-		c.corrupt("layout", []byte(`{}`))
-		_, err := c.recover(c.mem.Open(), []*process{p}, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutStored })
-		wantKind(t, err, allocator.Refused, "--layout FILE")
+		c.Corrupt("layout", []byte(`{}`))
+		_, err := c.recover(c.Mem.Open(), []*process{p}, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutStored })
+		ledgertest.WantKind(t, err, allocator.Refused, "--layout FILE")
 		report := c.mustRecover([]*process{p}, func(cfg *recovery.Config) {
 			if given {
-				cfg.Layout, cfg.Given = recovery.LayoutGiven, lay(t, "100 a=0-50 b=60-100")
+				cfg.Layout, cfg.Given = recovery.LayoutGiven, ledgertest.Lay(t, "100 a=0-50 b=60-100")
 			}
 		})
 		p.hear()
-		if seg := p.lease(10); seg.Version != report.Layout.Version {
+		if seg := p.Lease(10); seg.Version != report.Layout.Version {
 			t.Errorf("leased %v under %+v", seg, report.Layout)
 		}
 	}
@@ -43,31 +43,31 @@ func TestRecoverShowsWhichRangesChange(t *testing.T) {
 	for choice, serves := range map[recovery.LayoutChoice]bool{recovery.LayoutKnown: true, recovery.LayoutStored: false} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		a := c.start("a")
-		a.lease(10)
-		backup := c.mem.Revision()
-		c.move("100 a=0-30 b=50-100 c=30-50")
+		a.Lease(10)
+		backup := c.Mem.Revision()
+		c.Move("100 a=0-30 b=50-100 c=30-50")
 		third := c.start("c")
-		third.lease(10)
+		third.Lease(10)
 		a.hear()
-		a.lease(10)
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		a.Lease(10)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		living := []*process{a, third}
 		memories := func(cfg *recovery.Config) { cfg.Memories = []record.Memory{third.Report(bg, record.Question{})} }
-		report, err := c.recover(c.mem.Open(), living, memories, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutUndecided })
-		wantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
+		report, err := c.recover(c.Mem.Open(), living, memories, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutUndecided })
+		ledgertest.WantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
 		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 || !report.Layout.Equal(report.Stored.Layout) {
 			t.Errorf("halted %q, stored %v, known %v, shown %v", c.isHalted(), report.Stored.Layout, report.Known, report.Layout)
 		}
 		c.mustRecover(living, memories, func(cfg *recovery.Config) { cfg.Layout = choice })
 		third.hear()
-		if _, err := third.tryLease("t", 10); serves != (err == nil) {
+		if _, err := third.TryLease("t", 10); serves != (err == nil) {
 			t.Errorf("--layout %s: room c: %v", choice, err)
 		}
-		record, err := open(t, c.mem.Open()).Refresh(bg)
+		record, err := ledgertest.Open(t, c.Mem.Open()).Refresh(bg)
 		if err != nil || !slices.Contains(record.Ever, "c") {
 			t.Errorf("room c is forgotten: %+v, %v", record, err)
 		}
-		c.check()
+		c.Check()
 	}
 }
 
@@ -78,7 +78,7 @@ func TestClock(t *testing.T) {
 	at := time.Date(2031, 2, 3, 4, 5, 6, 7_000_000, time.UTC)
 	cfg := ledger.DefaultConfig()
 	cfg.Now = func() time.Time { return at }
-	l, err := ledger.New(c.mem.Open(), cfg)
+	l, err := ledger.New(c.Mem.Open(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,18 +9,19 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
 // later returns a ledger with a clock that stands so long after the last beat.
 func (c *cluster) later(age time.Duration) *ledger.Ledger {
-	c.tb.Helper()
+	c.Helper()
 	var beat struct{ Time time.Time }
-	if err := json.Unmarshal(c.value("beat"), &beat); err != nil {
-		c.tb.Fatalf("beat: %v", err)
+	if err := json.Unmarshal(c.Value("beat"), &beat); err != nil {
+		c.Fatalf("beat: %v", err)
 	}
-	return open(c.tb, c.mem.Open(), func(cfg *ledger.Config) { cfg.Now = func() time.Time { return beat.Time.Add(age) } })
+	return ledgertest.Open(c.TB, c.Mem.Open(), func(cfg *ledger.Config) { cfg.Now = func() time.Time { return beat.Time.Add(age) } })
 }
 
 // A step of a tag lasts for the tag's reserve. So the margin goes by the least reserve
@@ -37,7 +38,7 @@ func TestMarginGoesByTheLeastReserve(t *testing.T) {
 	} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		for k, reserve := range test.reserves {
-			c.tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) { s.Reserve = record.DurationOf(reserve) })
+			c.Tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) { s.Reserve = record.DurationOf(reserve) })
 		}
 		a, b, third := c.startAs("a", "one"), c.startAs("b", "two"), c.startAs("b", "three")
 		all := asking([]*process{a, b, third})

@@ -21,35 +21,35 @@ import (
 func TestRecoverNamesWhatDidNotAnswer(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a, b := c.startAs("a", "one"), c.startAs("b", "two")
-	a.lease(10)
-	b.lease(10)
-	backup := c.mem.Revision()
-	a.lease(1000)
-	b.lease(1000)
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	a.Lease(10)
+	b.Lease(10)
+	backup := c.Mem.Revision()
+	a.Lease(1000)
+	b.Lease(1000)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	again := c.startAs("b", "two") // in place of b, whose registration the store still has
-	mark, halted := c.mark("a"), c.isHalted()
-	report, err := c.recover(c.mem.Open(), []*process{again})
-	wantKind(t, err, allocator.Refused, "not every instance answered", "--journal FILE", "--without a/one,b/two")
+	mark, halted := c.Mark("a"), c.isHalted()
+	report, err := c.recover(c.Mem.Open(), []*process{again})
+	ledgertest.WantKind(t, err, allocator.Refused, "not every instance answered", "--journal FILE", "--without a/one,b/two")
 	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "no process is at") ||
 		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
 		t.Errorf("missing: %+v", report.Missing)
 	}
-	if after := c.mark("a"); after.Next != mark.Next || c.isHalted() != halted {
+	if after := c.Mark("a"); after.Next != mark.Next || c.isHalted() != halted {
 		t.Errorf("the mark went from %+v to %+v; halted %q", mark, after, c.isHalted())
 	}
-	_, err = c.recover(c.mem.Open(), []*process{again}, without("a/one"))
-	wantKind(t, err, allocator.Refused, "--without b/two")
+	_, err = c.recover(c.Mem.Open(), []*process{again}, without("a/one"))
+	ledgertest.WantKind(t, err, allocator.Refused, "--without b/two")
 	report = c.mustRecover([]*process{again}, without("a/one", "b/two"))
 	if report.Margin < 2 || report.Total != report.Margin {
 		t.Errorf("margin %d, total %d", report.Margin, report.Total)
 	}
 	again.hear()
-	again.lease(10)
+	again.Lease(10)
 	fresh := c.startAs("a", "new")
-	fresh.lease(10)
-	c.check()
-	report, err = c.recover(c.mem.Open(), []*process{again, fresh})
+	fresh.Lease(10)
+	c.Check()
+	report, err = c.recover(c.Mem.Open(), []*process{again, fresh})
 	if err != nil || len(report.Missing) > 0 {
 		t.Errorf("the next recover: %+v, %v", report.Missing, err)
 	}
@@ -61,8 +61,8 @@ func TestRecoverNamesWhatDidNotAnswer(t *testing.T) {
 func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a, b := c.startAs("a", "one"), c.startAs("b", "two")
-	a.lease(10)
-	b.lease(10)
+	a.Lease(10)
+	b.Lease(10)
 	all := asking([]*process{a, b})
 	report := c.mustRecover(nil, without("b/two"), func(cfg *recovery.Config) {
 		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
@@ -88,21 +88,21 @@ func TestRecoverNamesLostMemories(t *testing.T) {
 		}
 		start := func() *process {
 			p := c.mustStartWith(t, "a", "one", dir)
-			p.lease(10)
+			p.Lease(10)
 			return p
 		}
 		p := start()
-		backup := c.mem.Revision()
+		backup := c.Mem.Revision()
 		for range 2 {
 			_ = p.Close()
 			p = start()
 		}
 		_ = p.Close()
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		p = c.mustStartWith(t, "a", "one", dir) // sees it and halts
 		_ = p.Close()
 		p = c.mustStartWith(t, "a", "one", dir)
-		report, err := c.recover(c.mem.Open(), []*process{p})
+		report, err := c.recover(c.Mem.Open(), []*process{p})
 		switch {
 		case journal && err != nil:
 			t.Errorf("with the journal: %+v, %v", report.Missing, err)
@@ -122,21 +122,21 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	p := c.start("a")
 	ctx, stop := context.WithCancel(bg)
 	ran := make(chan error, 1)
-	go func() { ran <- p.ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	go func() { ran <- p.Ledger.Run(ctx, func(ledger.TagChange) {}) }()
 	defer func() {
 		stop()
 		if err := <-ran; err != nil {
 			t.Error(err)
 		}
 	}()
-	p.lease(10)
+	p.Lease(10)
 	knows := func(name allocator.Instance, left bool) bool {
 		return slices.ContainsFunc(p.Report(bg, record.Question{}).Seen, func(s record.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
 	}
 	eventually(t, "its watch is there", func() bool { c.startAs("b", "first"); return knows("first", false) })
 	leave := func(name allocator.Instance) {
 		q := c.startAs("b", name)
-		q.lease(10)
+		q.Lease(10)
 		eventually(t, "it sees "+string(name), func() bool { return knows(name, false) })
 		if err := q.Leave(bg); err != nil {
 			t.Fatal(err)
@@ -144,12 +144,12 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 		eventually(t, "it sees "+string(name)+" leave", func() bool { return knows(name, true) })
 	}
 	leave("before")
-	c.corrupt("beat", nil)
+	c.Corrupt("beat", nil)
 	p.hear()
-	p.lease(10) // writes a beat
-	backup := c.mem.Revision()
+	p.Lease(10) // writes a beat
+	backup := c.Mem.Revision()
 	leave("after")
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	var mu sync.Mutex
 	asked := make(map[string]int)
 	count := func(cfg *recovery.Config) {
@@ -169,18 +169,18 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 		cfg.Memories = []record.Memory{memory}
 		cfg.Without = append(cfg.Without, "b/first")
 	}
-	delete(c.issued["t"], "b") // no memory has that
-	report, err := c.recover(c.mem.Open(), []*process{p}, count)
-	wantKind(t, err, allocator.Refused, "--without b/after")
+	delete(c.Issued["t"], "b") // no memory has that
+	report, err := c.recover(c.Mem.Open(), []*process{p}, count)
+	ledgertest.WantKind(t, err, allocator.Refused, "--without b/after")
 	if !slices.Equal(report.LeftBefore, []record.InstanceID{"b/before"}) {
 		t.Errorf("left before: %v", report.LeftBefore)
 	}
 	clear(asked)
 	c.mustRecover([]*process{p}, count, func(cfg *recovery.Config) { cfg.Without = append(cfg.Without, "b/after") })
-	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.name)] != 3 {
-		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"], asked["silent-7"], asked[string(p.name)])
+	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.Name())] != 3 {
+		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"], asked["silent-7"], asked[string(p.Name())])
 	}
-	c.check()
+	c.Check()
 }
 
 // Instances are not forgotten while leasing is halted, nor do they leave: recover must
@@ -188,20 +188,20 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 func TestNoInstanceIsForgottenWhileHalted(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.startAs("a", "one")
-	p.lease(10)
-	if _, err := c.admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
+	p.Lease(10)
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, c.admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
-	wantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
+	ledgertest.WantKind(t, c.Admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
+	ledgertest.WantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
 	if all := c.instances("a"); len(all) != 1 {
 		t.Fatalf("%+v", all)
 	}
 	c.mustRecover([]*process{p})
 	p.hear()
-	p.lease(10)
+	p.Lease(10)
 	if err := p.Leave(bg); err != nil {
 		t.Error(err)
 	}
-	c.check()
+	c.Check()
 }

@@ -23,13 +23,13 @@ func TestRecoversAtOnce(t *testing.T) {
 	for at := 1; ; at++ {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		a, b := c.start("a"), c.start("b")
-		a.lease(10)
-		b.lease(10)
-		backup := c.mem.Revision()
-		a.lease(1000)
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		a.Lease(10)
+		b.Lease(10)
+		backup := c.Mem.Revision()
+		a.Lease(1000)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		living := []*process{a, b}
-		conn := c.mem.Open()
+		conn := c.Mem.Open()
 		var mu sync.Mutex
 		met, other := 0, (*recovery.Report)(nil)
 		conn.Fate(func(store.Txn) ledgertest.Fate {
@@ -41,7 +41,7 @@ func TestRecoversAtOnce(t *testing.T) {
 				other = c.mustRecover(living)
 				for _, p := range living {
 					p.hear()
-					p.lease(10)
+					p.Lease(10)
 				}
 			}
 			return ledgertest.Fate{}
@@ -55,15 +55,15 @@ func TestRecoversAtOnce(t *testing.T) {
 			report = other
 		}
 		// It may have ended just before the other one began.
-		if is := string(c.value("epoch")); report == nil || !strings.Contains(is, report.Epoch) && (other == nil || !strings.Contains(is, other.Epoch)) {
+		if is := string(c.Value("epoch")); report == nil || !strings.Contains(is, report.Epoch) && (other == nil || !strings.Contains(is, other.Epoch)) {
 			t.Fatalf("before transaction %d: %v, the epoch is %s, the report %+v", at, err, is, report)
 		}
 		for _, p := range living {
 			p.hear()
-			p.lease(10)
+			p.Lease(10)
 		}
 		verified(t, c)
-		c.check()
+		c.Check()
 		if met < at {
 			break // there was no such transaction
 		}
@@ -80,22 +80,22 @@ func TestRestoreDuringRecover(t *testing.T) {
 	for at := 1; ; at++ {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		a, b := c.start("a"), c.start("b")
-		a.lease(10)
-		backup := c.mem.Revision()
+		a.Lease(10)
+		backup := c.Mem.Revision()
 		for _, layout := range []string{"100 a=0-30 b=50-100", "10 a=0-3 b=3-10", "100 a=0-30 b=50-100"} {
-			c.move(layout)
-			a.lease(100)
-			b.lease(1000)
+			c.Move(layout)
+			a.Lease(100)
+			b.Lease(1000)
 		}
 		living := []*process{a, b}
-		conn := c.mem.Open()
+		conn := c.Mem.Open()
 		var mu sync.Mutex
 		met := 0
 		conn.Fate(func(store.Txn) ledgertest.Fate {
 			mu.Lock()
 			defer mu.Unlock()
 			if met++; met == at {
-				c.mem.Restore(backup, 0, ledgertest.ClusterID)
+				c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 			}
 			return ledgertest.Fate{}
 		})
@@ -105,17 +105,17 @@ func TestRestoreDuringRecover(t *testing.T) {
 				t.Errorf("before transaction %d: %v", at, err)
 			}
 		}
-		if report, err := c.recover(c.mem.Open(), living); err != nil || len(report.Missing) > 0 {
+		if report, err := c.recover(c.Mem.Open(), living); err != nil || len(report.Missing) > 0 {
 			t.Fatalf("before transaction %d: %+v, %v", at, report, err)
 		}
 		for range 2 {
 			for _, p := range living {
 				p.hear()
-				p.lease(100)
+				p.Lease(100)
 			}
 		}
 		verified(t, c)
-		c.check()
+		c.Check()
 		if met < at {
 			break // there was no such transaction
 		}
@@ -133,26 +133,26 @@ func TestRecoverRaisesAllThoughOneChanged(t *testing.T) {
 	a := c.start("a")
 	name := func(i int) allocator.Tag { return allocator.Tag(fmt.Sprintf("tag-%03d", i)) }
 	for i := range tags {
-		c.tag(name(i), func(*record.TagSettings) {})
+		c.Tag(name(i), func(*record.TagSettings) {})
 	}
-	backup := c.mem.Revision()
+	backup := c.Mem.Revision()
 	for i := range tags {
-		if _, err := a.tryLease(name(i), 10); err != nil {
+		if _, err := a.TryLease(name(i), 10); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c.mem.Restore(backup, 0, ledgertest.ClusterID)
-	conn := c.mem.Open()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	conn := c.Mem.Open()
 	var mu sync.Mutex
 	var sizes []int
 	conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if writes("marks/")(txn) {
+		if ledgertest.PutsUnder("marks/")(txn) {
 			mu.Lock()
 			defer mu.Unlock()
 			if sizes = append(sizes, len(txn.Then)); len(sizes) == 1 {
-				c.corrupt("marks/a/"+string(name(7)), []byte(`{"format":2,"next":"1000000"}`))
-				c.corrupt("marks/a/"+string(name(125)), []byte(`{"format":2,"next":"1000000"}`))
-				c.corrupt("marks/a/"+string(name(245)), []byte(`{"format":2,"next":"1000000"}`))
+				c.Corrupt("marks/a/"+string(name(7)), []byte(`{"format":2,"next":"1000000"}`))
+				c.Corrupt("marks/a/"+string(name(125)), []byte(`{"format":2,"next":"1000000"}`))
+				c.Corrupt("marks/a/"+string(name(245)), []byte(`{"format":2,"next":"1000000"}`))
 			}
 		}
 		return ledgertest.Fate{}
@@ -165,7 +165,7 @@ func TestRecoverRaisesAllThoughOneChanged(t *testing.T) {
 		t.Errorf("it raised %v marks in a transaction: one should have been refused, with many in it", sizes)
 	}
 	for i := range tags {
-		want := a.last[name(i)] + 1
+		want := a.Last(name(i)) + 1
 		if i == 7 || i == 125 || i == 245 {
 			want = 1_000_000
 		}

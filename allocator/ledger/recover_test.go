@@ -22,15 +22,15 @@ func (c *cluster) recover(conn store.Store, living []*process, change ...func(*r
 	for _, f := range change {
 		f(&cfg)
 	}
-	return recovery.Run(bg, open(c.tb, conn), cfg)
+	return recovery.Run(bg, ledgertest.Open(c.TB, conn), cfg)
 }
 
 // mustRecover recovers c, which must not fail.
 func (c *cluster) mustRecover(living []*process, change ...func(*recovery.Config)) *recovery.Report {
-	c.tb.Helper()
-	report, err := c.recover(c.mem.Open(), living, change...)
+	c.Helper()
+	report, err := c.recover(c.Mem.Open(), living, change...)
 	if err != nil || report.Epoch == "" {
-		c.tb.Fatalf("recover: %+v, %v", report, err)
+		c.Fatalf("recover: %+v, %v", report, err)
 	}
 	return report
 }
@@ -39,7 +39,7 @@ func (c *cluster) mustRecover(living []*process, change ...func(*recovery.Config
 func asking(living []*process) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		for _, p := range living {
-			if s.Address == string(p.name)+".test:7010" {
+			if s.Address == string(p.Name())+".test:7010" {
 				m := p.Report(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
@@ -66,22 +66,22 @@ func missing(r *recovery.Report) (ids []string) {
 }
 
 func (p *process) id() record.InstanceID {
-	return ledger.Registration{Room: p.room, Name: p.name}.ID()
+	return ledger.Registration{Room: p.Room(), Name: p.Name()}.ID()
 }
 
 // hear has p read what etcd shows now.
 func (p *process) hear() {
-	p.c.tb.Helper()
-	p.ledger.Uncheck()
-	if _, err := p.ledger.Refresh(bg); err != nil && allocator.KindOf(err) == allocator.Unavailable {
-		p.c.tb.Fatalf("refresh: %v", err)
+	p.c.Helper()
+	p.Ledger.Uncheck()
+	if _, err := p.Ledger.Refresh(bg); err != nil && allocator.KindOf(err) == allocator.Unavailable {
+		p.c.Fatalf("refresh: %v", err)
 	}
 }
 
 // verified checks that verify.Run finds nothing wrong.
 func verified(t *testing.T, c *cluster) {
 	t.Helper()
-	report, err := verify.Run(bg, open(t, c.mem.Open()).Cluster(), verify.Options{})
+	report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
 	if err != nil || len(report.Problems) > 0 {
 		t.Errorf("verify: %q, %v", report.Problems, err)
 	}
@@ -96,25 +96,25 @@ func TestRecover(t *testing.T) {
 			t.Run(fmt.Sprintf("bump %d, etcd cluster %x", bump, id), func(t *testing.T) {
 				c := newCluster(t, "100 a=0-50 b=50-100")
 				a, b := c.start("a"), c.start("b")
-				a.lease(10)
-				b.lease(1000)
-				backup := c.mem.Revision()
-				c.tag("later", func(*record.TagSettings) {})
-				c.move("100 a=0-30 b=50-100 c=30-50")
+				a.Lease(10)
+				b.Lease(1000)
+				backup := c.Mem.Revision()
+				c.Tag("later", func(*record.TagSettings) {})
+				c.Move("100 a=0-30 b=50-100 c=30-50")
 				other, third := c.start("a"), c.start("c")
 				living := []*process{a, b, other, third}
 				for range 3 {
 					for _, p := range living {
-						p.lease(500)
-						if _, err := p.tryLease("later", 100); err != nil {
+						p.Lease(500)
+						if _, err := p.TryLease("later", 100); err != nil {
 							t.Fatal(err)
 						}
 					}
 				}
-				c.mem.Restore(backup, bump, id)
+				c.Mem.Restore(backup, bump, id)
 				for _, p := range living {
-					_, err := p.tryLease("t", 1000)
-					wantKind(t, err, allocator.WentBack)
+					_, err := p.TryLease("t", 1000)
+					ledgertest.WantKind(t, err, allocator.WentBack)
 				}
 				if id != ledgertest.ClusterID && c.isHalted() != "" {
 					t.Errorf("another etcd cluster was halted: %s", c.isHalted())
@@ -123,7 +123,7 @@ func TestRecover(t *testing.T) {
 				memories := func(cfg *recovery.Config) {
 					cfg.Memories = []record.Memory{other.Report(bg, record.Question{}), third.Report(bg, record.Question{})}
 				}
-				report, err := c.recover(c.mem.Open(), living, memories, dry)
+				report, err := c.recover(c.Mem.Open(), living, memories, dry)
 				if err != nil || len(report.Missing) > 0 || report.Higher == 0 || report.Epoch != "" {
 					t.Fatalf("dry run: %+v, %v", report, err)
 				}
@@ -131,27 +131,27 @@ func TestRecover(t *testing.T) {
 				if len(report.Missing) > 0 || report.Raised != 6 || report.Margin != 0 || report.Total != 0 {
 					t.Fatalf("%+v", report)
 				}
-				if !report.Layout.Equal(lay(t, "100 a=0-30 b=50-100 c=30-50")) {
+				if !report.Layout.Equal(ledgertest.Lay(t, "100 a=0-30 b=50-100 c=30-50")) {
 					t.Errorf("layout %v", report.Layout)
 				}
-				c.admin = manage(open(t, c.mem.Open()))
-				c.tag("later", func(*record.TagSettings) {})
+				c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
+				c.Tag("later", func(*record.TagSettings) {})
 				for range 2 {
 					for _, p := range living {
 						p.hear()
-						if seg := p.lease(100); seg.Version != report.Layout.Version {
+						if seg := p.Lease(100); seg.Version != report.Layout.Version {
 							t.Errorf("leased %v", seg)
 						}
-						if _, err := p.tryLease("later", 100); err != nil {
+						if _, err := p.TryLease("later", 100); err != nil {
 							t.Error(err)
 						}
 					}
 				}
-				c.start("c").lease(10)
+				c.start("c").Lease(10)
 				if why := c.isHalted(); why != "" {
 					t.Errorf("halted again: %s", why)
 				}
-				c.check()
+				c.Check()
 			})
 		}
 	}
@@ -166,17 +166,17 @@ func TestRecoverCostsTheSame(t *testing.T) {
 		a, b := c.start("a"), c.start("b")
 		for i := range tags {
 			tag := allocator.Tag(fmt.Sprint("tag-", i))
-			c.tag(tag, func(*record.TagSettings) {})
+			c.Tag(tag, func(*record.TagSettings) {})
 			for _, p := range []*process{a, b} {
-				if _, err := p.tryLease(tag, 10); err != nil {
+				if _, err := p.TryLease(tag, 10); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		backup := c.mem.Revision()
-		a.lease(10)
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
-		conn := c.mem.Open()
+		backup := c.Mem.Revision()
+		a.Lease(10)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+		conn := c.Mem.Open()
 		var mu sync.Mutex
 		conn.Fate(func(txn store.Txn) ledgertest.Fate {
 			if ledgertest.Writes(txn) {
@@ -202,19 +202,19 @@ func TestRecoverWithAnEarlierRegistration(t *testing.T) {
 	for _, bump := range []int64{0, 1_000_000_000} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		a := c.start("a")
-		a.lease(10)
-		backup := c.mem.Revision()
-		c.move("100 a=0-30 b=50-100")
-		a.lease(10)
+		a.Lease(10)
+		backup := c.Mem.Revision()
+		c.Move("100 a=0-30 b=50-100")
+		a.Lease(10)
 		if err := a.Serve(bg, 2); err != nil {
 			t.Fatal(err)
 		}
-		c.mem.Restore(backup, bump, ledgertest.ClusterID)
-		_, err := a.tryLease("t", 10)
-		wantKind(t, err, allocator.WentBack)
+		c.Mem.Restore(backup, bump, ledgertest.ClusterID)
+		_, err := a.TryLease("t", 10)
+		ledgertest.WantKind(t, err, allocator.WentBack)
 		version := c.mustRecover([]*process{a}).Layout.Version
 		a.hear()
-		a.lease(10)
+		a.Lease(10)
 		for try := 1; ; try++ {
 			if err = a.Serve(bg, version); err == nil || try == 3 {
 				break
@@ -223,7 +223,7 @@ func TestRecoverWithAnEarlierRegistration(t *testing.T) {
 		if err != nil {
 			t.Errorf("report: %v", err)
 		}
-		c.check()
+		c.Check()
 	}
 }
 
@@ -235,12 +235,12 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 			for at := 1; ; at++ {
 				c := newCluster(t, "100 a=0-50 b=50-100")
 				p, q := c.start("a"), c.start("b")
-				p.lease(10)
-				backup := c.mem.Revision()
-				p.lease(100)
-				q.lease(100)
-				c.mem.Restore(backup, 0, ledgertest.ClusterID)
-				conn := c.mem.Open()
+				p.Lease(10)
+				backup := c.Mem.Revision()
+				p.Lease(100)
+				q.Lease(100)
+				c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+				conn := c.Mem.Open()
 				var mu sync.Mutex
 				met := 0
 				conn.Fate(func(txn store.Txn) ledgertest.Fate {
@@ -257,19 +257,19 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 				report, err := c.recover(conn, living)
 				if err != nil {
 					verified(t, c)
-					report, err = c.recover(c.mem.Open(), living)
+					report, err = c.recover(c.Mem.Open(), living)
 				}
 				verified(t, c)
 				if err != nil || report.Epoch == "" {
 					t.Fatalf("fault at write %d: %+v, %v", at, report, err)
 				}
-				c.mem.Arrive()
+				c.Mem.Arrive()
 				for _, p := range living {
 					p.hear()
-					p.lease(10)
+					p.Lease(10)
 				}
-				c.start("b").lease(10)
-				c.check()
+				c.start("b").Lease(10)
+				c.Check()
 				if met < at {
 					break // there was no such write
 				}
@@ -281,11 +281,11 @@ func TestRecoverFailsAnywhere(t *testing.T) {
 // A small tag that the margin takes to its limit is named before that is done.
 func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("small", func(s *record.TagSettings) { s.Limit, s.MinStep, s.MaxStep = 5000, 10, 100 })
+	c.Tag("small", func(s *record.TagSettings) { s.Limit, s.MinStep, s.MaxStep = 5000, 10, 100 })
 	p := c.start("a")
-	p.lease(10)
+	p.Lease(10)
 	for steps, want := range map[int64][]allocator.Tag{0: nil, 10: nil, 20: {"small"}} { // 300 IDs a step
-		report, err := c.recover(c.mem.Open(), []*process{p}, dry, margin(steps))
+		report, err := c.recover(c.Mem.Open(), []*process{p}, dry, margin(steps))
 		if got := slices.DeleteFunc(report.AtLimit, func(tag allocator.Tag) bool { return tag == "t" }); err != nil || !slices.Equal(got, want) {
 			t.Errorf("margin %d: %v, %v", steps, got, err)
 		}
@@ -296,9 +296,9 @@ func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
 func TestRecoverAuditsWhatItBarred(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("b")
-	p.lease(10)
+	p.Lease(10)
 	c.mustRecover([]*process{p}, without(q.id()))
-	entries, _, err := c.admin.Audits(bg, "", 10)
+	entries, _, err := c.Admin.Audits(bg, "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,25 +313,25 @@ func TestRecoverAuditsWhatItBarred(t *testing.T) {
 // cluster halted.
 func TestRecoverReadsBeforeItHalts(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("other", func(*record.TagSettings) {})
+	c.Tag("other", func(*record.TagSettings) {})
 	p := c.start("a")
-	p.lease(10)
-	if _, err := p.tryLease("other", 10); err != nil {
+	p.Lease(10)
+	if _, err := p.TryLease("other", 10); err != nil {
 		t.Fatal(err)
 	}
-	c.corrupt("marks/a/t", []byte(`{"format":99}`))
-	c.corrupt("rooms/Bad Name", []byte(`?`))
-	report, err := c.recover(c.mem.Open(), []*process{p})
-	wantKind(t, err, allocator.Refused, "marks/a/t cannot be read", "--skip-tag t")
+	c.Corrupt("marks/a/t", []byte(`{"format":99}`))
+	c.Corrupt("rooms/Bad Name", []byte(`?`))
+	report, err := c.recover(c.Mem.Open(), []*process{p})
+	ledgertest.WantKind(t, err, allocator.Refused, "marks/a/t cannot be read", "--skip-tag t")
 	if len(report.Unreadable) != 2 || c.isHalted() != "" {
 		t.Errorf("unreadable %q, halted %q", report.Unreadable, c.isHalted())
 	}
 	c.mustRecover([]*process{p}, func(cfg *recovery.Config) { cfg.Skip = []allocator.Tag{"t"} })
 	p.hear()
-	if _, err := p.tryLease("other", 10); err != nil {
+	if _, err := p.TryLease("other", 10); err != nil {
 		t.Error(err)
 	}
-	_, err = p.tryLease("t", 10)
+	_, err = p.TryLease("t", 10)
 	if err == nil {
 		t.Error("leased of a mark that cannot be read")
 	}

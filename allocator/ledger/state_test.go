@@ -60,44 +60,44 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCluster(t, "100 a=0-10 b=10-50 c=50-100")
 			p := c.start("b")
-			p.lease(10)
-			c.move("100 a=0-10 b=10-100")
-			p.lease(10)
-			good, _ := p.ledger.Layout()
-			newcomer := open(t, c.mem.Open())
+			p.Lease(10)
+			c.Move("100 a=0-10 b=10-100")
+			p.Lease(10)
+			good, _ := p.Ledger.Layout()
+			newcomer := ledgertest.Open(t, c.Mem.Open())
 			was := map[string][]byte{}
 			for _, key := range test.keys {
-				was[key] = c.value(key)
-				c.corrupt(key, test.make(was[key]))
+				was[key] = c.Value(key)
+				c.Corrupt(key, test.make(was[key]))
 			}
-			mark := c.mark("b")
-			for _, l := range []*ledger.Ledger{p.ledger, c.admin.Ledger} { // as Run does by itself
+			mark := c.Mark("b")
+			for _, l := range []*ledger.Ledger{p.Ledger, c.Admin.Ledger} { // as Run does by itself
 				_, err := l.Refresh(bg)
-				wantKind(t, err, allocator.Refused, test.says)
+				ledgertest.WantKind(t, err, allocator.Refused, test.says)
 			}
-			_, err := p.tryLease("t", 10)
-			wantKind(t, err, allocator.Refused, test.says)
-			wantKind(t, p.ledger.Leasable(), allocator.Refused, test.says, "repaired")
-			if !reflect.DeepEqual(c.mark("b"), mark) {
-				t.Errorf("the mark went from %+v to %+v", mark, c.mark("b"))
+			_, err := p.TryLease("t", 10)
+			ledgertest.WantKind(t, err, allocator.Refused, test.says)
+			ledgertest.WantKind(t, p.Ledger.Leasable(), allocator.Refused, test.says, "repaired")
+			if !reflect.DeepEqual(c.Mark("b"), mark) {
+				t.Errorf("the mark went from %+v to %+v", mark, c.Mark("b"))
 			}
-			if now, _ := p.ledger.Layout(); now.Layout.Version != good.Layout.Version || !now.Layout.Equal(good.Layout) {
+			if now, _ := p.Ledger.Layout(); now.Layout.Version != good.Layout.Version || !now.Layout.Equal(good.Layout) {
 				t.Errorf("the last good layout is not kept: %+v, was %+v", now, good)
 			}
 			_, err = newcomer.Join(bg, ledger.Registration{Room: "b", Name: "new"})
-			wantKind(t, err, allocator.Refused, test.says)
-			wantKind(t, newcomer.Leasable(), allocator.Refused, test.says)
-			_, err = c.admin.ChangeLayout(bg, good, lay(t, "100 a=0-100"), "test")
-			wantKind(t, err, allocator.Refused, test.says)
+			ledgertest.WantKind(t, err, allocator.Refused, test.says)
+			ledgertest.WantKind(t, newcomer.Leasable(), allocator.Refused, test.says)
+			_, err = c.Admin.ChangeLayout(bg, good, ledgertest.Lay(t, "100 a=0-100"), "test")
+			ledgertest.WantKind(t, err, allocator.Refused, test.says)
 			for key, value := range was {
-				c.corrupt(key, value)
+				c.Corrupt(key, value)
 			}
-			p.lease(10)
-			if err := p.ledger.Leasable(); err != nil {
+			p.Lease(10)
+			if err := p.Ledger.Leasable(); err != nil {
 				t.Errorf("after the repair: %v", err)
 			}
-			c.start("b").lease(10)
-			c.check()
+			c.start("b").Lease(10)
+			c.Check()
 		})
 	}
 }
@@ -107,18 +107,18 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 func TestLayoutVersionFellWithItsHistory(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	first := c.value("layout")
-	c.move("100 a=50-100 b=0-50")
-	p.lease(10)
-	second := c.value("layout")
-	c.corrupt("layouts/0000000000000000002", nil)
-	c.corrupt("layout", first)
-	_, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.Refused, "version 1 is below 2")
-	c.corrupt("layouts/0000000000000000002", second)
-	c.corrupt("layout", second)
-	p.lease(10)
-	c.check()
+	first := c.Value("layout")
+	c.Move("100 a=50-100 b=0-50")
+	p.Lease(10)
+	second := c.Value("layout")
+	c.Corrupt("layouts/0000000000000000002", nil)
+	c.Corrupt("layout", first)
+	_, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "version 1 is below 2")
+	c.Corrupt("layouts/0000000000000000002", second)
+	c.Corrupt("layout", second)
+	p.Lease(10)
+	c.Check()
 }
 
 // The epoch may be written by hand with other spaces: leases compare what
@@ -126,28 +126,28 @@ func TestLayoutVersionFellWithItsHistory(t *testing.T) {
 func TestEpochRewrittenByHand(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
-	c.corrupt("epoch", bytes.ReplaceAll(c.value("epoch"), []byte(`,`), []byte(` , `)))
-	p.lease(10)
-	c.move("100 a=50-100 b=0-50")
-	p.lease(10)
-	c.check()
+	p.Lease(10)
+	c.Corrupt("epoch", bytes.ReplaceAll(c.Value("epoch"), []byte(`,`), []byte(` , `)))
+	p.Lease(10)
+	c.Move("100 a=50-100 b=0-50")
+	p.Lease(10)
+	c.Check()
 }
 
 // A layout that is put again, unchanged, has a new stamp: another era begins.
 func TestLayoutTouched(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a, b := c.start("a"), c.start("b")
-	a.lease(1000)
-	c.corrupt("layout", c.value("layout"))
-	if seg := b.lease(10); seg.First < 2000 {
+	a.Lease(1000)
+	c.Corrupt("layout", c.Value("layout"))
+	if seg := b.Lease(10); seg.First < 2000 {
 		t.Errorf("room b did not pass by the floor: %v", seg)
 	}
-	a.lease(10)
-	if eras := c.mark("a").Eras; len(eras) != 2 || eras[0].Version != eras[1].Version {
+	a.Lease(10)
+	if eras := c.Mark("a").Eras; len(eras) != 2 || eras[0].Version != eras[1].Version {
 		t.Errorf("eras: %v", eras)
 	}
-	c.check()
+	c.Check()
 }
 
 const halted = `{"format":2,"halted":{"by":"i1","why":"a restore was seen","time":"2026-01-02T03:04:05Z","nonce":"n"}}`
@@ -155,74 +155,74 @@ const halted = `{"format":2,"halted":{"by":"i1","why":"a restore was seen","time
 func TestHalted(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
-	from, _ := c.admin.Ledger.Refresh(bg)
-	if n := p.ledger.Regressions(); n != 0 {
+	p.Lease(10)
+	from, _ := c.Admin.Ledger.Refresh(bg)
+	if n := p.Ledger.Regressions(); n != 0 {
 		t.Errorf("%d regressions before any", n)
 	}
-	c.corrupt("epoch", []byte(halted))
-	_, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack, "halted by i1 since 2026-01-02T03:04:05Z: a restore was seen", "march recover")
-	wantKind(t, p.ledger.Leasable(), allocator.WentBack, "halted by i1")
-	if n := p.ledger.Regressions(); n != 1 {
+	c.Corrupt("epoch", []byte(halted))
+	_, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack, "halted by i1 since 2026-01-02T03:04:05Z: a restore was seen", "march recover")
+	ledgertest.WantKind(t, p.Ledger.Leasable(), allocator.WentBack, "halted by i1")
+	if n := p.Ledger.Regressions(); n != 1 {
 		t.Errorf("%d regressions, want the one that halted", n)
 	}
 	// Also a process that has not heard of it: its transaction does not happen, and it says so.
-	_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
-	wantKind(t, err, allocator.WentBack, "halted by i1")
-	_, err = c.admin.ChangeLayout(bg, from, lay(t, "10 a=0-10"), "test")
-	wantKind(t, err, allocator.WentBack, "halted by i1")
+	_, err = c.Admin.ChangeLayout(bg, from, ledgertest.Lay(t, "10 a=0-10"), "test")
+	ledgertest.WantKind(t, err, allocator.WentBack, "halted by i1")
+	_, err = c.Admin.ChangeLayout(bg, from, ledgertest.Lay(t, "10 a=0-10"), "test")
+	ledgertest.WantKind(t, err, allocator.WentBack, "halted by i1")
 	late := c.start("b") // may register, and
-	_, err = late.tryLease("t", 10)
-	wantKind(t, err, allocator.WentBack)
+	_, err = late.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack)
 	// A new epoch: the mark's stamp is no longer good, so a lease passes by the floor.
 	c.mustRecover([]*process{p, late})
 	p.hear()
-	p.lease(10)
-	c.check()
+	p.Lease(10)
+	c.Check()
 }
 
 func TestRefreshDoesNotGoBack(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	c.move("100 a=50-100 b=0-50")
-	if _, err := p.ledger.Refresh(bg); err != nil {
+	c.Move("100 a=50-100 b=0-50")
+	if _, err := p.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
 	// A stale read is looked at again, in a way that cannot be stale; an etcd that
 	// stays in the past went back.
-	p.next(ledgertest.Fate{Name: ledgertest.StaleRead, N: 1}, func(store.Txn) bool { return true })
-	if r, err := p.ledger.Refresh(bg); err != nil || r.Layout.Version != 2 {
+	p.Conn.Next(ledgertest.Fate{Name: ledgertest.StaleRead, N: 1}, func(store.Txn) bool { return true })
+	if r, err := p.Ledger.Refresh(bg); err != nil || r.Layout.Version != 2 {
 		t.Errorf("after one stale read: %+v, %v", r, err)
 	}
-	p.conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.StaleRead, N: 1} })
-	if r, err := p.ledger.Refresh(bg); err != nil || r.Layout.Version != 2 {
+	p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.StaleRead, N: 1} })
+	if r, err := p.Ledger.Refresh(bg); err != nil || r.Layout.Version != 2 {
 		t.Errorf("while all reads are stale: %+v, %v", r, err)
 	}
-	c.check()
-	p.conn.Fate(nil)
-	first := c.mem.Revision()
-	c.tag("u", func(*record.TagSettings) {})
-	if _, err := p.ledger.Refresh(bg); err != nil {
+	c.Check()
+	p.Conn.Fate(nil)
+	first := c.Mem.Revision()
+	c.Tag("u", func(*record.TagSettings) {})
+	if _, err := p.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
-	c.mem.Restore(first, 0, ledgertest.ClusterID)
-	_, err := p.ledger.Refresh(bg)
-	if h, ok := p.ledger.Halted(); err != nil || !ok || h.By != "instance a/i1" || !strings.Contains(h.Why, "after it had shown revision") {
+	c.Mem.Restore(first, 0, ledgertest.ClusterID)
+	_, err := p.Ledger.Refresh(bg)
+	if h, ok := p.Ledger.Halted(); err != nil || !ok || h.By != "instance a/i1" || !strings.Contains(h.Why, "after it had shown revision") {
 		t.Errorf("after a restore: %+v, %v, %v", h, ok, err)
 	}
-	if n := p.ledger.Regressions(); n != 1 {
+	if n := p.Ledger.Regressions(); n != 1 {
 		t.Errorf("%d regressions, want 1", n)
 	}
-	if r, _ := p.ledger.Layout(); r.Layout.Version != 2 {
+	if r, _ := p.Ledger.Layout(); r.Layout.Version != 2 {
 		t.Errorf("adopted version %d", r.Layout.Version)
 	}
 	// A process that leases nothing says what it sees, and halts no other.
-	fresh := open(t, c.mem.Open())
+	fresh := ledgertest.Open(t, c.Mem.Open())
 	if _, err := fresh.Refresh(bg); err != nil {
 		t.Errorf("newcomer: %v", err)
 	}
-	wantKind(t, fresh.Leasable(), allocator.WentBack, "halted by instance a/i1")
+	ledgertest.WantKind(t, fresh.Leasable(), allocator.WentBack, "halted by instance a/i1")
 }
 
 // NoRange and Exhausted are not said from memory: a room that was given a range
@@ -230,21 +230,21 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 func TestNewsIsReadBeforeRefusing(t *testing.T) {
 	c := newCluster(t, "100 a=0-100")
 	b := c.start("b")
-	_, err := b.tryLease("t", 1)
-	wantKind(t, err, allocator.NoRange, "room b", "version 1")
-	c.move("100 a=0-50 b=50-100")
-	b.lease(1)
-	c.check()
+	_, err := b.TryLease("t", 1)
+	ledgertest.WantKind(t, err, allocator.NoRange, "room b", "version 1")
+	c.Move("100 a=0-50 b=50-100")
+	b.Lease(1)
+	c.Check()
 }
 
 func TestLessableBeforeAnythingWasRead(t *testing.T) {
-	l := open(t, ledgertest.NewFake(t).Open())
-	wantKind(t, l.Leasable(), allocator.Unavailable, "not read yet")
+	l := ledgertest.Open(t, ledgertest.NewFake(t).Open())
+	ledgertest.WantKind(t, l.Leasable(), allocator.Unavailable, "not read yet")
 	if r, _ := l.Layout(); r.Layout.Version != 0 {
 		t.Errorf("layout %+v", r)
 	}
 	_, err := l.Refresh(bg)
-	wantKind(t, err, allocator.Refused, "march layout init")
+	ledgertest.WantKind(t, err, allocator.Refused, "march layout init")
 	_, err = l.Cluster().Dump(context.Background())
 	if err != nil {
 		t.Errorf("dump of nothing: %v", err)

@@ -18,7 +18,7 @@ func TestConsoleSeesARestore(t *testing.T) {
 			return l.Check(bg)
 		},
 		"change layout": func(c *cluster, l *ledger.Ledger, from record.Layout, _ record.Instance) error {
-			_, err := manage(l).ChangeLayout(bg, from, lay(c.tb, "100 a=0-10"), "test")
+			_, err := manage(l).ChangeLayout(bg, from, ledgertest.Lay(c.TB, "100 a=0-10"), "test")
 			return err
 		},
 		"forget": func(_ *cluster, l *ledger.Ledger, _ record.Layout, _ record.Instance) error {
@@ -35,8 +35,8 @@ func TestConsoleSeesARestore(t *testing.T) {
 		for _, bump := range []int64{0, 1_000_000_000} { // by the revision, and by the beat
 			t.Run(fmt.Sprintf("%s, bump %d", name, bump), func(t *testing.T) {
 				c := newCluster(t, "100 a=0-50 b=50-100")
-				c.startAs("a", "one").lease(10)
-				l := open(t, c.mem.Open())
+				c.startAs("a", "one").Lease(10)
+				l := ledgertest.Open(t, c.Mem.Open())
 				l.HaltAs("console x")
 				from, err := l.Refresh(bg)
 				if err == nil {
@@ -45,33 +45,33 @@ func TestConsoleSeesARestore(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				blank, err := open(t, c.mem.Open()).Join(bg, ledger.Registration{Room: "a", Name: "blank", RequireJournal: true})
+				blank, err := ledgertest.Open(t, c.Mem.Open()).Join(bg, ledger.Registration{Room: "a", Name: "blank", RequireJournal: true})
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer func() { _ = blank.Close() }()
-				backup := c.mem.Revision()
+				backup := c.Mem.Revision()
 				for range 10 {
-					c.startAs("b", "two").lease(10)
+					c.startAs("b", "two").Lease(10)
 				}
-				c.corrupt("beat", nil)
+				c.Corrupt("beat", nil)
 				l.Uncheck()
 				if err := l.Check(bg); err != nil {
 					t.Fatal(err)
 				}
-				beat := c.value("beat")
-				c.mem.Restore(backup, bump, ledgertest.ClusterID)
-				c.corrupt("beat", beat)
-				silent, _, err := c.admin.Instances(bg, "")
+				beat := c.Value("beat")
+				c.Mem.Restore(backup, bump, ledgertest.ClusterID)
+				c.Corrupt("beat", beat)
+				silent, _, err := c.Admin.Instances(bg, "")
 				if err != nil || len(silent) != 2 || !silent[0].Unconfirmed {
 					t.Fatalf("%+v, %v", silent, err)
 				}
-				layout := c.value("layout")
+				layout := c.Value("layout")
 				if name == "check" { // it is made now and then
 					l.Uncheck()
 				}
-				wantKind(t, do(c, l, from, silent[1]), allocator.WentBack, "halted by console x")
-				if c.isHalted() == "" || string(c.value("layout")) != string(layout) || len(c.value("rooms/a/one")) == 0 {
+				ledgertest.WantKind(t, do(c, l, from, silent[1]), allocator.WentBack, "halted by console x")
+				if c.isHalted() == "" || string(c.Value("layout")) != string(layout) || len(c.Value("rooms/a/one")) == 0 {
 					t.Errorf("halted: %q", c.isHalted())
 				}
 			})

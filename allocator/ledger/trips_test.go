@@ -31,22 +31,22 @@ func TestRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "300 a=0-100 b=100-200 c=200-300")
 		rooms := []allocator.Room{"a", "b", "c"}
-		c.tag("u", func(*record.TagSettings) {})
-		c.tag("v", func(*record.TagSettings) {})
+		c.Tag("u", func(*record.TagSettings) {})
+		c.Tag("v", func(*record.TagSettings) {})
 		var living []*process
 		for _, room := range rooms {
 			p := c.start(room)
 			living = append(living, p)
-			p.lease(1)
+			p.Lease(1)
 		}
-		backup := c.mem.Revision()
+		backup := c.Mem.Revision()
 		for _, p := range living {
-			p.lease(100)
+			p.Lease(100)
 		}
-		c.mem.Restore(backup, 0, ledgertest.ClusterID)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		trips := func(what string, most int, call func(*ledger.Ledger) error) {
 			t.Helper()
-			l := open(t, &farStore{slowStore{Store: c.mem.Open(), takes: time.Second}})
+			l := ledgertest.Open(t, &farStore{slowStore{Store: c.Mem.Open(), takes: time.Second}})
 			began := time.Now()
 			if err := call(l); err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -69,6 +69,6 @@ func TestRoundTrips(t *testing.T) {
 			}
 			return err
 		})
-		c.check()
+		c.Check()
 	})
 }

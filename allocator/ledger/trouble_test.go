@@ -17,7 +17,7 @@ func TestTroubleIsOfWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		p := c.start("a")
-		p.lease(10)
+		p.Lease(10)
 		trouble := func(when string, want bool) {
 			t.Helper()
 			if got := p.Trouble(); (got.Err != nil) != want || want && got.Since.IsZero() {
@@ -25,27 +25,27 @@ func TestTroubleIsOfWrites(t *testing.T) {
 			}
 		}
 		trouble("at first", false)
-		p.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
 			if ledgertest.Writes(txn) && len(txn.Then) > 0 && txn.Then[0].Put != nil {
 				return ledgertest.Fate{Name: ledgertest.NotDone}
 			}
 			return ledgertest.Fate{}
 		})
-		_, err := p.tryLease("t", 10)
-		wantKind(t, err, allocator.Unavailable)
+		_, err := p.TryLease("t", 10)
+		ledgertest.WantKind(t, err, allocator.Unavailable)
 		since := p.Trouble().Since
 		p.hear()
 		trouble("after a read", true)
 		time.Sleep(5 * time.Second)
-		_, err = p.tryLease("t", 10)
-		wantKind(t, err, allocator.Unavailable)
+		_, err = p.TryLease("t", 10)
+		ledgertest.WantKind(t, err, allocator.Unavailable)
 		time.Sleep(8 * time.Second)
 		trouble("after another lease", true)
 		if got := p.Trouble().Since; !got.Equal(since) {
 			t.Errorf("since %v, and %v before", got, since)
 		}
-		p.conn.Fate(nil)
-		p.lease(10)
+		p.Conn.Fate(nil)
+		p.Lease(10)
 		trouble("after a lease", false)
 	})
 }
@@ -56,18 +56,18 @@ func TestTroubleOfATagDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		p := c.start("a")
-		c.update("t", func(s *record.TagSettings) { s.Limit = 100 })
-		p.lease(100)
-		_, err := p.tryLease("t", 100)
-		wantKind(t, err, allocator.Exhausted)
-		_, err = p.tryLease("none", 1)
-		wantKind(t, err, allocator.NotFound)
+		c.Update("t", func(s *record.TagSettings) { s.Limit = 100 })
+		p.Lease(100)
+		_, err := p.TryLease("t", 100)
+		ledgertest.WantKind(t, err, allocator.Exhausted)
+		_, err = p.TryLease("none", 1)
+		ledgertest.WantKind(t, err, allocator.NotFound)
 		if got := p.Trouble(); got.Err != nil {
 			t.Errorf("trouble %+v", got)
 		}
-		c.tag("u", func(*record.TagSettings) {})
-		p.next(ledgertest.Fate{Name: ledgertest.NotDone}, writes("marks/"))
-		if _, err := p.tryLease("u", 1); err == nil || p.Trouble().Err == nil {
+		c.Tag("u", func(*record.TagSettings) {})
+		p.Conn.Next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("marks/"))
+		if _, err := p.TryLease("u", 1); err == nil || p.Trouble().Err == nil {
 			t.Errorf("lease: %v, trouble %+v", err, p.Trouble())
 		}
 		time.Sleep(time.Minute)

@@ -16,10 +16,10 @@ import (
 
 // require sets whether the cluster requires journals.
 func (c *cluster) require(is bool) {
-	c.tb.Helper()
-	s, err := c.admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = record.JournalRequired(is); return nil }, "ann")
+	c.Helper()
+	s, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = record.JournalRequired(is); return nil }, "ann")
 	if err != nil || bool(s.RequireJournal) != is {
-		c.tb.Fatalf("update settings: %+v, %v", s, err)
+		c.Fatalf("update settings: %+v, %v", s, err)
 	}
 }
 
@@ -34,17 +34,17 @@ func (p *process) run(t *testing.T) {
 	})
 	t.Cleanup(func() { cancel(); done.Wait() })
 	eventually(t, "its heartbeat is there", func() bool {
-		_, ok := p.c.mem.Value(prefix + "alive/" + string(p.room) + "/" + string(p.name))
+		_, ok := p.c.Mem.Value(prefix + "alive/" + string(p.Room()) + "/" + string(p.Name()))
 		return ok
 	})
 }
 
 // unconfirmed returns the instances that are, as etcd has it.
 func (c *cluster) unconfirmed() (ids []record.InstanceID) {
-	c.tb.Helper()
-	all, _, err := c.admin.Instances(bg, "")
+	c.Helper()
+	all, _, err := c.Admin.Instances(bg, "")
 	if err != nil {
-		c.tb.Fatalf("instances: %v", err)
+		c.Fatalf("instances: %v", err)
 	}
 	for _, i := range all {
 		if i.Unconfirmed {
@@ -57,9 +57,9 @@ func (c *cluster) unconfirmed() (ids []record.InstanceID) {
 // refusesUnconfirmed checks that p leases nothing because it is without its journal.
 func (p *process) refusesUnconfirmed(t *testing.T) {
 	t.Helper()
-	seg, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.Refused, "instance "+string(p.room)+"/"+string(p.name)+" started without its journal",
-		fmt.Sprintf("`march instance confirm %s %s`", p.room, p.name), "`march recover`")
+	seg, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "instance "+string(p.Room())+"/"+string(p.Name())+" started without its journal",
+		fmt.Sprintf("`march instance confirm %s %s`", p.Room(), p.Name()), "`march recover`")
 	if seg.Count > 0 {
 		t.Errorf("leased %v", seg)
 	}
@@ -83,35 +83,35 @@ func TestUpdateSettings(t *testing.T) {
 	for _, fate := range ledgertest.Fates() {
 		t.Run(fate.String(), func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
-			if s, err := c.admin.Settings(bg); err != nil || s.RequireJournal {
+			if s, err := c.Admin.Settings(bg); err != nil || s.RequireJournal {
 				t.Errorf("before: %+v, %v", s, err)
 			}
-			conn := c.mem.Open()
+			conn := c.Mem.Open()
 			met := 0
 			conn.Fate(func(txn store.Txn) ledgertest.Fate {
-				if writes("settings")(txn) {
+				if ledgertest.PutsUnder("settings")(txn) {
 					if met++; met == 1 {
 						return ledgertest.Fate{Name: fate, N: 3}
 					}
 				}
 				return ledgertest.Fate{}
 			})
-			l := open(t, conn)
+			l := ledgertest.Open(t, conn)
 			change := func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }
 			s, err := manage(l).UpdateSettings(bg, change, "ann")
 			if err != nil {
 				s, err = manage(l).UpdateSettings(bg, change, "ann")
 			}
-			c.mem.Arrive()
-			if now, readErr := c.admin.Settings(bg); err != nil || !s.RequireJournal || !now.RequireJournal || met == 0 {
+			c.Mem.Arrive()
+			if now, readErr := c.Admin.Settings(bg); err != nil || !s.RequireJournal || !now.RequireJournal || met == 0 {
 				t.Errorf("%+v, %v, then %+v, %v; met %d times", s, err, now, readErr, met)
 			}
-			audits, _, err := c.admin.Audits(bg, "", 10)
+			audits, _, err := c.Admin.Audits(bg, "", 10)
 			if err != nil || len(audits) == 0 || audits[0].Action != "update settings" || audits[0].Actor != "ann" || audits[0].Object != "settings" {
 				t.Errorf("audit: %+v, %v", audits, err)
 			}
 			verified(t, c)
-			c.check()
+			c.Check()
 		})
 	}
 }
@@ -120,14 +120,14 @@ func TestUpdateSettings(t *testing.T) {
 func TestSettingsThatCannotBeRead(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	p.lease(10)
-	c.corrupt("settings", []byte(`{"format":2,"journal":"perhaps","nonce":"x"}`))
-	p.ledger.Uncheck()
-	_, err := p.tryLease("t", 10)
-	wantKind(t, err, allocator.Refused, "settings", "perhaps", "required")
-	c.corrupt("settings", nil)
-	p.lease(10)
-	c.check()
+	p.Lease(10)
+	c.Corrupt("settings", []byte(`{"format":2,"journal":"perhaps","nonce":"x"}`))
+	p.Ledger.Uncheck()
+	_, err := p.TryLease("t", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "settings", "perhaps", "required")
+	c.Corrupt("settings", nil)
+	p.Lease(10)
+	c.Check()
 }
 
 // A new cluster that requires journals comes up by itself, with journals or
@@ -138,18 +138,18 @@ func TestRequiredInANewCluster(t *testing.T) {
 	dir := t.TempDir()
 	p, q, r := c.mustStartWith(t, "a", "one", dir), c.mustStartWith(t, "b", "two", dir), c.mustStartWith(t, "a", "three", "")
 	for _, p := range []*process{p, q, r} {
-		p.lease(10)
+		p.Lease(10)
 	}
 	_ = p.Close()
 	_ = q.Close()
 	p, q, r = c.mustStartWith(t, "a", "one", dir), c.mustStartWith(t, "b", "two", dir), c.mustStartWith(t, "a", "three", "")
-	p.lease(10)
-	q.lease(10)
+	p.Lease(10)
+	q.Lease(10)
 	r.refusesUnconfirmed(t)
 	if ids := c.unconfirmed(); fmt.Sprint(ids) != "[a/three]" {
 		t.Errorf("unconfirmed: %v", ids)
 	}
-	c.check()
+	c.Check()
 }
 
 // Where a journal is required, an instance that starts without its own leases nothing
@@ -190,7 +190,7 @@ func TestUnconfirmed(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
 			own, other := t.TempDir(), t.TempDir()
 			p := c.mustStartWith(t, "a", "one", own)
-			p.lease(10)
+			p.Lease(10)
 			_ = p.Close()
 			c.require(true)
 			p = start(t, c, own, other)
@@ -200,22 +200,22 @@ func TestUnconfirmed(t *testing.T) {
 			if ids := c.unconfirmed(); len(ids) != 1 {
 				t.Errorf("unconfirmed: %v", ids)
 			}
-			wantKind(t, c.admin.ConfirmInstance(bg, "a", "other", "ann"), allocator.NotFound, "march instance list")
+			ledgertest.WantKind(t, c.Admin.ConfirmInstance(bg, "a", "other", "ann"), allocator.NotFound, "march instance list")
 			for range 2 {
-				if err := c.admin.ConfirmInstance(bg, p.room, p.name, "ann"); err != nil {
+				if err := c.Admin.ConfirmInstance(bg, p.Room(), p.Name(), "ann"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			p.serve(t)
-			p.lease(10)
+			p.Lease(10)
 			if ids := c.unconfirmed(); len(ids) != 0 {
 				t.Errorf("unconfirmed: %v", ids)
 			}
-			audits, _, err := c.admin.Audits(bg, "", 10)
+			audits, _, err := c.Admin.Audits(bg, "", 10)
 			if err != nil || len(audits) == 0 || audits[0].Action != "confirm instance" || audits[0].Actor != "ann" {
 				t.Errorf("audit: %+v, %v", audits, err)
 			}
-			c.check()
+			c.Check()
 		})
 	}
 }
@@ -224,7 +224,7 @@ func TestUnconfirmed(t *testing.T) {
 // did not write.
 func startOld(t *testing.T, c *cluster, own, _ string) *process {
 	c.require(false)
-	c.mustStartWith(t, "a", "one", "").lease(10)
+	c.mustStartWith(t, "a", "one", "").Lease(10)
 	c.require(true)
 	return c.mustStartWith(t, "a", "one", own)
 }
@@ -232,19 +232,19 @@ func startOld(t *testing.T, c *cluster, own, _ string) *process {
 // Once it was confirmed and has leased, an instance has its journal.
 func TestConfirmedOnce(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.start("b").lease(10)
+	c.start("b").Lease(10)
 	c.require(true)
 	dir := t.TempDir()
 	p := c.mustStartWith(t, "a", "one", dir)
 	p.refusesUnconfirmed(t)
-	if err := c.admin.ConfirmInstance(bg, "a", "one", "ann"); err != nil {
+	if err := c.Admin.ConfirmInstance(bg, "a", "one", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	p.serve(t)
-	p.lease(10)
+	p.Lease(10)
 	_ = p.Close()
-	c.mustStartWith(t, "a", "one", dir).lease(10)
-	c.check()
+	c.mustStartWith(t, "a", "one", dir).Lease(10)
+	c.Check()
 }
 
 // An instance that runs, or starts, while no journal is required goes on once one is;
@@ -252,22 +252,22 @@ func TestConfirmedOnce(t *testing.T) {
 func TestRequiredFromNowOn(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.mustStartWith(t, "a", "one", "")
-	p.lease(10)
+	p.Lease(10)
 	c.require(true)
-	p.ledger.Uncheck()
-	p.lease(10)
+	p.Ledger.Uncheck()
+	p.Lease(10)
 	q := c.mustStartWith(t, "a", "two", "")
 	q.refusesUnconfirmed(t)
 	c.require(false)
 	q.hear()
-	q.lease(10)
+	q.Lease(10)
 	c.require(true)
-	q.ledger.Uncheck()
-	q.lease(10)
+	q.Ledger.Uncheck()
+	q.Lease(10)
 	c.require(false)
 	r := c.mustStartWith(t, "a", "three", "", func(r *ledger.Registration) { r.RequireJournal = true })
 	r.refusesUnconfirmed(t)
-	c.check()
+	c.Check()
 }
 
 // An operator may confirm an instance after a recover, before that instance has
@@ -276,21 +276,21 @@ func TestRequiredFromNowOn(t *testing.T) {
 func TestConfirmedBeforeItRegistersAgain(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	q := c.start("b")
-	q.lease(10)
+	q.Lease(10)
 	c.require(true)
 	p := c.start("a")
 	p.refusesUnconfirmed(t)
 	c.mustRecover([]*process{p, q})
-	if err := c.admin.ConfirmInstance(bg, "a", p.name, "ann"); err != nil {
+	if err := c.Admin.ConfirmInstance(bg, "a", p.Name(), "ann"); err != nil {
 		t.Fatal(err)
 	}
 	p.hear()
 	if err := p.Beat(bg); err != nil {
 		t.Fatal(err)
 	}
-	p.lease(10)
+	p.Lease(10)
 	if ids := c.unconfirmed(); slices.Contains(ids, p.id()) {
 		t.Errorf("unconfirmed: %v", ids)
 	}
-	c.check()
+	c.Check()
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
@@ -36,25 +37,25 @@ func keysOf(t *testing.T, bad []record.KeyError) (keys []string) {
 func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	for _, tag := range []allocator.Tag{"u", "v"} {
-		c.tag(tag, func(*record.TagSettings) {})
+		c.Tag(tag, func(*record.TagSettings) {})
 	}
 	p, q := c.startAs("a", "one"), c.startAs("b", "two")
 	for _, p := range []*process{p, q} {
 		for _, tag := range []allocator.Tag{"t", "u", "v"} {
-			if _, err := p.tryLease(tag, 10); err != nil {
+			if _, err := p.TryLease(tag, 10); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	c.move("100 a=0-50 b=55-100")
-	c.move("100 a=0-50 b=50-100")
-	mark := c.value("marks/b/v")
+	c.Move("100 a=0-50 b=55-100")
+	c.Move("100 a=0-50 b=50-100")
+	mark := c.Value("marks/b/v")
 	strays := []string{"tags/Bad Name", "rooms/Bad Room/x", "rooms/a", "alive/what", "migrations/zz",
 		"audit/!", "audit/zz"}
-	old := c.value("layouts/0000000000000000001")
+	old := c.Value("layouts/0000000000000000001")
 	for _, key := range append(strays,
 		"layouts/0000000000000000001", "tags/u", "rooms/b/newer", "marks/b/v", "migrations/"+oldID, "audit/"+oldID) {
-		c.corrupt(key, []byte(later))
+		c.Corrupt(key, []byte(later))
 	}
 	lists := func(what string, got []string, err error, bad []record.KeyError, want ...string) {
 		t.Helper()
@@ -66,7 +67,7 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 	}
 
 	var names []string
-	bad, err := c.admin.EachTag(bg, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+	bad, err := c.Admin.EachTag(bg, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
 		names = append(names, string(t.Name))
 		return nil
 	})
@@ -75,7 +76,7 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 		t.Errorf("each tag: %q", names)
 	}
 	for n := 1; n <= 3; n++ {
-		tags, bad, err := c.admin.Tags(bg, "", "", 0, n)
+		tags, bad, err := c.Admin.Tags(bg, "", "", 0, n)
 		want := []string{"tags/Bad Name"}
 		if n > 1 { // it lies between the two
 			want = append(want, "tags/u")
@@ -86,7 +87,7 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 			t.Errorf("%d tags: %+v", n, tags)
 		}
 	}
-	instances, bad, err := c.admin.Instances(bg, "")
+	instances, bad, err := c.Admin.Instances(bg, "")
 	lists("instances", nil, err, bad, "rooms/Bad Room/x", "rooms/a", "rooms/b/newer", "alive/what")
 	if len(instances) != 3 || instances[1].ID() != "b/newer" || instances[1].Version != 0 ||
 		instances[1].Unreadable == nil || instances[2].Unreadable != nil {
@@ -95,18 +96,18 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 	if !strings.Contains(instances[1].Unreadable.Error(), "written by version v9.9.9") {
 		t.Error(instances[1].Unreadable)
 	}
-	layouts, bad, err := c.admin.Layouts(bg, 0, 10)
+	layouts, bad, err := c.Admin.Layouts(bg, 0, 10)
 	if lists("layouts", nil, err, bad, "layouts/0000000000000000001"); len(layouts) != 2 {
 		t.Errorf("%+v", layouts)
 	}
-	_, bad, err = c.admin.Migrations(bg, "", 10)
+	_, bad, err = c.Admin.Migrations(bg, "", 10)
 	lists("migrations", nil, err, bad, "migrations/"+oldID, "migrations/zz")
 	for _, n := range []int{1, 2, 3, 4, 10} {
 		before := ""
 		var all []record.AuditEntry
 		var passed []record.KeyError
 		for {
-			page, bad, err := c.admin.Audits(bg, before, n)
+			page, bad, err := c.Admin.Audits(bg, before, n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,41 +121,41 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 		}
 	}
 
-	_, err = p.tryLease("u", 10)
-	wantKind(t, err, allocator.Internal, "tags/u", "format 99", "v9.9.9")
-	_, err = q.tryLease("v", 10)
-	wantKind(t, err, allocator.Internal, "marks/b/v")
+	_, err = p.TryLease("u", 10)
+	ledgertest.WantKind(t, err, allocator.Internal, "tags/u", "format 99", "v9.9.9")
+	_, err = q.TryLease("v", 10)
+	ledgertest.WantKind(t, err, allocator.Internal, "marks/b/v")
 	for _, p := range []*process{p, q} {
-		p.lease(10)
+		p.Lease(10)
 	}
-	_, err = open(t, c.mem.Open()).Join(bg, ledger.Registration{Room: "b", Name: "newer", Build: "test"})
-	wantKind(t, err, allocator.Internal, "rooms/b/newer", "v9.9.9")
+	_, err = ledgertest.Open(t, c.Mem.Open()).Join(bg, ledger.Registration{Room: "b", Name: "newer", Build: "test"})
+	ledgertest.WantKind(t, err, allocator.Internal, "rooms/b/newer", "v9.9.9")
 
 	// With the mark repaired recover goes on, too: an instance that cannot be asked
 	// is one that did not answer.
-	c.corrupt("marks/b/v", mark)
-	c.corrupt("layouts/0000000000000000001", old)
+	c.Corrupt("marks/b/v", mark)
+	c.Corrupt("layouts/0000000000000000001", old)
 	for _, stray := range []string{"audit/!", "audit/zz", "alive/what", "migrations/zz"} { // the check would complain
-		c.corrupt(stray, nil)
+		c.Corrupt(stray, nil)
 	}
-	report, err := c.recover(c.mem.Open(), []*process{p, q})
-	wantKind(t, err, allocator.Refused, "--without b/newer")
+	report, err := c.recover(c.Mem.Open(), []*process{p, q})
+	ledgertest.WantKind(t, err, allocator.Refused, "--without b/newer")
 	all := []string{"rooms/Bad Room/x", "rooms/a", "rooms/b/newer", "tags/Bad Name", "tags/u"}
 	lists("recover", nil, nil, report.Unreadable, all...)
-	report, err = c.recover(c.mem.Open(), []*process{p, q}, without("b/newer"))
+	report, err = c.recover(c.Mem.Open(), []*process{p, q}, without("b/newer"))
 	lists("recover", nil, err, report.Unreadable, all...)
 	for _, p := range []*process{p, q} {
-		p.lease(10)
+		p.Lease(10)
 	}
 	for _, key := range []string{
 		"tags/Bad Name", "rooms/Bad Room/x", "rooms/a", "tags/u", "migrations/" + oldID, "audit/" + oldID,
 	} {
-		c.corrupt(key, nil)
+		c.Corrupt(key, nil)
 	}
-	if instances, bad, err := c.admin.Instances(bg, ""); err != nil || len(bad) > 0 || len(instances) != 2 {
+	if instances, bad, err := c.Admin.Instances(bg, ""); err != nil || len(bad) > 0 || len(instances) != 2 {
 		t.Errorf("after the recover: %+v, %v, %v", instances, bad, err)
 	}
-	c.check()
+	c.Check()
 }
 
 // An instance whose registration cannot be read can be forgotten, also where it is
@@ -162,16 +163,16 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 func TestForgetUnreadable(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	for _, value := range []string{later, "garbage", "\xff"} {
-		c.corrupt("rooms/b/newer", []byte(value))
-		if err := c.admin.Forget(bg, "b", "newer", "ann"); err != nil {
+		c.Corrupt("rooms/b/newer", []byte(value))
+		if err := c.Admin.Forget(bg, "b", "newer", "ann"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	entries, bad, err := c.admin.Audits(bg, "", 3)
+	entries, bad, err := c.Admin.Audits(bg, "", 3)
 	if err != nil || len(bad) > 0 || string(entries[1].From) != `"garbage"` || string(entries[2].From) != later {
 		t.Errorf("%+v, %v, %v", entries, bad, err)
 	}
-	c.check()
+	c.Check()
 }
 
 // What a newer version of the program keeps in a value survives a change by this
@@ -181,21 +182,21 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 	const field = `,"new":{"b" : "<é>", "a":[0.10]}`
 	add := func(key string) {
 		t.Helper()
-		value := string(c.value(key))
-		c.corrupt(key, []byte(value[:len(value)-1]+field+"}"))
+		value := string(c.Value(key))
+		c.Corrupt(key, []byte(value[:len(value)-1]+field+"}"))
 	}
 	kept := func(key string) {
 		t.Helper()
-		if value := string(c.value(key)); !strings.HasSuffix(value, field+"}") {
+		if value := string(c.Value(key)); !strings.HasSuffix(value, field+"}") {
 			t.Errorf("%s lost the field: %s", key, value)
 		}
 	}
 	p := c.startAs("a", "one")
-	p.lease(10)
+	p.Lease(10)
 	journals := func(required record.JournalRequired) {
 		t.Helper()
 		set := func(s *record.ClusterSettings) error { s.RequireJournal = required; return nil }
-		if _, err := c.admin.UpdateSettings(bg, set, "ann"); err != nil {
+		if _, err := c.Admin.UpdateSettings(bg, set, "ann"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,43 +205,43 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 	journals(false)
 	kept("settings")
 	add("tags/t")
-	c.update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
-	if _, err := c.admin.SkipTag(bg, "t", nil, 5000, false, "ann"); err != nil {
+	c.Update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
+	if _, err := c.Admin.SkipTag(bg, "t", nil, 5000, false, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	kept("tags/t")
 	add("rooms/a/one")
-	p.lease(10) // finds it changed
+	p.Lease(10) // finds it changed
 	if err := p.Serve(bg, 2); err != nil {
 		t.Fatal(err)
 	}
 	kept("rooms/a/one")
-	from, err := c.admin.Ledger.Refresh(bg)
+	from, err := c.Admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := lay(t, "100 a=0-40 b=50-100")
+	target := ledgertest.Lay(t, "100 a=0-40 b=50-100")
 	moves := record.MovesOf(plan.Move{Kind: plan.Retract, Layout: target})
-	m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: target, Moves: moves}, "ann")
+	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: target, Moves: moves}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
 	add("migrations/" + m.ID)
-	if m, err = c.admin.Migration(bg, m.ID); err == nil {
-		_, err = c.admin.MakeMove(bg, m, store.KV{})
+	if m, err = c.Admin.Migration(bg, m.ID); err == nil {
+		_, err = c.Admin.MakeMove(bg, m, store.KV{})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	kept("migrations/" + m.ID)
 	add("identity")
-	p.lease(10)
+	p.Lease(10)
 	// A process that takes another one's place says what is true of itself.
-	c.startAs("a", "one").lease(10)
-	if value := string(c.value("rooms/a/one")); strings.Contains(value, `"new"`) {
+	c.startAs("a", "one").Lease(10)
+	if value := string(c.Value("rooms/a/one")); strings.Contains(value, `"new"`) {
 		t.Errorf("the next process of the name took over what it does not know: %s", value)
 	}
-	c.check()
+	c.Check()
 }
 
 // An ID of which the layout of its era cannot be read, or is missing, was said never to
@@ -249,15 +250,15 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 func TestOriginInADamagedHistory(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("b")
-	p.lease(10)
-	q.lease(10)
-	c.move("100 a=0-40 b=50-100")
-	p.lease(10)
-	c.move("100 a=0-45 b=50-100")
-	c.move("100 a=0-46 b=50-100") // nothing is leased without the layout before the current one
-	second := c.issued["t"]["a"][1].Last()
+	p.Lease(10)
+	q.Lease(10)
+	c.Move("100 a=0-40 b=50-100")
+	p.Lease(10)
+	c.Move("100 a=0-45 b=50-100")
+	c.Move("100 a=0-46 b=50-100") // nothing is leased without the layout before the current one
+	second := c.Issued["t"]["a"][1].Last()
 	const first, newer = "layouts/0000000000000000001", "layouts/0000000000000000002"
-	was := map[string][]byte{first: c.value(first), newer: c.value(newer)}
+	was := map[string][]byte{first: c.Value(first), newer: c.Value(newer)}
 	for _, test := range []struct {
 		key   string
 		value []byte
@@ -266,20 +267,20 @@ func TestOriginInADamagedHistory(t *testing.T) {
 	}{
 		{first, []byte(later), 1, "v9.9.9"}, {newer, []byte(later), second, "v9.9.9"}, {newer, nil, second, "it is missing"},
 	} {
-		c.corrupt(test.key, test.value)
-		got, err := c.admin.Origin(bg, "t", test.id)
+		c.Corrupt(test.key, test.value)
+		got, err := c.Admin.Origin(bg, "t", test.id)
 		if err != nil || got.Room != "" || !slices.Equal(got.Rooms, []allocator.Room{"a"}) ||
 			!slices.Equal(keysOf(t, got.Unreadable), []string{test.key}) || !strings.Contains(got.Unreadable[0].Error(), test.why) {
 			t.Errorf("ID %d without %s: %+v, %v", test.id, test.key, got, err)
 		}
-		_, err = c.admin.Origin(bg, "t", 1_000_000)
-		wantKind(t, err, allocator.NotFound, "was never leased")
-		c.corrupt(test.key, was[test.key])
+		_, err = c.Admin.Origin(bg, "t", 1_000_000)
+		ledgertest.WantKind(t, err, allocator.NotFound, "was never leased")
+		c.Corrupt(test.key, was[test.key])
 	}
-	mark := c.value("marks/a/t")
-	c.corrupt("marks/a/t", []byte(later))
-	_, err := c.admin.Origin(bg, "t", 1)
-	wantKind(t, err, allocator.Internal, "key "+prefix+"marks/a/t")
-	c.corrupt("marks/a/t", mark)
-	c.check()
+	mark := c.Value("marks/a/t")
+	c.Corrupt("marks/a/t", []byte(later))
+	_, err := c.Admin.Origin(bg, "t", 1)
+	ledgertest.WantKind(t, err, allocator.Internal, "key "+prefix+"marks/a/t")
+	c.Corrupt("marks/a/t", mark)
+	c.Check()
 }

@@ -46,20 +46,20 @@ var damaged = []struct {
 // damageFix does what verify says about a damaged key, which had a value.
 type damageFix func(t *testing.T, c *cluster, living []*process, key string, was []byte)
 
-func putBack(_ *testing.T, c *cluster, _ []*process, key string, was []byte) { c.corrupt(key, was) }
-func deletes(_ *testing.T, c *cluster, _ []*process, key string, _ []byte)   { c.corrupt(key, nil) }
+func putBack(_ *testing.T, c *cluster, _ []*process, key string, was []byte) { c.Corrupt(key, was) }
+func deletes(_ *testing.T, c *cluster, _ []*process, key string, _ []byte)   { c.Corrupt(key, nil) }
 func puts(value string) damageFix {
-	return func(_ *testing.T, c *cluster, _ []*process, key string, _ []byte) { c.corrupt(key, []byte(value)) }
+	return func(_ *testing.T, c *cluster, _ []*process, key string, _ []byte) { c.Corrupt(key, []byte(value)) }
 }
 
 func copies(from string) damageFix {
-	return func(_ *testing.T, c *cluster, _ []*process, key string, _ []byte) { c.corrupt(key, c.value(from)) }
+	return func(_ *testing.T, c *cluster, _ []*process, key string, _ []byte) { c.Corrupt(key, c.Value(from)) }
 }
 
 func recovers(_ *testing.T, c *cluster, living []*process, _ string, _ []byte) { c.mustRecover(living) }
 
 func forgets(t *testing.T, c *cluster, living []*process, _ string, _ []byte) {
-	if err := c.admin.Forget(bg, "a", "one", "ann"); err != nil {
+	if err := c.Admin.Forget(bg, "a", "one", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	beats(t, c, living, "", nil)
@@ -75,13 +75,13 @@ func beats(t *testing.T, _ *cluster, living []*process, _ string, _ []byte) {
 // tags t and u.
 func damagedCluster(t *testing.T) (c *cluster, living []*process) {
 	c = newCluster(t, "100 a=0-50 b=50-100")
-	c.tag("u", func(*record.TagSettings) {})
-	c.move("100 a=0-50 b=55-100")
-	c.move("100 a=0-50 b=50-100")
+	c.Tag("u", func(*record.TagSettings) {})
+	c.Move("100 a=0-50 b=55-100")
+	c.Move("100 a=0-50 b=50-100")
 	living = []*process{c.startAs("a", "one"), c.startAs("b", "two")}
 	for _, p := range living {
 		for _, tag := range []allocator.Tag{"t", "u"} {
-			if _, err := p.tryLease(tag, 10); err != nil {
+			if _, err := p.TryLease(tag, 10); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -95,9 +95,9 @@ func TestVerifySaysWhatDamageStops(t *testing.T) {
 	for _, test := range damaged {
 		t.Run(fmt.Sprint(test.key, " ", test.next), func(t *testing.T) {
 			c, living := damagedCluster(t)
-			was, _ := c.mem.Value(prefix + test.key)
-			c.corrupt(test.key, []byte("garbage"))
-			report, err := verify.Run(bg, open(t, c.mem.Open()).Cluster(), verify.Options{})
+			was, _ := c.Mem.Value(prefix + test.key)
+			c.Corrupt(test.key, []byte("garbage"))
+			report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,16 +114,16 @@ func TestVerifySaysWhatDamageStops(t *testing.T) {
 				p   *process
 				tag allocator.Tag
 			}{{living[0], "t"}, {living[0], "u"}, {living[1], "t"}} {
-				lease.p.ledger.Uncheck()
-				if _, err := lease.p.tryLease(lease.tag, 10); (err == nil) != test.lease[i] {
-					t.Errorf("%s/%s leases of %s: %v, want %v", lease.p.room, lease.p.name, lease.tag, err, test.lease[i])
+				lease.p.Ledger.Uncheck()
+				if _, err := lease.p.TryLease(lease.tag, 10); (err == nil) != test.lease[i] {
+					t.Errorf("%s/%s leases of %s: %v, want %v", lease.p.Room(), lease.p.Name(), lease.tag, err, test.lease[i])
 				}
 			}
 			test.undo(t, c, living, test.key, was)
 			for _, p := range living {
 				p.hear()
 				for _, tag := range []allocator.Tag{"t", "u"} {
-					if _, err := p.tryLease(tag, 10); err != nil {
+					if _, err := p.TryLease(tag, 10); err != nil {
 						t.Errorf("%s does not lease of %s after the repair: %v", p.id(), tag, err)
 					}
 				}
@@ -137,12 +137,12 @@ func TestVerifySaysWhatDamageStops(t *testing.T) {
 func TestVerifyMigrationUnderWay(t *testing.T) {
 	start := func(t *testing.T) (*cluster, record.Migration) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
-		from, err := c.admin.Ledger.Refresh(bg)
+		from, err := c.Admin.Ledger.Refresh(bg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		to := lay(t, "100 a=0-50 b=55-100")
-		m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
+		to := ledgertest.Lay(t, "100 a=0-50 b=55-100")
+		m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,27 +154,27 @@ func TestVerifyMigrationUnderWay(t *testing.T) {
 		do   func(c *cluster, m record.Migration)
 		says string
 	}{
-		{"damaged", func(c *cluster, m record.Migration) { c.corrupt("migrations/"+m.ID, []byte("x")) },
+		{"damaged", func(c *cluster, m record.Migration) { c.Corrupt("migrations/"+m.ID, []byte("x")) },
 			"it stops migrations: this one is under way and does not go on, and no other starts"},
-		{"gone", func(c *cluster, m record.Migration) { c.corrupt("migrations/"+m.ID, nil) },
+		{"gone", func(c *cluster, m record.Migration) { c.Corrupt("migrations/"+m.ID, nil) },
 			"it stops migrations: none goes on, and no other starts; next: delete the key"},
 		{"ended", func(c *cluster, m record.Migration) {
-			value := c.value("migration")
-			if _, err := c.admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Aborted; return nil }); err != nil {
-				c.tb.Fatalf("%v", err)
+			value := c.Value("migration")
+			if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Aborted; return nil }); err != nil {
+				c.Fatalf("%v", err)
 			}
-			c.corrupt("migration", value)
+			c.Corrupt("migration", value)
 		}, "it stops migrations: none goes on, and no other starts; next: delete the key"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, m := start(t)
 			test.do(c, m)
-			report, err := verify.Run(bg, open(t, c.mem.Open()).Cluster(), verify.Options{})
+			report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
 			if err != nil || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], test.says) || !strings.Contains(report.Problems[0], m.ID) {
 				t.Errorf("%v: %q", err, report.Problems)
 			}
-			c.corrupt("migrations/"+m.ID, nil)
-			c.corrupt("migration", nil)
+			c.Corrupt("migrations/"+m.ID, nil)
+			c.Corrupt("migration", nil)
 			verified(t, c)
 		})
 	}
@@ -183,12 +183,12 @@ func TestVerifyMigrationUnderWay(t *testing.T) {
 // With etcd far away each round trip counts: a small cluster takes few.
 func TestVerifyRoundTrips(t *testing.T) {
 	c, _ := damagedCluster(t)
-	conn, trips := c.mem.Open(), 0
+	conn, trips := c.Mem.Open(), 0
 	conn.Fate(func(store.Txn) (fate ledgertest.Fate) {
 		trips++
 		return fate
 	})
-	report, err := verify.Run(bg, open(t, conn).Cluster(), verify.Options{})
+	report, err := verify.Run(bg, ledgertest.Open(t, conn).Cluster(), verify.Options{})
 	if err != nil || len(report.Problems) > 0 || report.Marks != 4 || report.Instances != 2 {
 		t.Errorf("%v %+v", err, report)
 	}

@@ -69,7 +69,7 @@ func change(t *testing.T, l *ledger.Ledger, layout string) {
 	t.Helper()
 	from, err := l.Refresh(bg)
 	if err == nil {
-		_, err = manage(l).ChangeLayout(bg, from, lay(t, layout), "test")
+		_, err = manage(l).ChangeLayout(bg, from, ledgertest.Lay(t, layout), "test")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -92,9 +92,9 @@ func TestRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open2(t)
-			admin := open(t, s.Another)
-			w := watch(t, open(t, s.Store)) // there is no cluster yet
-			if _, err := manage(admin).Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+			admin := ledgertest.Open(t, s.Another)
+			w := watch(t, ledgertest.Open(t, s.Store)) // there is no cluster yet
+			if _, err := manage(admin).Init(bg, ledgertest.Lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 				t.Fatal(err)
 			}
 			w.await(t, 1)
@@ -123,21 +123,21 @@ func TestRun(t *testing.T) {
 // A watch that broke while all that it missed was compacted.
 func TestRunSurvivesBreakAndCompaction(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
-	w := watch(t, open(t, c.mem.Open()))
+	w := watch(t, ledgertest.Open(t, c.Mem.Open()))
 	w.await(t, 1)
 	for version := int64(2); version < 5; version++ {
-		c.mem.Break()
-		c.move("10 a=0-5 b=5-10")
-		c.mem.Compact()
+		c.Mem.Break()
+		c.Move("10 a=0-5 b=5-10")
+		c.Mem.Compact()
 		w.await(t, version)
 	}
 	// An invalid layout is told of, and its repair, be it of the history alone.
-	good := c.value("layouts/0000000000000000004")
-	c.corrupt("layouts/0000000000000000004", []byte("garbage"))
+	good := c.Value("layouts/0000000000000000004")
+	c.Corrupt("layouts/0000000000000000004", []byte("garbage"))
 	eventually(t, "Lessable says that the layout is invalid", func() bool { return w.Leasable() != nil })
-	c.corrupt("layouts/0000000000000000004", good)
+	c.Corrupt("layouts/0000000000000000004", good)
 	eventually(t, "Lessable says that it was repaired", func() bool { return w.Leasable() == nil })
-	c.corrupt("epoch", []byte(halted))
+	c.Corrupt("epoch", []byte(halted))
 	eventually(t, "Lessable says that leasing is halted", func() bool {
 		return w.Leasable() != nil && allocator.KindOf(w.Leasable()) == allocator.WentBack
 	})
@@ -147,14 +147,14 @@ func TestRunSurvivesBreakAndCompaction(t *testing.T) {
 func TestRunSurvivesAnEtcdRestart(t *testing.T) {
 	t.Parallel()
 	e := ledgertest.StartEtcd(t)
-	admin := open(t, e.Store(t))
-	if _, err := manage(admin).Init(bg, lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
+	admin := ledgertest.Open(t, e.Store(t))
+	if _, err := manage(admin).Init(bg, ledgertest.Lay(t, "10 a=0-5 b=5-10"), "test"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := manage(admin).CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
 		t.Fatal(err)
 	}
-	w := watch(t, open(t, e.Store(t)))
+	w := watch(t, ledgertest.Open(t, e.Store(t)))
 	w.await(t, 1)
 	p, err := w.Join(bg, ledger.Registration{Room: "a", Name: "one"})
 	if err != nil {
@@ -176,7 +176,7 @@ func TestRunSurvivesAnEtcdRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Stop()
-	wantKind(t, lease(), allocator.Unavailable, e.Endpoint)
+	ledgertest.WantKind(t, lease(), allocator.Unavailable, e.Endpoint)
 	if c := w.Contact(); c.Away.IsZero() || c.Cause == nil {
 		t.Errorf("while etcd is down: %+v", c)
 	}

@@ -237,3 +237,12 @@ func check(txn store.Txn) error {
 	}
 	return nil
 }
+
+// Unknown has the fates that leave a caller without an answer that it can trust.
+var Unknown = []FateName{DoneAnswerLost, NotDone, Late, NoLeader, NoSpaceButApplied, Twice}
+
+// Happened reports whether a transaction with a fate of Unknown was done by the time its
+// caller had the answer.
+func (f FateName) Happened() bool {
+	return f == DoneAnswerLost || f == NoSpaceButApplied || f == Twice
+}

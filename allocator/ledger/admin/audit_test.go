@@ -1,4 +1,4 @@
-package ledger_test
+package admin_test
 
 import (
 	"fmt"
@@ -10,14 +10,15 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // TestAudits: pages of any size have all entries, the newest first, however
 // they are spread over time.
 func TestAudits(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	first := c.mem.Keys(prefix + "audit/")
-	value, _ := c.mem.Value(first[0])
+	c := memcluster.New(t, "10 a=0-5 b=5-10")
+	first := c.Mem.Keys(prefix + "audit/")
+	value, _ := c.Mem.Value(first[0])
 	now, k := time.Now(), byte(0)
 	add := func(at time.Time, many int) {
 		for range many {
@@ -27,7 +28,7 @@ func TestAudits(t *testing.T) {
 			}
 			k++
 			id[14], id[15] = k, byte(many)
-			c.mem.Corrupt(store.Op{Put: &store.Put{Key: prefix + "audit/" + id.String(), Value: value}})
+			c.Mem.Corrupt(store.Op{Put: &store.Put{Key: prefix + "audit/" + id.String(), Value: value}})
 		}
 	}
 	for ago, many := range map[time.Duration]int{
@@ -41,14 +42,14 @@ func TestAudits(t *testing.T) {
 	for at := range 200 { // and spread evenly
 		add(now.Add(-48*time.Hour-time.Duration(at)*time.Minute), 1)
 	}
-	want := c.mem.Keys(prefix + "audit/")
+	want := c.Mem.Keys(prefix + "audit/")
 	slices.Sort(want)
 	slices.Reverse(want)
 	for _, n := range []int{1, 7, 50, 100, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			var got []string
 			for before := ""; ; {
-				page, _, err := c.admin.Audits(bg, before, n)
+				page, _, err := c.Admin.Audits(bg, before, n)
 				if err != nil || len(page) > n {
 					t.Fatalf("%d entries, %v", len(page), err)
 				}

@@ -1,4 +1,4 @@
-package ledger_test
+package admin_test
 
 import (
 	"fmt"
@@ -10,12 +10,15 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/ledgertest/draw"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // drawScaled draws a layout of rooms, small, or with a boundary up to the largest.
 func drawScaled(t *rapid.T, rooms []allocator.Room) allocator.Layout {
-	l := drawLayout(t, rooms)
+	l := draw.Layout(t, rooms)
 	most := allocator.MaxID / l.Boundary
 	by := rapid.SampledFrom([]int64{1, 1, 7, 1000, 1 << 40, 1 << 52, most / 3, most}).Draw(t, "scale")
 	l.Boundary *= by
@@ -40,7 +43,7 @@ func orders(rooms []allocator.Room) (all [][]allocator.Room) {
 
 // forecasts is a cluster with a tag of which rooms leased, and what was forecast.
 type forecasts struct {
-	*cluster
+	*memcluster.Cluster
 	tag    record.Tag
 	marks  map[allocator.Room]record.Mark
 	steps  map[allocator.Room]int64
@@ -49,8 +52,8 @@ type forecasts struct {
 
 // drawForecasts makes a cluster of several layouts and leases, and an epoch or two.
 func drawForecasts(t *rapid.T, rooms []allocator.Room) *forecasts {
-	f := &forecasts{cluster: newCluster(t, "10 a=0-3 b=3-6 c=6-8 d=8-10"), marks: map[allocator.Room]record.Mark{}, steps: map[allocator.Room]int64{}}
-	f.cluster.tag("f", func(s *record.TagSettings) {
+	f := &forecasts{Cluster: memcluster.New(t, "10 a=0-3 b=3-6 c=6-8 d=8-10"), marks: map[allocator.Room]record.Mark{}, steps: map[allocator.Room]int64{}}
+	f.Cluster.Tag("f", func(s *record.TagSettings) {
 		s.Start = rapid.SampledFrom([]int64{0, 1, 500}).Draw(t, "start")
 		s.Limit = rapid.SampledFrom([]int64{2000, 1 << 50, allocator.MaxID}).Draw(t, "limit")
 		s.MinStep, s.MaxStep = 1, 40
@@ -64,20 +67,20 @@ func drawForecasts(t *rapid.T, rooms []allocator.Room) *forecasts {
 	})
 	for range rapid.IntRange(0, 3).Draw(t, "layouts") {
 		f.leases(t, rooms)
-		f.moveTo(drawLayout(t, rooms))
+		f.MoveTo(draw.Layout(t, rooms))
 	}
 	if total := rapid.SampledFrom([]int64{0, 0, 2}).Draw(t, "margin total"); total > 0 {
-		f.began(total)
+		f.Began(total)
 	}
 	f.leases(t, rooms)
 	for _, room := range rooms {
 		f.steps[room] = rapid.Int64Range(1, 40).Draw(t, "step")
 	}
 	var err error
-	if f.record, err = f.admin.Ledger.Refresh(bg); err != nil {
+	if f.record, err = f.Admin.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.admin.EachTag(bg, func(tag record.Tag, marks map[allocator.Room]record.Mark) error {
+	_, err = f.Admin.EachTag(bg, func(tag record.Tag, marks map[allocator.Room]record.Mark) error {
 		if tag.Name == "f" {
 			f.tag = tag
 			maps.Copy(f.marks, marks)
@@ -92,7 +95,7 @@ func drawForecasts(t *rapid.T, rooms []allocator.Room) *forecasts {
 
 func (f *forecasts) leases(t *rapid.T, rooms []allocator.Room) {
 	for _, room := range rapid.SliceOfN(rapid.SampledFrom(rooms), 0, 4).Draw(t, "rooms that lease") {
-		_, _ = f.start(room).tryLease("f", rapid.Int64Range(1, 40).Draw(t, "count"))
+		_, _ = f.Start(room).TryLease("f", rapid.Int64Range(1, 40).Draw(t, "count"))
 	}
 }
 
@@ -123,7 +126,7 @@ func (f *forecasts) slowFirst(to allocator.Layout, floor int64, room allocator.R
 
 // hold holds a room's lease to its forecast.
 func (f *forecasts) hold(t *rapid.T, to allocator.Layout, room allocator.Room, says admin.RoomForecast, exactly bool) {
-	seg, err := f.start(room).tryLease("f", f.steps[room])
+	seg, err := f.Start(room).TryLease("f", f.steps[room])
 	switch {
 	case err != nil && allocator.KindOf(err) != allocator.Exhausted:
 		t.Fatalf("room %s: %v", room, err)
@@ -160,11 +163,11 @@ func (f *forecasts) hold(t *rapid.T, to allocator.Layout, room allocator.Room, s
 func TestForecastAgainstACluster(t *testing.T) {
 	weak := map[string]int{}
 	enough := func() bool { return weak["nothing left"] > 0 && weak["large, exactly"] > 0 }
-	checkUntil(t, enough, func(t *rapid.T) {
+	draw.CheckUntil(t, enough, func(t *rapid.T) {
 		rooms := []allocator.Room{"a", "b", "c", "d"}
 		f := drawForecasts(t, rooms)
 		to := drawScaled(t, rooms)
-		says := f.admin.Forecaster(f.record, to).Tag(f.tag, f.marks, f.steps)
+		says := f.Admin.Forecaster(f.record, to).Tag(f.tag, f.marks, f.steps)
 		room := rapid.SampledFrom(to.Rooms()).Draw(t, "room")
 		first, worst := f.slowFirst(to, says.Floor, room)
 		if got := says.Rooms[room].First; got != first && (got != 0 || first != allocator.MaxID) {
@@ -176,12 +179,12 @@ func TestForecastAgainstACluster(t *testing.T) {
 			worst = rapid.Permutation(to.Rooms()).Draw(t, "order")
 			worst = slices.DeleteFunc(worst, func(other allocator.Room) bool { return other == room })
 		}
-		f.moveTo(to)
+		f.MoveTo(to)
 		for _, other := range worst {
 			f.hold(t, to, other, says.Rooms[other], false)
 		}
 		f.hold(t, to, room, says.Rooms[room], exactly)
-		f.check()
+		f.Check()
 		weak["all"]++
 		if says.Rooms[room].Left == 0 {
 			weak["nothing left"]++
@@ -199,24 +202,24 @@ func TestForecastAgainstACluster(t *testing.T) {
 // TestForecastOfSeveralMoves: where the rooms lease under each of several layouts, no
 // room goes on further than is forecast.
 func TestForecastOfSeveralMoves(t *testing.T) {
-	checkInBubble(t, func(t *rapid.T) {
+	draw.CheckInBubble(t, func(t *rapid.T) {
 		rooms := []allocator.Room{"a", "b", "c", "d", "e", "f", "g", "h"} // above 6 it is a bound
 		rooms = rooms[:rapid.SampledFrom([]int{2, 3, 8}).Draw(t, "rooms")]
 		f := drawForecasts(t, rooms)
-		moves := []allocator.Layout{drawLayout(t, rooms), drawLayout(t, rooms), drawScaled(t, rooms)}
-		says := f.admin.Forecaster(f.record, moves...).Tag(f.tag, f.marks, f.steps)
+		moves := []allocator.Layout{draw.Layout(t, rooms), draw.Layout(t, rooms), drawScaled(t, rooms)}
+		says := f.Admin.Forecaster(f.record, moves...).Tag(f.tag, f.marks, f.steps)
 		for _, to := range moves[:2] {
-			f.moveTo(to)
+			f.MoveTo(to)
 			for _, room := range rapid.Permutation(to.Rooms()).Draw(t, "order") {
-				_, _ = f.start(room).tryLease("f", f.steps[room])
+				_, _ = f.Start(room).TryLease("f", f.steps[room])
 			}
 		}
 		to := moves[2]
-		f.moveTo(to)
+		f.MoveTo(to)
 		for _, room := range rapid.Permutation(to.Rooms()).Draw(t, "order") {
 			f.hold(t, to, room, says.Rooms[room], false)
 		}
-		f.check()
+		f.Check()
 	})
 }
 
@@ -230,33 +233,33 @@ func TestForecastOfALargerBoundary(t *testing.T) {
 		{"100000000000000 a=0-50000000000000 b=50000000000000-100000000000000", 100_000_000_000_000, 50_000_000_000_000, ""},
 		{fmt.Sprintf("%d a=0-%d b=%d-%d", int64(allocator.MaxID), 1<<62, 1<<62, int64(allocator.MaxID)), 0, 1 << 62, "a"},
 	} {
-		c := newCluster(t, "1000 a=0-500 b=500-1000")
-		a, b := c.start("a"), c.start("b")
-		a.lease(160_000)
-		b.lease(160_000)
-		tag, err := c.admin.Tag(bg, "t")
+		c := memcluster.New(t, "1000 a=0-500 b=500-1000")
+		a, b := c.Start("a"), c.Start("b")
+		a.Lease(160_000)
+		b.Lease(160_000)
+		tag, err := c.Admin.Tag(bg, "t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		marks := map[allocator.Room]record.Mark{"a": c.mark("a"), "b": c.mark("b")}
-		from, err := c.admin.Ledger.Refresh(bg)
+		marks := map[allocator.Room]record.Mark{"a": c.Mark("a"), "b": c.Mark("b")}
+		from, err := c.Admin.Ledger.Refresh(bg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		says := c.admin.Forecaster(from, lay(t, test.to)).Tag(tag, marks, map[allocator.Room]int64{"a": 1000, "b": 1000})
+		says := c.Admin.Forecaster(from, ledgertest.Lay(t, test.to)).Tag(tag, marks, map[allocator.Room]int64{"a": 1000, "b": 1000})
 		if ra, rb := says.Rooms["a"], says.Rooms["b"]; ra.First != test.a || rb.First != test.b || ra.Skipped < 1<<45 || (ra.Left == 0) != (test.nothingLeft == "a") {
 			t.Errorf("%s: %+v", test.to, says)
 		}
-		c.move(test.to)
-		if seg := b.lease(1000); seg.First != test.b {
+		c.Move(test.to)
+		if seg := b.Lease(1000); seg.First != test.b {
 			t.Errorf("%s: b leased %v", test.to, seg)
 		}
-		switch seg, err := a.tryLease("t", 1000); {
+		switch seg, err := a.TryLease("t", 1000); {
 		case test.nothingLeft == "a":
-			wantKind(t, err, allocator.Exhausted)
+			ledgertest.WantKind(t, err, allocator.Exhausted)
 		case err != nil || seg.First != test.a:
 			t.Errorf("%s: a leased %v, %v", test.to, seg, err)
 		}
-		c.check()
+		c.Check()
 	}
 }

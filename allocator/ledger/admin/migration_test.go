@@ -1,4 +1,4 @@
-package ledger_test
+package admin_test
 
 import (
 	"strings"
@@ -9,14 +9,15 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // Reads from the past do not make a move undone, for the console that made it: what MakeMove
 // and UpdateMigration return is what they wrote, and may be changed further.
 func TestMigrationDespiteStaleReads(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	conn := c.mem.Open()
-	l := open(t, conn)
+	c := memcluster.New(t, "100 a=0-50 b=50-100")
+	conn := c.Mem.Open()
+	l := ledgertest.Open(t, conn)
 	from, err := l.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
@@ -29,9 +30,9 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 		}
 		return ledgertest.Fate{}
 	})
-	m := record.Migration{From: from.Layout, Target: lay(t, "100 a=0-50 b=60-100")}
+	m := record.Migration{From: from.Layout, Target: ledgertest.Lay(t, "100 a=0-50 b=60-100")}
 	for _, move := range []string{"100 a=0-50 b=55-100", "100 a=0-50 b=60-100"} {
-		m.Moves = append(m.Moves, record.MovesOf(plan.Move{Kind: plan.Retract, Layout: lay(t, move), Loses: []allocator.Room{"b"}})...)
+		m.Moves = append(m.Moves, record.MovesOf(plan.Move{Kind: plan.Retract, Layout: ledgertest.Lay(t, move), Loses: []allocator.Room{"b"}})...)
 	}
 	if m, err = manage(l).StartMigration(bg, from, m, "test"); err != nil {
 		t.Fatal(err)
@@ -44,7 +45,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := c.admin.Migration(bg, m.ID)
+	again, err := c.Admin.Migration(bg, m.ID)
 	if err != nil || again.Reached != 2 || len(again.Log) != len(m.Log) {
 		t.Errorf("in the end: %+v, %v", again, err)
 	}
@@ -53,7 +54,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("late"); return nil }); stale == 0 {
 		t.Error("nothing was read from the past")
 	} else {
-		wantKind(t, err, allocator.Conflict)
+		ledgertest.WantKind(t, err, allocator.Conflict)
 	}
-	c.check()
+	c.Check()
 }

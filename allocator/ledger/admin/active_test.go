@@ -1,11 +1,13 @@
-package ledger_test
+package admin_test
 
 import (
 	"context"
 	"testing"
 
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // betweenReads calls do once, after the first read of a key.
@@ -27,22 +29,22 @@ func (s *betweenReads) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 // A migration that ends between the two reads of the one under way is under way no
 // longer. A console once ended it again, with an audit entry of its own.
 func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	from, err := c.admin.Ledger.Refresh(bg)
+	c := memcluster.New(t, "100 a=0-50 b=50-100")
+	from, err := c.Admin.Ledger.Refresh(bg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := c.admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: from.Layout}, "ann")
+	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: from.Layout}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd := &betweenReads{Store: c.mem.Open(), key: prefix + "migration"}
-	l := open(t, etcd)
+	etcd := &betweenReads{Store: c.Mem.Open(), key: prefix + "migration"}
+	l := ledgertest.Open(t, etcd)
 	if got, active, err := manage(l).ActiveMigration(bg); err != nil || !active || got.ID != m.ID {
 		t.Fatalf("%+v, %v, %v", got, active, err)
 	}
 	etcd.do = func() {
-		if _, err := c.admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Done; return nil }); err != nil {
+		if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Done; return nil }); err != nil {
 			t.Error(err)
 		}
 	}

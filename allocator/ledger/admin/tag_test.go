@@ -1,4 +1,4 @@
-package ledger_test
+package admin_test
 
 import (
 	"fmt"
@@ -13,66 +13,67 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 func TestTagSettingsSurvive(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
+	c := memcluster.New(t, "10 a=0-5 b=5-10")
 	want := record.TagSettings{
 		Start: allocator.MaxID - 2, Limit: allocator.MaxID - 1, MaxJump: 1<<53 + 1, MaxSkew: 1<<62 + 1,
 		MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: record.DurationOf(90*time.Minute + time.Millisecond), Prescale: 1<<39 + 3,
 		PrescaleUntil: time.Date(2026, 11, 27, 0, 0, 0, 1, time.FixedZone("", 3600)),
 		Skips:         map[allocator.Room]int64{"a": 1<<53 + 1, "b": allocator.MaxID},
 	}
-	if _, err := c.admin.CreateTag(bg, "big", want, "me"); err != nil {
+	if _, err := c.Admin.CreateTag(bg, "big", want, "me"); err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range []*admin.Admin{c.admin, manage(open(t, c.mem.Open()))} {
+	for _, l := range []*admin.Admin{c.Admin, manage(ledgertest.Open(t, c.Mem.Open()))} {
 		got, err := l.Tag(bg, "big")
 		if diff := cmp.Diff(want, got.TagSettings); diff != "" || err != nil {
 			t.Errorf("%v %s", err, diff)
 		}
 	}
-	rev := c.mem.Revision()
-	c.update("big", func(*record.TagSettings) {})
-	if c.mem.Revision() != rev {
+	rev := c.Mem.Revision()
+	c.Update("big", func(*record.TagSettings) {})
+	if c.Mem.Revision() != rev {
 		t.Error("an update that changes nothing wrote something")
 	}
-	c.check()
+	c.Check()
 }
 
 func TestTagErrors(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	_, err := c.admin.CreateTag(bg, "t", record.DefaultTag(), "me")
-	wantKind(t, err, allocator.Exists, "tag t")
-	_, err = c.admin.CreateTag(bg, "bad", record.TagSettings{}, "me")
-	wantKind(t, err, allocator.Invalid)
-	_, err = c.admin.Tag(bg, "none")
-	wantKind(t, err, allocator.NotFound, "tag none")
-	_, err = c.admin.UpdateTag(bg, "none", func(*record.TagSettings) error { return nil }, "me")
-	wantKind(t, err, allocator.NotFound)
-	wantKind(t, c.admin.DeleteTag(bg, "none", "me"), allocator.NotFound)
+	c := memcluster.New(t, "10 a=0-5 b=5-10")
+	_, err := c.Admin.CreateTag(bg, "t", record.DefaultTag(), "me")
+	ledgertest.WantKind(t, err, allocator.Exists, "tag t")
+	_, err = c.Admin.CreateTag(bg, "bad", record.TagSettings{}, "me")
+	ledgertest.WantKind(t, err, allocator.Invalid)
+	_, err = c.Admin.Tag(bg, "none")
+	ledgertest.WantKind(t, err, allocator.NotFound, "tag none")
+	_, err = c.Admin.UpdateTag(bg, "none", func(*record.TagSettings) error { return nil }, "me")
+	ledgertest.WantKind(t, err, allocator.NotFound)
+	ledgertest.WantKind(t, c.Admin.DeleteTag(bg, "none", "me"), allocator.NotFound)
 	for _, change := range []func(*record.TagSettings){
 		func(s *record.TagSettings) { s.Start = 7 },
 		func(s *record.TagSettings) { s.Limit = s.Start },
 		func(s *record.TagSettings) { s.MinStep = 0 },
 		func(s *record.TagSettings) { s.MaxJump = -1 },
 	} {
-		_, err = c.admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { change(s); return nil }, "me")
-		wantKind(t, err, allocator.Invalid)
+		_, err = c.Admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { change(s); return nil }, "me")
+		ledgertest.WantKind(t, err, allocator.Invalid)
 	}
-	c.corrupt("tags/t", []byte(`{"format":2}`))
-	_, err = c.start("a").tryLease("t", 1)
-	wantKind(t, err, allocator.Internal, "tags/t")
+	c.Corrupt("tags/t", []byte(`{"format":2}`))
+	_, err = c.Start("a").TryLease("t", 1)
+	ledgertest.WantKind(t, err, allocator.Internal, "tags/t")
 }
 
 func TestTagsByPage(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
+	c := memcluster.New(t, "10 a=0-5 b=5-10")
 	for _, name := range []allocator.Tag{"t.1", "t.2", "t-1", "u", "t0"} {
-		c.tag(name, func(*record.TagSettings) {})
+		c.Tag(name, func(*record.TagSettings) {})
 	}
 	page := func(prefix string, after allocator.Tag, n int) (names []string) {
 		for shared := range len(after) + 2 { // it makes no difference
-			tags, _, err := c.admin.Tags(bg, prefix, after, shared, n)
+			tags, _, err := c.Admin.Tags(bg, prefix, after, shared, n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,37 +110,37 @@ func TestTagsByPage(t *testing.T) {
 }
 
 func TestTagUnknownOutcome(t *testing.T) {
-	for _, fate := range unknown {
+	for _, fate := range ledgertest.Unknown {
 		t.Run(fate.String(), func(t *testing.T) {
-			c := newCluster(t, "10 a=0-5 b=5-10")
-			p := c.start("a")
-			once := func() { p.next(ledgertest.Fate{Name: fate, N: 1000}, writes("tags/new")) }
+			c := memcluster.New(t, "10 a=0-5 b=5-10")
+			p := c.Start("a")
+			once := func() { p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, ledgertest.PutsUnder("tags/new")) }
 			outcome := func(what string, err error) {
 				t.Helper()
-				if happened(fate) && err != nil {
+				if fate.Happened() && err != nil {
 					t.Errorf("%s happened, and its error is %v", what, err)
-				} else if !happened(fate) {
-					wantKind(t, err, allocator.Unavailable)
+				} else if !fate.Happened() {
+					ledgertest.WantKind(t, err, allocator.Unavailable)
 				}
 			}
 			once()
-			_, err := manage(p.ledger).CreateTag(bg, "new", record.DefaultTag(), "me")
+			_, err := manage(p.Ledger).CreateTag(bg, "new", record.DefaultTag(), "me")
 			outcome("create", err)
-			if !happened(fate) {
-				if _, err := manage(p.ledger).CreateTag(bg, "new", record.DefaultTag(), "me"); err != nil {
+			if !fate.Happened() {
+				if _, err := manage(p.Ledger).CreateTag(bg, "new", record.DefaultTag(), "me"); err != nil {
 					t.Fatalf("create again: %v", err)
 				}
 			}
 			once()
 			raise := func(s *record.TagSettings) error { s.MaxSkew += 10; return nil }
-			_, err = manage(p.ledger).UpdateTag(bg, "new", raise, "me")
+			_, err = manage(p.Ledger).UpdateTag(bg, "new", raise, "me")
 			outcome("update", err)
-			if tag, err := manage(p.ledger).Tag(bg, "new"); err != nil || happened(fate) && tag.MaxSkew != 10 {
+			if tag, err := manage(p.Ledger).Tag(bg, "new"); err != nil || fate.Happened() && tag.MaxSkew != 10 {
 				t.Errorf("after an update by 10: %+v, %v", tag, err)
 			}
-			p.next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
-			outcome("delete", manage(p.ledger).DeleteTag(bg, "new", "me"))
-			c.check()
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			outcome("delete", manage(p.Ledger).DeleteTag(bg, "new", "me"))
+			c.Check()
 		})
 	}
 }
