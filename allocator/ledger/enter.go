@@ -97,7 +97,8 @@ func (i *Instance) entered(s *State, order int64) {
 		return
 	}
 	m.keepAnswered(s)
-	l.mu.entering, m.orphaned, m.uncompared, m.barred = nil, "", nil, Barred{}
+	i.admission.enter(l.mu.clock.began)
+	m.orphaned, m.uncompared, m.barred = "", nil, Barred{}
 	if !slices.Contains(m.epochs, s.epoch) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)
 	}

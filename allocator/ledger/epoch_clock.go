@@ -33,7 +33,8 @@ import (
 type epochClock struct {
 	current      string              // id of the epoch in force, as state.id has it; empty before the first
 	past         map[string]struct{} // ids that were in force before
-	epochSeq     int64               // how often current changed
+	epochSeq     int64               // how often current changed,
+	began        int64               // and what it was as the last epoch came into force; 0 before the first
 	seen         int64               // the highest revision of any answer to what was asked under current
 	version      int64               // the highest layout version that was ever in force,
 	latest       string              // and the epoch in which it was
@@ -193,11 +194,13 @@ func (l *Ledger) refusal() error {
 	if err := l.mu.state.Refusal(); err != nil {
 		return err
 	}
-	switch d := l.mu.clock.suspicion; {
+	switch d, i := l.mu.clock.suspicion, l.mu.instance; {
 	case d != nil:
 		return allocator.Errorf(allocator.WentBack, "etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
-	case l.mu.entering != nil:
+	case i != nil && !i.admission.in(l.mu.clock.began):
 		return allocator.Errorf(allocator.Unavailable, "a new epoch began: this instance first compares its leases with the marks")
+	case l.unconfirmed():
+		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})
 	}
-	return l.refusesUnconfirmed()
+	return nil
 }

@@ -219,7 +219,7 @@ func (i *Instance) learn(is record.Registration) {
 	var was record.Registration
 	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // only an operator takes that away, or we
 		i.mu.value.Unconfirmed = false
-		i.ledger.confirmed("an operator")
+		i.confirm("an operator")
 	}
 }
 

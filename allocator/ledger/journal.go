@@ -54,6 +54,9 @@ func (i *Instance) recall(s journal.State, m record.Memory) {
 		t.knew(m.Epochs[:n-1]...)
 		t.current, t.seen = m.Epochs[n-1], s.Revision
 	}
+	if n := len(m.Epochs); n > 0 && t.current == m.Epochs[n-1] {
+		i.admission.enter(t.began) // that the process before was in
+	}
 	if m.Version > t.version {
 		t.version, t.latest = m.Version, m.Latest
 	}

@@ -87,23 +87,26 @@ const haltedLook = 500 * time.Millisecond
 // caller holds the lock.
 func (l *Ledger) waits() bool {
 	s := l.mu.state
-	stays := s.halted != nil || s.Refusal() == nil && l.mu.clock.suspicion == nil && l.refusesUnconfirmed() != nil
+	stays := s.halted != nil || s.Refusal() == nil && l.mu.clock.suspicion == nil && l.unconfirmed()
 	return stays && !l.mu.looked.IsZero() && allocator.Elapsed(l.mu.looked, time.Now()) < haltedLook
 }
 
 // enter has the instance of this process enter the epoch in force, where it has not.
 func (l *Ledger) enter(ctx context.Context) error {
-	if enter := l.toEnter(); enter != nil {
-		return enter(ctx)
+	if i := l.toEnter(); i != nil {
+		return i.enter(ctx)
 	}
 	return nil
 }
 
-// toEnter returns what has the instance enter the epoch in force, nil where it has.
-func (l *Ledger) toEnter() func(context.Context) error {
+// toEnter returns the instance if it has yet to enter the epoch in force, and otherwise nil.
+func (l *Ledger) toEnter() *Instance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.entering
+	if i := l.mu.instance; i != nil && !i.admission.in(l.mu.clock.began) {
+		return i
+	}
+	return nil
 }
 
 // over reports whether ctx has ended, or is about to: its timer may be a moment

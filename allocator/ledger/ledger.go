@@ -47,8 +47,8 @@ func DefaultConfig() Config {
 }
 
 // Ledger is one process's view of a cluster. It owns what the process knows of etcd: the
-// cluster's identity, the clock of epochs, the state. Its lock is taken after that of an
-// Instance, never before: see there. Methods are safe for concurrent
+// cluster's identity, the clock of epochs, the state. What belongs to the process's
+// instance is in Instance, where the order of locks is. Methods are safe for concurrent
 // use. Their errors carry a Kind; Unavailable where etcd did not answer in
 // time, of which a change may or may not have happened.
 type Ledger struct {
@@ -69,18 +69,12 @@ type Ledger struct {
 		sync.Mutex
 		identity record.Identity // zero until the cluster's was read
 		clock    epochClock
-		state    *State           // never nil
-		changed  chan struct{}    // closed when state is replaced
-		flight   *shared          // the probe that leases wait for, nil while there is none
-		haltsAs  string           // in whose name this process halts leasing if etcd goes back; empty if it may not
-		looked   time.Time        // when the last probe that leases waited for ended
-		told     func([]store.KV) // is told of registrations that were written or deleted, nil for none
-
-		enters   func(context.Context) error // has the instance enter the epoch in force, nil for a process without one
-		entering func(context.Context) error // is enters from when a new epoch is met until that is done
-
-		unconfirmed *unconfirmed // why nothing is leased where journals are required; nil for nothing
-		demands     bool         // a journal is required, whatever the cluster's settings say
+		state    *State        // never nil
+		changed  chan struct{} // closed when state is replaced
+		flight   *shared       // the probe that leases wait for, nil while there is none
+		haltsAs  string        // in whose name this process halts leasing if etcd goes back; empty if it may not
+		looked   time.Time     // when the last probe that leases waited for ended
+		instance *Instance     // this process's, nil for a process without one
 
 		auditsSpare int64 // how many audit entries may be written before they are counted again
 		version     int64 // of the layout, as it was read last; see historyAt

@@ -45,7 +45,7 @@ func (r Registration) ID() record.InstanceID { return record.NewInstanceID(r.Roo
 //
 // An Instance owns what this process registered and what it remembers: mu guards both.
 // The Ledger owns what the process knows of etcd, under a lock of its own. The order of
-// locks is the instance's, then the ledger's. The journal's own lock comes last. A method
+// locks is the instance's, the ledger's, the admission's, the journal's. A method
 // that takes a lock holds it to its end; no lock is held while etcd or the disk answers,
 // nor while a function that a caller gave is called.
 type Instance struct {
@@ -59,6 +59,7 @@ type Instance struct {
 	memory      instanceMemory   // guarded by mu
 	journal     *journal.Journal // nil for none
 	settling    chan struct{}    // holds one while settle runs
+	admission   admission
 
 	mu struct {
 		sync.Mutex
@@ -82,14 +83,14 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		return nil, err
 	}
 	l.HaltAs("instance " + string(r.Room) + "/" + string(r.Name))
-	l.demand(r.RequireJournal)
 	i := &Instance{
 		ledger: l, room: r.Room, name: r.Name, incarnation: record.RandomHex(), settling: make(chan struct{}, 1),
+		admission: admission{demands: r.RequireJournal},
 	}
 	if err := i.begin(ctx, r.Journal); err != nil {
 		return nil, err
 	}
-	l.enterBy(i.enter)
+	l.joins(i)
 	joined := false
 	defer func() {
 		if !joined {
@@ -123,38 +124,30 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		if err := i.replaces(there.Got[0]); err != nil {
 			return nil, err
 		}
-		i.mu.value.Unconfirmed = l.refused()
+		i.mu.value.Unconfirmed = l.Unconfirmed()
 		switch done, err := i.register(ctx, there, order); {
 		case err != nil:
 			return nil, err
 		case done:
 			joined = true
-			l.listen(i.watched)
 			return i, nil
 		}
 	}
 	return nil, allocator.Errorf(allocator.Unavailable, "other processes register as instance %s of room %s all the while", r.Name, r.Room)
 }
 
-// demand sets whether this process needs a journal, whatever the cluster's settings say.
-func (l *Ledger) demand(journal bool) {
+// joins makes i the instance of this process.
+func (l *Ledger) joins(i *Instance) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.demands = journal
+	l.mu.instance = i
 }
 
-// enterBy sets what has this process's instance enter a new epoch.
-func (l *Ledger) enterBy(enter func(context.Context) error) {
+// instance returns the instance of this process, nil for none.
+func (l *Ledger) instance() *Instance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.enters = enter
-}
-
-// listen sets what is told of registrations that were written.
-func (l *Ledger) listen(told func([]store.KV)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.told = told
+	return l.mu.instance
 }
 
 // joinAttempts bounds how often Join, Leave and settle start over because the
@@ -217,7 +210,7 @@ func (i *Instance) write(ctx context.Context) error {
 func (i *Instance) toWrite() (known store.KV, value []byte, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.mu.value.Unconfirmed = i.ledger.refused() // an operator takes that away, and else nothing does while it holds
+	i.mu.value.Unconfirmed = i.ledger.Unconfirmed() // an operator takes that away, and else nothing does while it holds
 	return i.mu.kv, record.Encode(&i.mu.value), i.mu.lost
 }
 

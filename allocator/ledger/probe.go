@@ -304,7 +304,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 			l.log.Info("a new epoch", "epoch", id)
 		}
 		t.turn(id, s.answer.Revision)
-		l.mu.entering = l.mu.enters
+		t.began = t.epochSeq
 		evidence = s.restored()
 	case id != t.current:
 		evidence = fmt.Sprintf("epoch %s is in force again, after %s", id, t.current)

@@ -47,8 +47,12 @@ func (i *Instance) lookAround(ctx context.Context) {
 	}
 }
 
-// watched notes which processes registered or left just now.
+// watched notes which processes registered or left just now. Before this one has registered
+// there is nothing to note: it reads them all as it begins to run.
 func (i *Instance) watched(registrations []store.KV) {
+	if i.registered().ModRevision == 0 {
+		return
+	}
 	epoch := i.ledger.epoch()
 	i.see(i.ledger.parseRegistrations(registrations, epoch), epoch)
 }

@@ -241,7 +241,9 @@ func (l *Ledger) adopt(next *State) (record.Layout, error) {
 	}
 	l.mu.state = next
 	l.confirmations.Store(&confirmations{next.layout.Layout, l.confirmations.Load().all})
-	l.confirmOptional()
+	if i := l.mu.instance; i != nil {
+		i.admission.confirmOptional(next)
+	}
 	if next.same(old) {
 		return next.layout, next.problem
 	}
@@ -371,22 +373,10 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 				return err
 			}
 		}
-		l.tell(registrations)
+		if i := l.instance(); i != nil && len(registrations) > 0 {
+			i.watched(registrations)
+		}
 	}
-}
-
-// tell tells this process's instance of registrations that were written.
-func (l *Ledger) tell(registrations []store.KV) {
-	if told := l.listener(); told != nil && len(registrations) > 0 {
-		told(registrations)
-	}
-}
-
-// listener returns what is told of registrations, nil for none.
-func (l *Ledger) listener() func([]store.KV) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.told
 }
 
 var errNewEpoch = errors.New("the epoch changed")

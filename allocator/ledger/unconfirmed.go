@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -27,21 +28,59 @@ import (
 // confirmed and sees nothing. It may lease IDs that other instances leased, if their
 // journals are gone. The documentation says so.
 
-// unconfirmed is why this process leases nothing where journals are required.
-// Immutable.
-type unconfirmed struct {
-	room allocator.Room
-	name allocator.Instance
+// admission is whether an instance may lease, apart from what etcd shows. Its lock comes
+// after the ledger's.
+type admission struct {
+	demands bool // a journal is required, whatever the cluster's settings say
+
+	mu struct {
+		sync.Mutex
+		unconfirmed bool  // nothing is leased where journals are required
+		entered     int64 // the epoch that the instance is in, as epochClock.began counts them
+	}
 }
 
-// refusesUnconfirmed returns why an instance without its journal leases nothing. The
-// caller holds the lock.
-func (l *Ledger) refusesUnconfirmed() error {
-	u := l.mu.unconfirmed
-	if u == nil || !l.requiresJournal(l.mu.state) {
-		return nil
+// in reports whether the instance is in the epoch that began last.
+func (a *admission) in(began int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.entered == began
+}
+
+// enter notes that the instance is in the epoch that began last.
+func (a *admission) enter(began int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mu.entered = began
+}
+
+// requires reports whether a journal is required under s.
+func (a *admission) requires(s *State) bool {
+	return a.demands || bool(s.settings.RequireJournal)
+}
+
+// refuses reports whether nothing is leased under s because the instance is unconfirmed.
+func (a *admission) refuses(s *State) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mu.unconfirmed && a.requires(s)
+}
+
+// set makes the instance an unconfirmed one or a confirmed one, and returns what it was.
+func (a *admission) set(unconfirmed bool) (was bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was, a.mu.unconfirmed = a.mu.unconfirmed, unconfirmed
+	return was
+}
+
+// confirmOptional confirms an instance that runs while no journal is required: it has a
+// memory of its own from then on. A halted store does not count: it may be one that
+// was restored, and has forgotten the setting.
+func (a *admission) confirmOptional(s *State) {
+	if s.problem == nil && s.epoch != "" && !a.requires(s) {
+		a.set(false)
 	}
-	return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{u.room, u.name})
 }
 
 // UnconfirmedError says that an instance started without its journal, where one is
@@ -56,21 +95,6 @@ func (e *UnconfirmedError) Error() string {
 		e.Room, e.Name, e.Room, e.Name)
 }
 
-// requiresJournal reports whether a journal is required under s. The caller
-// holds the lock.
-func (l *Ledger) requiresJournal(s *State) bool {
-	return l.mu.demands || bool(s.settings.RequireJournal)
-}
-
-// confirmOptional confirms a process that runs while no journal is required: it has a
-// memory of its own from then on. A halted store does not count: it may be one that
-// was restored, and has forgotten the setting. The caller holds the lock.
-func (l *Ledger) confirmOptional() {
-	if s := l.mu.state; s.problem == nil && s.epoch != "" && !l.requiresJournal(s) {
-		l.mu.unconfirmed = nil
-	}
-}
-
 // startUnconfirmed makes this process an unconfirmed one.
 func (i *Instance) startUnconfirmed() {
 	l := i.ledger
@@ -79,29 +103,28 @@ func (i *Instance) startUnconfirmed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i.memory.unconfirmed = true
-	l.mu.unconfirmed = &unconfirmed{room: i.room, name: i.name}
-	l.confirmOptional()
-}
-
-// refused reports whether this process leases nothing because it is unconfirmed.
-func (l *Ledger) refused() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.unconfirmed != nil && l.requiresJournal(l.mu.state)
+	i.admission.set(true)
+	i.admission.confirmOptional(l.mu.state)
 }
 
 // Unconfirmed reports whether this process leases nothing because it started without its
 // journal, which is required, and its marks are not confirmed yet.
-func (l *Ledger) Unconfirmed() bool { return l.refused() }
-
-// confirmed ends that this process is unconfirmed.
-func (l *Ledger) confirmed(by string) {
+func (l *Ledger) Unconfirmed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if u := l.mu.unconfirmed; u != nil {
-		l.log.Info("an instance's marks are confirmed: it leases", "instance", u.name, "room", u.room, "by", by)
+	return l.unconfirmed()
+}
+
+// unconfirmed is Unconfirmed for a caller that holds the lock.
+func (l *Ledger) unconfirmed() bool {
+	return l.mu.instance != nil && l.mu.instance.admission.refuses(l.mu.state)
+}
+
+// confirm ends that this process is unconfirmed.
+func (i *Instance) confirm(by string) {
+	if i.admission.set(false) {
+		i.ledger.log.Info("an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
 	}
-	l.mu.unconfirmed = nil
 }
 
 // loadPredecessor makes this process unconfirmed if its journal does not cover its
@@ -125,7 +148,7 @@ func (i *Instance) loadPredecessor(ctx context.Context, found []store.KV) error 
 // confirmInEmpty confirms this process where nothing was ever leased in the store.
 func (i *Instance) confirmInEmpty(ctx context.Context) error {
 	l := i.ledger
-	if !l.refused() {
+	if !l.Unconfirmed() {
 		return nil
 	}
 	s, _ := l.State()
@@ -139,7 +162,7 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 		return err
 	}
 	if answer.Succeeded && len(answer.Got[0]) == 0 {
-		l.confirmed("a store in which nothing was ever leased")
+		i.confirm("a store in which nothing was ever leased")
 	}
 	return nil
 }

@@ -360,8 +360,8 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/unconfirmed.go",
-		From: `!l.requiresJournal(l.mu.state) {`,
-		To:   `!l.requiresJournal(l.mu.state) || mutant("blank-leases") {`,
+		From: `a.mu.unconfirmed && a.requires(s)`,
+		To:   `a.mu.unconfirmed && a.requires(s) && !mutant("blank-leases")`,
 	},
 }
 
