@@ -199,7 +199,7 @@ func Get(address, path string) (code int, body string) {
 	if err != nil {
 		return 0, err.Error()
 	}
-	defer r.Body.Close()
+	defer func() { _ = r.Body.Close() }()
 	text, _ := io.ReadAll(r.Body)
 	return r.StatusCode, string(text)
 }

@@ -243,6 +243,6 @@ var Unknown = []FateName{DoneAnswerLost, NotDone, Late, NoLeader, NoSpaceButAppl
 
 // Happened reports whether a transaction with a fate of Unknown was done by the time its
 // caller had the answer.
-func (f FateName) Happened() bool {
-	return f == DoneAnswerLost || f == NoSpaceButApplied || f == Twice
+func (n FateName) Happened() bool {
+	return n == DoneAnswerLost || n == NoSpaceButApplied || n == Twice
 }
