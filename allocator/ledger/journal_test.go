@@ -91,6 +91,35 @@ func TestJournalKnowsEpochs(t *testing.T) {
 	c.Check()
 }
 
+// An instance remembers the epoch in which it leases, also where its ledger met that epoch
+// before the instance joined, as a room's does that waited for etcd.
+func TestReportsAnEpochFromBefore(t *testing.T) {
+	for name, before := range map[string]func(*ledger.Ledger) error{
+		"nothing":  func(*ledger.Ledger) error { return nil },
+		"attached": func(l *ledger.Ledger) error { return l.Attach(bg) },
+		"read":     func(l *ledger.Ledger) error { _, err := l.Refresh(bg); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, "100 a=0-50 b=50-100")
+			dir := t.TempDir()
+			p := c.process()
+			if err := before(p.Ledger); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Journal: dir}); err != nil {
+				t.Fatal(err)
+			}
+			p.Lease(10)
+			t.Cleanup(func() { _ = p.Close() })
+			memory := p.Report(bg, record.Question{})
+			if len(memory.Epochs) != 1 || !strings.Contains(string(c.Value("epoch")), memory.Epochs[0]) {
+				t.Errorf("the instance reports epochs %q; etcd has %s", memory.Epochs, c.Value("epoch"))
+			}
+		})
+	}
+}
+
 // An instance that does not run is known by its journal: recover needs not go on
 // without it.
 func TestRecoverByJournal(t *testing.T) {
