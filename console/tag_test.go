@@ -63,6 +63,57 @@ func TestTags(t *testing.T) {
 	notFound("order", "march tag create order").check(t, "get after delete", err)
 }
 
+// A tag's format is chosen when it is created, and stays.
+func TestFormatsOfTags(t *testing.T) {
+	c := startHalves(t)
+	made := c.create(&marchv1.Tag{Name: "order", Format: new("prefix( ORD- )|radix62(9)")})
+	if made.GetFormat() != "prefix(ORD-) | radix62(9)" || made.GetLimit() != 13537086546263552 {
+		t.Errorf("got %v", made)
+	}
+	got, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
+	if err != nil || got.GetTag().GetFormat() != made.GetFormat() {
+		t.Errorf("got %v, %v", got, err)
+	}
+	secret := c.create(&marchv1.Tag{Name: "secret", Format: new("opaque(k, 10^6) | decimal(6)"), KeyCheck: new("0123456789abcdef")})
+	if secret.GetKeyCheck() != "0123456789abcdef" || secret.GetLimit() != 1_000_000 {
+		t.Errorf("got %v", secret)
+	}
+	timed := c.create(&marchv1.Tag{Name: "event", Time: &marchv1.TimeTag{Preset: "cosid"}, Format: new("friendly(cosid, +08:00)")})
+	if timed.GetFormat() != "friendly(cosid, +08:00)" {
+		t.Errorf("got %v", timed)
+	}
+	if r, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: p(1000), MaxSkew: p(5), Format: made.Format}}); err != nil || r.GetTag().GetLimit() != 1000 || r.GetTag().GetFormat() != made.GetFormat() {
+		t.Errorf("got %v, %v", r, err)
+	}
+	for _, test := range []struct {
+		tag  *marchv1.Tag
+		says []string
+	}{
+		{&marchv1.Tag{Name: "order", Format: new("radix62(11)")}, []string{"format: cannot be changed (it is prefix(ORD-) | radix62(9))"}},
+		{&marchv1.Tag{Name: "order", KeyCheck: new("0123456789abcdef")}, []string{"key_check: cannot be changed (it is none)"}},
+		{&marchv1.Tag{Name: "order", Limit: p(13537086546263553)}, []string{"limit: 13537086546263553; allowed with the format prefix(ORD-) | radix62(9): 2 to 13537086546263552"}},
+		{&marchv1.Tag{Name: "secret", Limit: p(999_999)}, []string{"limit: cannot be changed (it is 1000000)"}},
+		{&marchv1.Tag{Name: "event", Format: new("radix62(11)")}, []string{"format: cannot be changed"}},
+	} {
+		_, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: test.tag})
+		invalid(test.says...).check(t, fmt.Sprintf("update %v", test.tag), err)
+	}
+	for _, test := range []struct {
+		tag  *marchv1.Tag
+		says []string
+	}{
+		{&marchv1.Tag{Format: new("prefix(ORD-) | base62")}, []string{"format: at column 16: base62 is no part; allowed: "}},
+		{&marchv1.Tag{Format: new("decimal(3)"), Limit: p(1001)}, []string{"limit: 1001; allowed with the format decimal(3): 2 to 1000"}},
+		{&marchv1.Tag{Format: new("date(yyyy) | decimal(3)")}, []string{"format: ", "no periods yet"}},
+		{&marchv1.Tag{Format: new("opaque(k, 10^6) | decimal(6)")}, []string{"key_check: none given"}},
+		{&marchv1.Tag{Time: &marchv1.TimeTag{Preset: "cosid"}, Format: new("decimal(3)")}, []string{"format: decimal(3) writes IDs up to 999"}},
+	} {
+		test.tag.Name = "new"
+		_, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: test.tag})
+		invalid(test.says...).check(t, fmt.Sprintf("create %v", test.tag), err)
+	}
+}
+
 // TestBadTags: every call refuses names and numbers out of bounds.
 func TestBadTags(t *testing.T) {
 	c := startHalves(t)

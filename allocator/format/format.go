@@ -106,6 +106,25 @@ func (f *Format) dates() [2]Date {
 // spaces and quotes. Parse reads it as the same format.
 func (f *Format) String() string { return f.description }
 
+// Key returns the name of the key that the format needs, empty for none.
+func (f *Format) Key() string {
+	for _, s := range f.steps {
+		if o, is := s.(*opaque); is {
+			return o.key
+		}
+	}
+	return ""
+}
+
+// Layout returns the layout of the IDs of a format with a friendly part. Of other formats,
+// and of the strings of 80 bits, it returns false.
+func (f *Format) Layout() (timeid.Layout, bool) {
+	if f.friendly == nil || f.friendly.wide {
+		return timeid.Layout{}, false
+	}
+	return f.friendly.layout, true
+}
+
 // Domain returns the values that the format takes.
 func (f *Format) Domain() Domain { return f.domain }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // textFlags are the flags of the commands that write and read texts. Both need no server.
@@ -46,11 +48,59 @@ func (t *textFlags) parse(description string) (*format.Format, error) {
 		keys = append(keys, key)
 	}
 	f, err := format.Parse(description, keys...)
+	return f, syntaxError(err)
+}
+
+// syntaxError makes a usage error of a description's, which shows the place.
+func syntaxError(err error) error {
 	var syntax *format.SyntaxError
 	if errors.As(err, &syntax) {
-		return nil, usageError{fmt.Errorf("%w\n%s", err, syntax.Caret())}
+		return usageError{fmt.Errorf("%w\n%s", err, syntax.Caret())}
 	}
-	return f, err
+	return err
+}
+
+// tagTextFlags say how the IDs of a tag that is to be created are texts.
+type tagTextFlags struct {
+	format, keyCheck string
+	digits           int
+}
+
+func (t *tagTextFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&t.format, "format", "", "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'; it never changes, and the limit is by default what it has room for")
+	flags.StringVar(&t.keyCheck, "key-check", "", "the check value of the format's opaque key: 16 hexadecimal digits")
+	flags.IntVar(&t.digits, "digits", 0, "texts of so many decimal digits, 1 to 18: it sets --limit, and --format if there is none")
+}
+
+// set puts what was given into a message. Its errors are usage errors.
+func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
+	description := t.format
+	if cmd.Flags().Changed("digits") {
+		switch {
+		case t.digits < 1 || t.digits > 18:
+			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d; allowed: 1 to 18", t.digits)}
+		case tag.Limit != nil || tag.Time != nil:
+			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d, with --limit or of kind time; allowed: a counter without --limit, as --digits sets it", t.digits)}
+		}
+		limit := int64(1)
+		for range t.digits {
+			limit *= 10
+		}
+		tag.Limit = &limit
+		description = cmp.Or(description, fmt.Sprintf("decimal(%d)", t.digits))
+	}
+	if cmd.Flags().Changed("key-check") {
+		tag.KeyCheck = &t.keyCheck
+	}
+	if description == "" && !cmd.Flags().Changed("format") {
+		return nil
+	}
+	if _, err := format.Parse(description); err != nil {
+		return syntaxError(err)
+	}
+	tag.Format = &description
+	return nil
 }
 
 func newIDFormat(c *common) *cobra.Command {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -32,6 +33,7 @@ type tagFlags struct {
 	reserve                                          time.Duration
 	strictRetract                                    bool
 	time                                             timeTagFlags
+	text                                             tagTextFlags
 }
 
 func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
@@ -40,6 +42,7 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	if withStart {
 		flags.Int64Var(&f.start, "start", d.Start, "the least ID ever issued")
 		f.time.layout.flags(cmd)
+		f.text.add(cmd)
 		flags.StringVar(&f.time.kind, "kind", "counter", "counter, or time for time-ordered IDs; --preset or --bits imply time")
 	}
 	f.time.add(cmd)
@@ -77,7 +80,7 @@ func (f *tagFlags) tag(cmd *cobra.Command, name string) (*marchv1.Tag, error) {
 	if cmd.Flags().Changed("reserve") {
 		t.Reserve = durationpb.New(f.reserve)
 	}
-	return t, nil
+	return t, f.text.set(cmd, t)
 }
 
 func newTagCreate(c *common, t *target) *cobra.Command {
@@ -88,6 +91,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		Short: "Create a tag",
 		Example: `  march tag create order
   march tag create order --start 1000000 --reserve 30m
+  march tag create order --format 'prefix(ORD-) | radix62(11)'
   march tag create event --kind time --preset cosid
   march tag create trace --kind time --bits 41/10/12 --time-epoch 2026-01-01T00:00:00Z`,
 		Args: exactly("a tag"),
@@ -100,6 +104,9 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh})
 				if err != nil {
 					return err
+				}
+				if tag.Format != nil && answer.GetTag().Format == nil {
+					return allocator.Errorf(allocator.Refused, "the console's release knows no formats: it created tag %s without one; delete the tag, or leave it so", args[0])
 				}
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			})
@@ -180,14 +187,14 @@ func newTagList(c *common, t *target) *cobra.Command {
 					}
 				}
 				return c.print(all, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintln(w, "TAG\tSTART\tLIMIT\tMIN STEP\tMAX STEP\tRESERVE\tCREATED")
+					_, _ = fmt.Fprintln(w, "TAG\tSTART\tLIMIT\tMIN STEP\tMAX STEP\tRESERVE\tCREATED\tFORMAT")
 					for _, t := range all.GetTags() {
 						if t.GetTime() != nil {
-							_, _ = fmt.Fprintf(w, "%s\ttime\t-\t-\t-\t-\t%s\n", t.GetName(), t.GetCreated().AsTime().Format(time.RFC3339))
+							_, _ = fmt.Fprintf(w, "%s\ttime\t-\t-\t-\t-\t%s\t%s\n", t.GetName(), t.GetCreated().AsTime().Format(time.RFC3339), cmp.Or(t.GetFormat(), "-"))
 							continue
 						}
-						_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", t.GetName(), t.GetStart(), t.GetLimit(),
-							t.GetMinStep(), t.GetMaxStep(), t.GetReserve().AsDuration(), t.GetCreated().AsTime().Format(time.RFC3339))
+						_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", t.GetName(), t.GetStart(), t.GetLimit(), t.GetMinStep(), t.GetMaxStep(),
+							t.GetReserve().AsDuration(), t.GetCreated().AsTime().Format(time.RFC3339), cmp.Or(t.GetFormat(), "-"))
 					}
 				})
 			})
@@ -289,6 +296,12 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 // callConsole checks -o and calls a console.
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
+	if t.GetFormat() != "" {
+		_, _ = fmt.Fprintf(w, "format\t%s\n", t.GetFormat())
+	}
+	if t.GetKeyCheck() != "" {
+		_, _ = fmt.Fprintf(w, "key check\t%s\n", t.GetKeyCheck())
+	}
 	if t.GetTime() != nil {
 		timeTagText(w, t)
 		return

@@ -141,6 +141,12 @@ func (h *Handler) createTag(c *call) (string, error) {
 		return "", err
 	}
 	t.Name = c.FormValue("name")
+	if text := c.FormValue("format"); text != "" {
+		t.Format = &text
+	}
+	if text := c.FormValue("key_check"); text != "" {
+		t.KeyCheck = &text
+	}
 	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t}); err != nil {
 		return "", err
 	}
@@ -150,6 +156,7 @@ func (h *Handler) createTag(c *call) (string, error) {
 // tagForm is a tag's settings as a form has them.
 type tagForm struct {
 	Name, Start, Limit, MinStep, MaxStep, Reserve, MaxJump, MaxSkew string
+	Format, KeyCheck                                                string
 	Strict                                                          bool
 	Time                                                            timeForm
 
@@ -177,8 +184,9 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	return tagForm{
 		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
 		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
+		Format: c.or(form, "format", t.GetFormat()), KeyCheck: c.or(form, "key_check", t.GetKeyCheck()),
 		Time:    newTimeForm(c, form, t.GetTime()),
-		Problem: c.problemOf(form, slices.Concat(timeFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew"})...),
+		Problem: c.problemOf(form, slices.Concat(timeFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
 	}
 }
 

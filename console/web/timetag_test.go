@@ -78,7 +78,7 @@ func TestFormsOfTimeTags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	_, page := get(t, at+"/tags")
-	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"} {
+	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait", "format", "key_check"} {
 		if !strings.Contains(page, `name="`+name+`"`) {
 			t.Errorf("the form has no field %s", name)
 		}
@@ -96,6 +96,11 @@ func TestFormsOfTimeTags(t *testing.T) {
 		"kind=time&bits=41/0/12&epoch=0":                 "worker",
 		"kind=time&preset=cosid&max_wait=2s&unit=1ms":    "preset: cosid, together with",
 		"kind=time&preset=cosid&carry_to=x&max_wait=10s": "carry_to: ",
+
+		"kind=time&preset=cosid&format=friendly(leaf, UTC)": "format: friendly(leaf, UTC) is of another layout",
+		"format=prefix(ORD-) | base62":                      "format: at column 16: base62 is no part",
+		"format=decimal(3)%26limit=5000":                    "format: at column 11",
+		"format=opaque(k, 10^6) | decimal":                  "key_check: none given",
 	} {
 		answer, page := post(t, at+"/tags", "name=event&"+form)
 		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(page, want) {
@@ -104,6 +109,15 @@ func TestFormsOfTimeTags(t *testing.T) {
 	}
 	if answer, _ := post(t, at+"/tags", "name=event&kind=time&preset=cosid"); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("created: %s", answer.Status)
+	}
+	if answer, _ := post(t, at+"/tags", "name=label&format=prefix(<b>) | radix62(9)"); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("created: %s", answer.Status)
+	}
+	if _, page := get(t, at+"/tags/label"); !strings.Contains(page, "<dt>Format</dt><dd>prefix(&lt;b&gt;) | radix62(9)</dd>") {
+		t.Errorf("the tag's page does not show its format: %s", page)
+	}
+	if answer, _ := post(t, at+"/tags/label/settings", "limit=1000"); answer.StatusCode != http.StatusSeeOther {
+		t.Errorf("saved: %s", answer.Status)
 	}
 	if answer, _ := post(t, at+"/tags/event/settings", "kind=time&rollback=fail"); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("saved: %s", answer.Status)

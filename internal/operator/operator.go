@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
@@ -149,7 +150,9 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 func TagToProto(t record.Tag) *marchv1.Tag {
 	s := t.TagSettings
 	if s.Time != nil {
-		return &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time)}
+		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time)}
+		formatToProto(s, p)
+		return p
 	}
 	p := &marchv1.Tag{
 		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
@@ -162,7 +165,18 @@ func TagToProto(t record.Tag) *marchv1.Tag {
 	for room, to := range s.Skips {
 		p.Skips[string(room)] = to
 	}
+	formatToProto(s, p)
 	return p
+}
+
+// formatToProto sets how the tag's IDs are texts. A tag without a format has neither field.
+func formatToProto(s record.TagSettings, p *marchv1.Tag) {
+	if s.Format != "" {
+		p.Format = &s.Format
+	}
+	if s.KeyCheck != "" {
+		p.KeyCheck = &s.KeyCheck
+	}
 }
 
 // NewSettings returns the settings of a tag that is to be created: what p carries, and the
@@ -174,8 +188,31 @@ func NewSettings(p *marchv1.Tag) (s record.TagSettings, err error) {
 			return s, err
 		}
 	}
+	if err := applyFormat(p, &s); err != nil {
+		return s, err
+	}
 	err = applyCounter(p, &s)
 	return s, err
+}
+
+// applyFormat sets how the IDs are texts. A counter's limit becomes the end of what the
+// format writes. Its error is Invalid.
+func applyFormat(p *marchv1.Tag, s *record.TagSettings) error {
+	if p.KeyCheck != nil {
+		s.KeyCheck = p.GetKeyCheck()
+	}
+	if p.Format == nil {
+		return nil
+	}
+	f, err := format.Parse(p.GetFormat())
+	if err != nil {
+		return err
+	}
+	s.Format = f.String()
+	if s.Time == nil && !f.Domain().Parts {
+		s.Limit = record.FormatLimit(f)
+	}
+	return nil
 }
 
 // apply sets in s, the settings of an existing tag, what p carries. Its errors are
@@ -186,6 +223,11 @@ func apply(p *marchv1.Tag, s *record.TagSettings) error {
 			return err
 		}
 	}
+	limit := s.Limit
+	if err := applyFormat(p, s); err != nil {
+		return err
+	}
+	s.Limit = limit // a format is there from the beginning: this one is refused, if it is another
 	return applyCounter(p, s)
 }
 

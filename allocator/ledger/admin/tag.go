@@ -33,6 +33,9 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 	if err := t.TagSettings.Validate(); err != nil {
 		return record.Tag{}, err
 	}
+	if err := t.CheckFormat(); err != nil {
+		return record.Tag{}, err
+	}
 	name := t.Name
 	if t.Time != nil {
 		if err := t.Time.CheckTime(a.now()); err != nil {
@@ -82,6 +85,11 @@ func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*
 	}
 	if err := t.TagSettings.Changeable(next.TagSettings); err != nil {
 		return record.Tag{}, err
+	}
+	if t.Limit != next.Limit {
+		if err := next.CheckFormat(); err != nil {
+			return record.Tag{}, err
+		}
 	}
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil

@@ -24,6 +24,7 @@ func TestBytes(t *testing.T) {
 	full.TagSettings = record.TagSettings{
 		Start: big, Limit: allocator.MaxID, MaxJump: 1, MaxSkew: 2, StrictRetract: true, Skips: map[allocator.Room]int64{"b": 4, "a": 3},
 		MinStep: 5, MaxStep: 7, Reserve: "1m30s", Prescale: 6, PrescaleUntil: at,
+		Format: "prefix(<) | decimal", KeyCheck: "0123456789abcdef",
 	}
 	full.LargestStep, full.BaseTotal = 8, 9
 	migration := record.Migration{State: record.Running, From: one, Target: two, Actor: "ann <a@b.c>", Created: at, Updated: at, Nonce: "n", Log: []record.LogEntry{{Time: at, Text: "started"}}}
@@ -77,7 +78,7 @@ func TestBytes(t *testing.T) {
 		"tag with everything": {
 			full.Encode("n"),
 			`{"format":2,"start":"9007199254740993","limit":"9223372036854775807","min_step":"5","max_step":"7","reserve":"1m30s","max_jump":"1","max_skew":"2","strict_retract":true,"prescale":"6","prescale_until":` + time0 +
-				`,"skips":[{"room":"a","to":"3"},{"room":"b","to":"4"}],"largest_step":"8","base_total":"9","created":` + time0 + `,"nonce":"n"}`,
+				`,"skips":[{"room":"a","to":"3"},{"room":"b","to":"4"}],"text_format":"prefix(<) | decimal","key_check":"0123456789abcdef","largest_step":"8","base_total":"9","created":` + time0 + `,"nonce":"n"}`,
 		},
 		"mark": {
 			record.Mark{Next: big, Stamp: record.Stamp{Epoch: "e", Revision: 7}, Total: 5, Began: 2, Eras: []record.Era{{1, "d", 0, 1}, {2, "e", 3, big}}}.Encode(),

@@ -16,7 +16,7 @@ var samples = map[string]string{
 	"epoch":        `{"format":2,"epoch":"00112233445566778899aabbccddeeff","margin_total":"9007199254740993"}`,
 	"halted":       `{"format":2,"halted":{"by":"i1","why":"a \"restore\"","time":"2026-01-02T03:04:05.678Z","nonce":"n"}}`,
 	"layout":       `{"format":2,"version":"9007199254740993","boundary":"9223372036854775807","rooms":{"a":{"lower":"9007199254740993","upper":"9223372036854775807"}},"ever":["a","b"],"time":"2026-01-02T03:04:05Z","actor":"ann <ann@example.org>","nonce":"n","narrowest_range":"9007199254740993","largest_boundary":"9223372036854775807"}`,
-	"tag":          `{"format":2,"start":"9007199254740993","limit":"9223372036854775807","min_step":"1","max_step":"1099511627775","reserve":"10m0s","max_jump":"9223372036854775807","max_skew":"9007199254740993","strict_retract":true,"skips":[{"room":"a","to":"9007199254740993"}],"largest_step":"1099511627776","base_total":"9007199254740993","created":"2026-01-02T03:04:05Z","nonce":"n"}`,
+	"tag":          `{"format":2,"start":"9007199254740993","limit":"9223372036854775807","min_step":"1","max_step":"1099511627775","reserve":"10m0s","max_jump":"9223372036854775807","max_skew":"9007199254740993","strict_retract":true,"skips":[{"room":"a","to":"9007199254740993"}],"text_format":"decimal(19)","key_check":"0123456789abcdef","largest_step":"1099511627776","base_total":"9007199254740993","created":"2026-01-02T03:04:05Z","nonce":"n"}`,
 	"mark":         `{"format":2,"next":"9223372036854775807","stamp":{"epoch":"e","layout_revision":"9007199254740993"},"total":"9007199254740999","began":"9007199254740995","eras":[{"version":"9007199254740995","epoch":"e","first":"9007199254740997","end":"9223372036854775807"}]}`,
 	"raised":       `{"format":2,"next":"9007199254740993"}`,
 	"registration": `{"format":2,"incarnation":"i","address":"[::1]:7010","build":"v1","version":"9007199254740993","started":"2026-01-02T03:04:05Z","hold":"10m0s"}`,
@@ -83,7 +83,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 			b, _ := json.Marshal(changed)
 			return string(b)
 		}
-		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true, "skips": true, "from": true, "to": true}
+		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true, "skips": true, "text_format": true, "key_check": true, "from": true, "to": true}
 		for _, name := range []string{"stamp", "total", "began", "eras", "margin_total", "base_total"} {
 			optional[name] = true
 		}

@@ -35,6 +35,12 @@ type TagSettings struct {
 	// are by default then: they say nothing, and are stored as zeros. nil for a counter.
 	// Not to be changed in place.
 	Time *TimeTag `json:"time,omitempty"`
+	// Format describes the texts of the tag's IDs, as package format does; empty for none.
+	// It changes no ID, so a process that knows no formats issues the same IDs, without
+	// texts.
+	Format string `json:"text_format,omitempty"` // "format" is the number of the value's own
+	// KeyCheck is the check value of the format's opaque key; empty where it needs none.
+	KeyCheck string `json:"key_check,omitempty"`
 }
 
 // Chain returns the settings that a chain of the tag follows.
@@ -134,7 +140,7 @@ type Tag struct {
 func (t Tag) Encode(nonce string) []byte {
 	t.LargestStep, t.Nonce = max(t.LargestStep, t.MaxStep), nonce
 	if t.Time != nil {
-		t.TagSettings, t.LargestStep, t.BaseTotal = onlyTime(t.Time), 0, 0
+		t.TagSettings, t.LargestStep, t.BaseTotal = t.onlyTime(), 0, 0
 	}
 	return Encode(&t)
 }
@@ -150,7 +156,7 @@ func (t *Tag) format() int {
 // Validate checks the settings, and what goes with them, as they are stored.
 func (t *Tag) Validate() error {
 	if t.Time != nil {
-		if !reflect.DeepEqual(t.TagSettings, onlyTime(t.Time)) || t.LargestStep != 0 || t.BaseTotal != 0 {
+		if !reflect.DeepEqual(t.TagSettings, t.onlyTime()) || t.LargestStep != 0 || t.BaseTotal != 0 {
 			return allocator.Errorf(allocator.Internal, "a tag of kind time with settings of a counter")
 		}
 		return t.Time.Validate()
@@ -172,7 +178,7 @@ func readTag(key KeyParts, kv store.KV) (any, error) {
 	t.Name, t.KV = key.Tag, kv
 	if t.Time != nil {
 		settings := DefaultTag()
-		settings.Time = t.Time
+		settings.Time, settings.Format, settings.KeyCheck = t.Time, t.Format, t.KeyCheck
 		t.TagSettings = settings
 	}
 	return t, err

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -85,7 +86,9 @@ func (t TimeTag) CheckTime(now time.Time) error {
 
 // onlyTime returns the settings of a tag of time-ordered IDs as they are stored: of a
 // counter's settings there is none, whatever their defaults are by now.
-func onlyTime(t *TimeTag) TagSettings { return TagSettings{Reserve: DurationOf(0), Time: t} }
+func (s TagSettings) onlyTime() TagSettings {
+	return TagSettings{Reserve: DurationOf(0), Time: s.Time, Format: s.Format, KeyCheck: s.KeyCheck}
+}
 
 // CheckSlices checks that every room of a layout has a worker of the tag's width in its
 // slice.
@@ -147,6 +150,12 @@ func (s TagSettings) Changeable(to TagSettings) error {
 	switch {
 	case s.Start != to.Start:
 		return allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", s.Start)
+	case s.Format != to.Format:
+		return allocator.Errorf(allocator.Invalid, "format: cannot be changed (it is %s)", cmp.Or(s.Format, "none"))
+	case s.KeyCheck != to.KeyCheck:
+		return allocator.Errorf(allocator.Invalid, "key_check: cannot be changed (it is %s)", cmp.Or(s.KeyCheck, "none"))
+	case s.KeyCheck != "" && s.Limit != to.Limit:
+		return allocator.Errorf(allocator.Invalid, "limit: cannot be changed (it is %d), as it is the size of the opaque numbers", s.Limit)
 	case (s.Time == nil) != (to.Time == nil):
 		return allocator.Errorf(allocator.Invalid, "kind: cannot be changed")
 	case s.Time != nil && s.Time.Layout() != to.Time.Layout():

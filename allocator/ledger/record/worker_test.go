@@ -119,7 +119,7 @@ func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 	}
 	// No field of TagSettings is forgotten, should a new one come.
 	for f := range reflect.TypeFor[record.TagSettings]().Fields() {
-		if f.Name == "Time" {
+		if f.Name == "Time" || f.Name == "Format" || f.Name == "KeyCheck" { // of tags of both kinds
 			continue
 		}
 		err := of(func(s *record.TagSettings) {
@@ -173,6 +173,9 @@ func TestWhatOfATagMayChange(t *testing.T) {
 		"bits":  func(s *record.TagSettings) { s.Time.WorkerBits-- },
 		"epoch": func(s *record.TagSettings) { s.Time.EpochMS += 1000 },
 		"order": func(s *record.TagSettings) { s.Time.Order = timeid.WorkerLast },
+
+		"format":    func(s *record.TagSettings) { s.Format = "decimal" },
+		"key_check": func(s *record.TagSettings) { s.KeyCheck = "0123456789abcdef" },
 	} {
 		to, changed := was, made
 		to.Time = &changed

@@ -225,7 +225,15 @@ type Tag struct {
 	// Makes the tag one of time-ordered IDs, of kind time; absent in a counter. Start,
 	// limit, steps, reserve, max_jump and max_skew are a counter's alone. The layout of
 	// the IDs never changes; sequence and rollback may.
-	Time          *TimeTag `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
+	Time *TimeTag `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
+	// How the tag's IDs are written as texts: `prefix(ORD-) | radix62(11)`, say. See
+	// docs/texts.md. It is chosen when the tag is created and never changes. Default none.
+	// With one, the default of limit is the end of the IDs that it writes.
+	Format *string `protobuf:"bytes,15,opt,name=format,proto3,oneof" json:"format,omitempty"`
+	// The check value of the key of a format with opaque numbers, as `march key create`
+	// prints it: 16 hexadecimal digits. It tells nothing of the key but whether another one
+	// is the same.
+	KeyCheck      *string `protobuf:"bytes,16,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +364,20 @@ func (x *Tag) GetTime() *TimeTag {
 		return x.Time
 	}
 	return nil
+}
+
+func (x *Tag) GetFormat() string {
+	if x != nil && x.Format != nil {
+		return *x.Format
+	}
+	return ""
+}
+
+func (x *Tag) GetKeyCheck() string {
+	if x != nil && x.KeyCheck != nil {
+		return *x.KeyCheck
+	}
+	return ""
 }
 
 // TimeTag is the settings of a tag of time-ordered IDs:
@@ -854,7 +876,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\x05\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\x06\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -870,7 +892,9 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x0eprescale_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rprescaleUntil\x12.\n" +
 	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12*\n" +
 	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x12%\n" +
-	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x1a8\n" +
+	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x12\x1b\n" +
+	"\x06format\x18\x0f \x01(\tH\aR\x06format\x88\x01\x01\x12 \n" +
+	"\tkey_check\x18\x10 \x01(\tH\bR\bkeyCheck\x88\x01\x01\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -881,7 +905,10 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\t_max_stepB\v\n" +
 	"\t_max_jumpB\v\n" +
 	"\t_max_skewB\x11\n" +
-	"\x0f_strict_retract\"\xed\x03\n" +
+	"\x0f_strict_retractB\t\n" +
+	"\a_formatB\f\n" +
+	"\n" +
+	"_key_check\"\xed\x03\n" +
 	"\aTimeTag\x12\x16\n" +
 	"\x06preset\x18\x01 \x01(\tR\x06preset\x12\x1b\n" +
 	"\ttime_bits\x18\x02 \x01(\x05R\btimeBits\x12\x1f\n" +

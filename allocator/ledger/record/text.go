@@ -1,0 +1,72 @@
+package record
+
+import (
+	"encoding/hex"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
+)
+
+// checkDigits is how long a key's check value is.
+const checkDigits = 16
+
+// CheckFormat checks that the tag's format writes each of the tag's IDs. It is asked when a
+// tag is created or its limit changes, and not where a tag is read: a format with a part of
+// a later release is no damage. Its error is Invalid.
+func (s TagSettings) CheckFormat() error {
+	if s.Format == "" {
+		if s.KeyCheck != "" {
+			return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: none, as the tag has no opaque format", s.KeyCheck)
+		}
+		return nil
+	}
+	f, err := format.Parse(s.Format)
+	if err != nil {
+		return err
+	}
+	switch d := f.Domain(); {
+	case d.Parts:
+		return allocator.Errorf(allocator.Invalid, "format: %v writes %v; allowed: formats of 64-bit IDs", f, d)
+	case d.Dates != [2]format.Date{}:
+		return allocator.Errorf(allocator.Invalid, "format: %v has the date of a period; allowed: no date, group and period, as tags have no periods yet", f)
+	}
+	if err := s.checkKey(f); err != nil {
+		return err
+	}
+	layout, friendly := f.Layout()
+	d := f.Domain()
+	switch {
+	case s.Time == nil && friendly:
+		return allocator.Errorf(allocator.Invalid, "format: %v is of time-ordered IDs; allowed for a counter: formats without friendly", f)
+	case s.Time == nil && s.Start < d.Least:
+		return allocator.Errorf(allocator.Invalid, "start: %d; allowed with the format %v: %d to %d", s.Start, f, d.Least, d.Largest)
+	case s.Time == nil && f.Key() != "" && s.Limit != FormatLimit(f):
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed with the format %v: %d, the size of its opaque numbers", s.Limit, f, FormatLimit(f))
+	case s.Time == nil && s.Limit-1 > d.Largest:
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed with the format %v: %d to %d", s.Limit, f, s.Start+1, FormatLimit(f))
+	case s.Time != nil && friendly && layout != s.Time.Layout():
+		return allocator.Errorf(allocator.Invalid, "format: %v is of another layout than the tag's; allowed: friendly with the tag's preset, or its bits, epoch, unit and order", f)
+	case s.Time != nil && !friendly && s.Time.Layout().Largest() > d.Largest:
+		return allocator.Errorf(allocator.Invalid, "format: %v writes IDs up to %d; allowed: one that writes all of the tag's, up to %d", f, d.Largest, s.Time.Layout().Largest())
+	}
+	return nil
+}
+
+// FormatLimit returns the largest limit of a counter whose IDs a format writes.
+func FormatLimit(f *format.Format) int64 {
+	return min(f.Domain().Largest, allocator.MaxID-1) + 1
+}
+
+// checkKey checks that the check value is there where the format needs a key.
+func (s TagSettings) checkKey(f *format.Format) error {
+	switch raw, err := hex.DecodeString(s.KeyCheck); {
+	case f.Key() == "" && s.KeyCheck != "":
+		return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: none, as the format %v needs no key", s.KeyCheck, f)
+	case f.Key() == "":
+	case s.KeyCheck == "":
+		return allocator.Errorf(allocator.Invalid, "key_check: none given; needed with the format %v: the check value of key %s, as `march key create` and `march key check` print it", f, f.Key())
+	case err != nil || len(s.KeyCheck) != checkDigits || hex.EncodeToString(raw) != s.KeyCheck:
+		return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: %d hexadecimal digits in lower case, as `march key create` and `march key check` print them", s.KeyCheck, checkDigits)
+	}
+	return nil
+}
