@@ -109,6 +109,9 @@ func rangeFromProto(p *marchv1.Range) allocator.Range {
 // MaxBatch is how many IDs one NextBatch returns at most.
 const MaxBatch = 100_000
 
+// MaxTexts is how many texts one answer has at most.
+const MaxTexts = 10_000
+
 // MaxLease is how many IDs one Lease hands out at most.
 const MaxLease = 1_000_000_000
 

@@ -21,6 +21,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/observe"
@@ -84,6 +85,7 @@ type Server struct {
 	admin  *admin.Admin
 	rooms  dialer
 	health *health.Server
+	texts  *texts.Cache // without a key: rooms have them
 
 	heartbeats heartbeats
 	fullness   fullness
@@ -132,7 +134,7 @@ func New(cfg Config) (*Server, error) {
 		host = "console"
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), health: health.NewServer(),
+		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), health: health.NewServer(), texts: texts.NewCache(nil),
 		samples: newLooked[sample](), tags: newLooked[*tagIndex](), heads: newLooked[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),

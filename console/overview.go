@@ -248,5 +248,5 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 
 // Decode implements ConsoleService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return operator.Decode(ctx, s.admin, r)
+	return operator.Decode(ctx, s.admin, r, s.texts)
 }

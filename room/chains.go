@@ -184,6 +184,8 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		s.chains.remove(change.Name, chain)
 		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
 	case change.Settings == nil:
+	case chain != nil && !chain.text.Is(change.Settings.Format, change.Settings.KeyCheck): // it was deleted and made anew
+		s.chains.remove(change.Name, chain)
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
 		s.chains.remove(change.Name, chain) // its next caller gets one that is as it should be
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))

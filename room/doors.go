@@ -84,7 +84,7 @@ func (s *Server) addDoors() error {
 }
 
 func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
-	id, err := s.next(ctx, tag)
+	id, _, err := s.next(ctx, tag)
 	if err == nil {
 		s.issued.Add(1)
 		crash.Here(crash.BeforeReply)
@@ -93,7 +93,11 @@ func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
 }
 
 func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64, err error) {
-	run, err := s.nextRun(ctx, tag, n)
+	var run allocator.Run
+	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
+		run, err = s.takeRun(ctx, c, n)
+		return err
+	}, notInARow)
 	if err != nil {
 		return 0, err
 	}
@@ -103,7 +107,7 @@ func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64,
 }
 
 func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Run, error) {
-	runs, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+	runs, _, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +122,7 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 	if err := s.exists(ctx, tag); err != nil {
 		return 0, err
 	}
-	err = s.withTag(ctx, tag, func(*allocator.Chain) error {
+	err = s.withTag(ctx, tag, func(*tagChain) error {
 		return allocator.Errorf(allocator.Refused, "tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
 	}, func(t *timetags.Tag) (err error) {
 		id, err = t.Next(ctx)
@@ -145,7 +149,7 @@ func (s *Server) exists(ctx context.Context, tag string) error {
 // doorKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
 // the tag's min_step, as far as the room's range and NextRun allow.
 func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
-	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
+	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
 			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
 		}

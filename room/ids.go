@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -19,7 +20,7 @@ import (
 // withTag calls use with a tag's chain, or timed with a tag of time-ordered IDs. A chain may
 // be closed in between, because it was unused for long or its tag was deleted. Then withTag
 // calls use again, with a new one.
-func (s *Server) withTag(ctx context.Context, tag string, use func(*allocator.Chain) error, timed func(*timetags.Tag) error) error {
+func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
 	for {
 		if t := s.times.Get(tag); t != nil {
 			if err := timed(t); !errors.Is(err, error(timeid.ErrClosed)) {
@@ -37,7 +38,7 @@ func (s *Server) withTag(ctx context.Context, tag string, use func(*allocator.Ch
 			continue // it is of time-ordered IDs
 		}
 		chain.asked.Add(1)
-		if err = use(chain.Chain); !errors.Is(err, error(allocator.ErrClosed)) {
+		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {
 			return err
 		}
 		s.chains.remove(allocator.Tag(tag), chain)
@@ -47,39 +48,74 @@ func (s *Server) withTag(ctx context.Context, tag string, use func(*allocator.Ch
 	}
 }
 
-// next returns the next ID of a tag. If the tag is in memory it needs no closure, which
-// would cost as much as the ID. A cold tag takes the way of load.go.
-func (s *Server) next(ctx context.Context, tag string) (id int64, err error) {
+// next returns the next ID of a tag, and how it is a text. If the tag is in memory it needs
+// no closure, which would cost as much as the ID. A cold tag takes the way of load.go.
+func (s *Server) next(ctx context.Context, tag string) (id int64, text *texts.Text, err error) {
 	if chain := s.chains.get(tag); chain != nil {
 		chain.asked.Add(1)
+		if err := usable(tag, chain.text); err != nil {
+			return 0, nil, err
+		}
 		if id, err = chain.Next(ctx); !errors.Is(err, error(allocator.ErrClosed)) {
-			return id, err
+			return id, chain.text, err
 		}
 	}
 	if t := s.times.Get(tag); t != nil {
+		if err := usable(tag, t.Text()); err != nil {
+			return 0, nil, err
+		}
 		if id, err = t.Next(ctx); !errors.Is(err, error(timeid.ErrClosed)) {
-			return id, err
+			return id, t.Text(), err
 		}
 	}
-	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
+	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
+		text = c.text
+		if err := usable(tag, text); err != nil {
+			return err
+		}
 		id, err = c.Next(ctx)
 		return err
 	}, func(t *timetags.Tag) (err error) {
+		text = t.Text()
+		if err := usable(tag, text); err != nil {
+			return err
+		}
 		id, err = t.Next(ctx)
 		return err
 	})
-	return id, err
+	return id, text, err
 }
 
 // Next implements IDService.
 func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextResponse, error) {
-	id, err := s.next(ctx, r.GetTag())
+	id, text, err := s.next(ctx, r.GetTag())
 	if err != nil {
 		return nil, err
 	}
+	answer, err := issued(id, text)
+	if err != nil {
+		return nil, ofTag(r.GetTag(), err)
+	}
 	s.issued.Add(1)
 	crash.Here(crash.BeforeReply)
-	return &marchv1.NextResponse{Id: id}, nil
+	return answer, nil
+}
+
+// issued returns the answer with an ID. An ID that the format has no text of is a gap: the
+// console that raised the limit so far knew no formats.
+func issued(id int64, text *texts.Text) (*marchv1.NextResponse, error) {
+	answer := &marchv1.NextResponse{Id: id}
+	if text == nil {
+		return answer, nil
+	}
+	var err error
+	answer.Text, err = text.Of(id)
+	return answer, err
+}
+
+// ofTag returns an error of a tag's texts with the tag's name.
+func ofTag(tag string, err error) error {
+	return allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag, err)
 }
 
 // NextBatch implements IDService.
@@ -87,43 +123,61 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	if n := r.GetCount(); n < 1 || n > api.MaxBatch {
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxBatch)
 	}
-	runs, err := s.nextN(ctx, r)
+	runs, text, err := s.nextN(ctx, r)
 	if err != nil {
 		return nil, err
 	}
+	answer := &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}
+	answer.Format, answer.KeyCheck = text.Description()
+	if r.GetTexts() {
+		if answer.Texts, err = text.OfRuns(runs); err != nil {
+			return nil, ofTag(r.GetTag(), err)
+		}
+	}
 	s.issued.Add(r.GetCount())
 	crash.Here(crash.BeforeReply)
-	return &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}, nil
+	return answer, nil
 }
 
 // nextN takes a batch.
-func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, err error) {
-	if r.GetContiguous() {
-		run, err := s.nextRun(ctx, r.GetTag(), r.GetCount())
-		return []allocator.Run{run}, err
+func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, text *texts.Text, err error) {
+	// Of texts that there are not, nothing is issued.
+	take := func(of *texts.Text, ids func() error) error {
+		if text = of; text != nil && r.GetTexts() {
+			if err := usable(r.GetTag(), text); err != nil {
+				return err
+			}
+			if n := r.GetCount(); n > api.MaxTexts {
+				return allocator.Errorf(allocator.Invalid, "count: %d; allowed with texts: 1 to %d", n, api.MaxTexts)
+			}
+		}
+		return ids()
 	}
-	err = s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
-		// Runs taken before an error are lost: a gap.
-		runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
-		return err
-	}, func(t *timetags.Tag) (err error) {
-		runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
-		return err
+	err = s.withTag(ctx, r.GetTag(), func(c *tagChain) error {
+		return take(c.text, func() (err error) {
+			if r.GetContiguous() {
+				run, err := s.takeRun(ctx, c, r.GetCount())
+				runs = []allocator.Run{run}
+				return err
+			}
+			// Runs taken before an error are lost: a gap.
+			runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
+			return err
+		})
+	}, func(t *timetags.Tag) error {
+		return take(t.Text(), func() (err error) {
+			if r.GetContiguous() {
+				return notInARow(t)
+			}
+			runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
+			return err
+		})
 	})
-	return runs, err
-}
-
-// nextRun takes n consecutive IDs.
-func (s *Server) nextRun(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
-	err = s.withTag(ctx, tag, func(c *allocator.Chain) (err error) {
-		run, err = s.takeRun(ctx, c, n)
-		return err
-	}, notInARow)
-	return run, err
+	return runs, text, err
 }
 
 // takeRun takes n consecutive IDs of a chain, and counts those that it skips.
-func (s *Server) takeRun(ctx context.Context, c *allocator.Chain, n int64) (allocator.Run, error) {
+func (s *Server) takeRun(ctx context.Context, c *tagChain, n int64) (allocator.Run, error) {
 	run, skipped, err := c.NextRun(ctx, n)
 	if s.metrics != nil {
 		s.metrics.skipped.Add(float64(skipped))
@@ -145,12 +199,14 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	var timed *marchv1.TimeLease
 	var ttl time.Duration
 	var limit int64
-	err := s.withTag(ctx, r.GetTag(), func(c *allocator.Chain) (err error) {
+	var text *texts.Text
+	err := s.withTag(ctx, r.GetTag(), func(c *tagChain) (err error) {
 		seg, err = c.Lease(ctx, r.GetCount())
-		limit = c.Limited()
-		ttl = s.ttl(c, seg)
+		limit, text = c.Limited(), c.text
+		ttl = s.ttl(c.Chain, seg)
 		return err
 	}, func(t *timetags.Tag) (err error) {
+		text = t.Text()
 		timed, err = s.leaseTime(ctx, t, r.GetWindow())
 		return err
 	})
@@ -163,6 +219,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	s.issued.Add(seg.Count)
 	crash.Here(crash.BeforeReply)
 	answer := &marchv1.LeaseResponse{Time: timed}
+	answer.Format, answer.KeyCheck = text.Description()
 	if timed == nil {
 		answer.Segment, answer.Ttl, answer.Limit = api.SegmentToProto(seg), durationpb.New(ttl), limit
 	}
@@ -174,5 +231,30 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return operator.Decode(ctx, s.admin, r)
+	return operator.Decode(ctx, s.admin, r, s.texts)
+}
+
+// ParseText implements IDService.
+func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*marchv1.ParseTextResponse, error) {
+	var text *texts.Text
+	if chain := s.chains.get(r.GetTag()); chain != nil {
+		text = chain.text
+	} else if t := s.times.Get(r.GetTag()); t != nil {
+		text = t.Text()
+	} else {
+		tag, err := allocator.ParseTag(r.GetTag())
+		if err != nil {
+			return nil, err
+		}
+		stored, err := s.admin.Tag(ctx, tag)
+		if err != nil {
+			return nil, err
+		}
+		text = s.texts.Of(stored.Format, stored.KeyCheck)
+	}
+	id, err := text.ID(r.GetText())
+	if err != nil {
+		return nil, ofTag(r.GetTag(), err)
+	}
+	return &marchv1.ParseTextResponse{Id: id}, nil
 }

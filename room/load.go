@@ -147,7 +147,7 @@ func (s *Server) readTag(ctx context.Context, tag allocator.Tag) (*tagChain, err
 		return chain, err
 	}
 	s.chains.unknown.found(tag)
-	_, err = s.times.Load(ctx, tag, timed.Settings)
+	_, err = s.times.Load(ctx, tag, *timed.Settings.Time, s.texts.Of(timed.Settings.Format, timed.Settings.KeyCheck))
 	return nil, err
 }
 
@@ -159,7 +159,7 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	if err != nil {
 		return nil, err
 	}
-	chain := &tagChain{}
+	chain := &tagChain{text: s.texts.Of(settings.Format, settings.KeyCheck)}
 	chain.setSpace(space{settings.Start, settings.Limit})
 	metered := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})

@@ -18,9 +18,11 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
@@ -82,6 +84,8 @@ type Config struct {
 	// clients at most: never more than half of the slice, which is the default (0).
 	// Negative for none.
 	ClientWorkers int64
+	// OpaqueKeys are the keys of tags whose texts are opaque numbers, by their names.
+	OpaqueKeys []format.Key
 	// AgreeClock has this instance take workers although its clock is ahead of the other
 	// instances'. Default false.
 	AgreeClock bool
@@ -141,6 +145,7 @@ type Server struct {
 	admin    *admin.Admin
 	refiller *allocator.Refiller
 	chains   chains
+	texts    *texts.Cache
 	health   *health.Server
 	status   status
 	met      problem.Log // since when problems are
@@ -227,6 +232,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), refiller: refiller, health: health.NewServer(),
+		texts:     texts.NewCache(cfg.OpaqueKeys),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
 	if cfg.HTTP != nil {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
 )
@@ -51,18 +52,20 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		}
 		pass.take(stream.Context())
 		var id int64
+		var text *texts.Text
 		if chain != nil {
 			chain.asked.Add(1)
-			id, err = chain.Next(stream.Context())
+			text = chain.text
+			if err = usable(tag, text); err == nil {
+				id, err = chain.Next(stream.Context())
+			}
 		}
 		if chain == nil || errors.Is(err, error(allocator.ErrClosed)) {
-			id, err = s.next(stream.Context(), tag)
+			id, text, err = s.next(stream.Context(), tag)
 			chain = s.chains.get(tag)
 		}
 		if err == nil {
-			s.issued.Add(1)
-			crash.Here(crash.BeforeReply)
-			err = stream.Send(&marchv1.NextResponse{Id: id})
+			err = s.send(stream, tag, id, text)
 		}
 		pass.end()
 		if err != nil {
@@ -73,6 +76,17 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 			return err
 		}
 	}
+}
+
+// send answers with an ID.
+func (s *Server) send(stream marchv1.IDService_StreamServer, tag string, id int64, text *texts.Text) error {
+	answer, err := issued(id, text)
+	if err != nil {
+		return ofTag(tag, err)
+	}
+	s.issued.Add(1)
+	crash.Here(crash.BeforeReply)
+	return stream.Send(answer)
 }
 
 // turn says whether a stream has an answer under way, or may be ended. One

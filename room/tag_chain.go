@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/texts"
 )
 
 // tagChain is a chain of a tag, and what is counted and known beside it. A room may
@@ -13,6 +14,7 @@ import (
 // its source.
 type tagChain struct {
 	*allocator.Chain
+	text   *texts.Text  // how its IDs are texts; nil for a tag without a format. It does not change
 	asked  atomic.Int64 // requests for IDs of it, whatever became of them
 	growth growth
 	space  space                  // guarded by growth
@@ -23,6 +25,18 @@ type tagChain struct {
 
 // space is the IDs that a tag has.
 type space struct{ start, limit int64 }
+
+// usable returns an error where the IDs of a tag are to be texts, and cannot be: it is asked
+// before an ID is taken. Its Kind is Refused.
+func usable(tag string, text *texts.Text) error {
+	if text == nil {
+		return nil
+	}
+	if err := text.Usable(); err != nil {
+		return ofTag(tag, err)
+	}
+	return nil
+}
 
 // setSpace notes which IDs the tag has, before anything else is asked of c and when
 // that changed.
@@ -82,12 +96,9 @@ func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
 // quick succession and last for long.
 type growth struct {
 	sync.Mutex
-	from, next sample
+	from, next         int64  // a mark's height at two times
+	fromTime, nextTime uint32 // these, in Unix seconds: as small as a tag in memory is to be
 }
-
-// sample is a mark's height at some time, in Unix seconds: a room has two for
-// each tag in memory.
-type sample struct{ time, last int64 }
 
 const (
 	growthWindow = time.Hour
@@ -98,11 +109,11 @@ const (
 func (g *growth) note(now time.Time, last int64) {
 	g.Lock()
 	defer g.Unlock()
-	switch at := (sample{now.Unix(), last}); {
-	case g.from.time == 0:
-		g.from, g.next = at, at
-	case at.time-g.next.time >= int64(growthWindow/time.Second):
-		g.from, g.next = g.next, at
+	switch at := uint32(now.Unix()); { //nolint:gosec // until 2106
+	case g.fromTime == 0:
+		g.from, g.next, g.fromTime, g.nextTime = last, last, at, at
+	case int64(at)-int64(g.nextTime) >= int64(growthWindow/time.Second):
+		g.from, g.next, g.fromTime, g.nextTime = g.next, last, g.nextTime, at
 	}
 }
 
@@ -110,9 +121,9 @@ func (g *growth) note(now time.Time, last int64) {
 func (g *growth) rate(now time.Time, last int64) float64 {
 	g.Lock()
 	defer g.Unlock()
-	since := now.Unix() - g.from.time
-	if g.from.time == 0 || since < int64(growthLeast/time.Second) {
+	since := now.Unix() - int64(g.fromTime)
+	if g.fromTime == 0 || since < int64(growthLeast/time.Second) {
 		return 0
 	}
-	return float64(max(last-g.from.last, 0)) / float64(since)
+	return float64(max(last-g.from, 0)) / float64(since)
 }

@@ -78,10 +78,11 @@ func (d *deletedTimes) has(ctx context.Context, a *admin.Admin, tag allocator.Ta
 // timeTagChanged takes up the settings of a tag of time-ordered IDs, or that a tag of any
 // kind was deleted.
 func (s *Server) timeTagChanged(change ledger.TagChange) {
-	if s.times.Get(string(change.Name)) == nil {
+	t := s.times.Get(string(change.Name))
+	if t == nil {
 		return
 	}
-	if change.Settings == nil {
+	if change.Settings == nil || !t.Text().Is(change.Settings.Format, change.Settings.KeyCheck) { // or it was made anew
 		s.times.Update(change.Name, nil)
 		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
 		return

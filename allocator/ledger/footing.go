@@ -342,7 +342,7 @@ func (i *Instance) releaseWorkers() {
 // Kind is Invalid.
 type TimeTagError struct {
 	Tag      allocator.Tag
-	Settings record.TimeTag
+	Settings record.TagSettings // Time is not nil
 }
 
 func (e *TimeTagError) Error() string {

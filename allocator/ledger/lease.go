@@ -233,7 +233,7 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 		return record.TagSettings{}, err
 	}
 	if t.Time != nil {
-		return record.TagSettings{}, &TimeTagError{Tag: s.name, Settings: *t.Time}
+		return record.TagSettings{}, &TimeTagError{Tag: s.name, Settings: t.TagSettings}
 	}
 	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})

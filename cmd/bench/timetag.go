@@ -97,7 +97,7 @@ func startTimed(ctx context.Context, now func() time.Time, age func() time.Durat
 		of.Clock = func() int64 { return now().UnixMilli() }
 	}
 	t.Tags = timetags.New(of)
-	t.wide, err = t.Load(ctx, timeTag, timeTagOf(39, 2, wideBits))
+	t.wide, err = t.Load(ctx, timeTag, timeTagOf(39, 2, wideBits), nil)
 	return t, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -34,34 +35,62 @@ func newIDNext(c *common, t *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "next TAG",
 		Short: "Issue IDs, one per line",
-		Long:  `Issue IDs, one per line; with -o json each line is {"id":"NUMBER"}.`,
+		Long: `Issue IDs, one per line; with -o json each line is {"id":"NUMBER"}. Where the tag has
+a format, each ID has its text beside it: {"id":"NUMBER","text":"TEXT"}.`,
 		Example: `  march id next order
   march id next order --count 10`,
 		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			before, after := "", "\n"
+			line := plainLine
 			if c.output == "json" {
-				before, after = `{"id":"`, "\"}\n" // a NextResponse
+				line = jsonLine
 			}
-			return issue(cmd.Context(), c, t, &marchv1.NextBatchRequest{Tag: args[0], Count: count}, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
-				for _, run := range answer.GetRuns() {
-					for k := range run.GetCount() {
-						_, _ = w.WriteString(before)
-						_, _ = w.Write(strconv.AppendInt(w.AvailableBuffer(), run.GetFirst()+k*max(run.GetStride(), 1), 10))
-						_, _ = w.WriteString(after)
-					}
-				}
-				return nil
-			})
+			return issue(cmd.Context(), c, t, &marchv1.NextBatchRequest{Tag: args[0], Count: count, Texts: true}, eachID(line))
 		},
 	}
 	cmd.Flags().Int64VarP(&count, "count", "n", 1, "how many IDs")
 	return cmd
 }
 
+// eachID returns what writes an answer by line, which appends the line of an ID.
+func eachID(line func(b []byte, id int64, text string) []byte) func(*bufio.Writer, *marchv1.NextBatchResponse) error {
+	return func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
+		texts := answer.GetTexts()
+		for _, run := range answer.GetRuns() {
+			for k := range run.GetCount() {
+				text := ""
+				if len(texts) > 0 {
+					text, texts = texts[0], texts[1:]
+				}
+				_, _ = w.Write(line(w.AvailableBuffer(), run.GetFirst()+k*max(run.GetStride(), 1), text))
+			}
+		}
+		return nil
+	}
+}
+
+// plainLine appends an ID, and its text where there is one.
+func plainLine(b []byte, id int64, text string) []byte {
+	b = strconv.AppendInt(b, id, 10)
+	if text != "" {
+		b = append(append(b, '\t'), text...)
+	}
+	return append(b, '\n')
+}
+
+// jsonLine appends a NextResponse.
+func jsonLine(b []byte, id int64, text string) []byte {
+	b = append(strconv.AppendInt(append(b, `{"id":"`...), id, 10), '"')
+	if text != "" {
+		quoted, _ := json.Marshal(text) // a string has no error
+		b = append(append(b, `,"text":`...), quoted...)
+	}
+	return append(b, "}\n"...)
+}
+
 func newIDBatch(c *common, t *target) *cobra.Command {
 	var count int64
-	var contiguous bool
+	var contiguous, texts bool
 	cmd := &cobra.Command{
 		Use:   "batch TAG",
 		Short: "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
@@ -70,7 +99,9 @@ it. A third number is how far apart they lie, where that is not 1. It takes 100,
 IDs from the room at a time, and with -o json prints a line for each time.
 
 With --contiguous all IDs follow each other. They then come in one call: as many as
-the room's range is wide at most, and half of the tag's max_step.`,
+the room's range is wide at most, and half of the tag's max_step.
+
+With --texts each ID has a line with its text, if the tag has a format.`,
 		Example: `  march id batch order --count 100000
   march id batch order --count 50 --contiguous`,
 		Args: exactly("a tag"),
@@ -78,10 +109,13 @@ the room's range is wide at most, and half of the tag's max_step.`,
 			if contiguous && count > api.MaxBatch {
 				return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed with --contiguous: 1 to %d", count, api.MaxBatch)}
 			}
-			request := &marchv1.NextBatchRequest{Tag: args[0], Count: count, Contiguous: contiguous}
+			request := &marchv1.NextBatchRequest{Tag: args[0], Count: count, Contiguous: contiguous, Texts: texts}
 			return issue(cmd.Context(), c, t, request, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
 				if c.output == "json" {
 					return c.print(answer, nil)
+				}
+				if texts {
+					return eachID(plainLine)(w, answer)
 				}
 				for _, run := range answer.GetRuns() {
 					_, _ = fmt.Fprintf(w, "%d\t%d", run.GetFirst(), run.GetCount())
@@ -96,6 +130,7 @@ the room's range is wide at most, and half of the tag's max_step.`,
 	}
 	cmd.Flags().Int64VarP(&count, "count", "n", 1000, "how many IDs")
 	cmd.Flags().BoolVar(&contiguous, "contiguous", false, "all IDs in one run")
+	cmd.Flags().BoolVar(&texts, "texts", false, "the texts of the IDs, too")
 	return cmd
 }
 
@@ -115,8 +150,12 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 	}
 	defer l.close()
 	w := bufio.NewWriter(c.stdout)
+	most := int64(api.MaxBatch)
+	if request.GetTexts() && !request.GetContiguous() {
+		most = api.MaxTexts // until it is known that the tag has no format
+	}
 	for count > 0 {
-		request.Count = min(count, api.MaxBatch)
+		request.Count = min(count, most)
 		var answer *marchv1.NextBatchResponse
 		err := l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			answer, err = marchv1.NewIDServiceClient(conn).NextBatch(ctx, request)
@@ -127,6 +166,9 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 		}
 		if request.GetContiguous() && len(answer.GetRuns()) != 1 { // a room of an earlier release does not know the field
 			return allocator.Errorf(allocator.Refused, "the room gave %d runs, as its release knows no --contiguous; the IDs are lost, a gap", len(answer.GetRuns()))
+		}
+		if answer.GetFormat() == "" {
+			most = api.MaxBatch
 		}
 		if err := show(w, answer); err != nil {
 			return err
@@ -141,14 +183,19 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 
 func newIDDecode(c *common, t *target) *cobra.Command {
 	l := &timeLayout{}
+	var text bool
 	cmd := &cobra.Command{
 		Use:   "decode [TAG] ID",
-		Short: "Tell the block and residue of an ID, and which room issued it under which layout",
-		Long: `Tell the block and residue of an ID, and which room issued it under which layout.
+		Short: "Tell the block and residue of an ID or a text, and which room issued it under which layout",
+		Long: `Tell the block and residue of an ID, and which room issued it under which layout. In
+the place of the ID it takes a text of the tag's format. What is a number is an ID, so
+--text says where it is a text.
 
 With --preset or --bits there is no tag: the command then tells the time, the
 worker and the sequence of a time-ordered ID. It needs no server for that.`,
 		Example: `  march id decode order 1501
+  march id decode shipment SHP-00000000A7
+  march id decode ticket --text 000010
   march id decode --preset cosid 198064472869310464
   march id decode --bits 41/10/12 --time-epoch 2019-12-24T16:00:00Z 198064472869310464`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -164,20 +211,28 @@ worker and the sequence of a time-ordered ID. It needs no server for that.`,
 			if l.given(cmd) {
 				return decodeTime(cmd, c, l, args[0])
 			}
-			id, err := parseID(args[1])
-			if err != nil {
-				return usageError{err}
+			request := &marchv1.DecodeRequest{Tag: args[0], Text: args[1]}
+			if digits := strings.TrimPrefix(args[1], "-"); !text && strings.Trim(digits, "0123456789") == "" {
+				var err error
+				if request.Id, err = parseID(args[1]); err != nil {
+					return usageError{err}
+				}
+				request.Text = ""
 			}
 			return t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
-				answer, err := marchv1.NewIDServiceClient(conn).Decode(ctx, &marchv1.DecodeRequest{Tag: args[0], Id: id})
+				answer, err := marchv1.NewIDServiceClient(conn).Decode(ctx, request)
 				if err != nil {
 					return err
+				}
+				if request.GetText() != "" && answer.Id == nil {
+					return allocator.Errorf(allocator.Refused, "the room's release reads no texts; allowed: an ID")
 				}
 				return c.print(answer, func(w *tabwriter.Writer) { decodeText(w, answer) })
 			})
 		},
 	}
 	l.flags(cmd)
+	cmd.Flags().BoolVar(&text, "text", false, "the argument is a text, although it is a number")
 	acceptNegative(cmd)
 	return cmd
 }
@@ -222,6 +277,9 @@ func unknownOrigin(d *marchv1.DecodeResponse) string {
 }
 
 func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
+	if d.Id != nil {
+		_, _ = fmt.Fprintf(w, "id\t%d\n", d.GetId())
+	}
 	if p := d.GetTime(); p != nil {
 		room := cmp.Or(p.GetRoom(), strings.Join(d.GetRooms(), " or "), "not known")
 		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\nroom\t%s\n", p.GetTime().AsTime().Format(timeid.Format), p.GetWorker(), p.GetSequence(), room)

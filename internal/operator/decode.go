@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -29,8 +30,8 @@ func unknown(ctx context.Context, a *admin.Admin, tag allocator.Tag, err error) 
 	return err
 }
 
-// Decode is the call of that name.
-func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+// Decode is the call of that name. It reads texts with the keys that the process has.
+func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known *texts.Cache) (*marchv1.DecodeResponse, error) {
 	tag, err := allocator.ParseTag(r.GetTag())
 	if err != nil {
 		return nil, err
@@ -40,6 +41,29 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest) (*mar
 		return nil, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
 	}
 	t, tagErr := a.Tag(ctx, tag)
+	if r.GetText() == "" {
+		return decode(ctx, a, tag, id, t, tagErr)
+	}
+	if id != 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "text: %.64q, and the id %d; allowed: one of them", r.GetText(), id)
+	}
+	if tagErr != nil { // a tag that was deleted has no format any more
+		return nil, tagErr
+	}
+	id, err = known.Of(t.Format, t.KeyCheck).ID(r.GetText())
+	if err != nil {
+		return nil, allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag, err)
+	}
+	answer, err := decode(ctx, a, tag, id, t, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer.Id = &id
+	return answer, nil
+}
+
+// decode decodes an ID of a tag, which was read with tagErr.
+func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t record.Tag, tagErr error) (*marchv1.DecodeResponse, error) {
 	if tagErr == nil && t.Time != nil {
 		return decodeTime(ctx, a, *t.Time, id)
 	}

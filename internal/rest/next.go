@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 )
 
 // next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, so many as
-// runs; with &contiguous=true as one. It is the hot route, so it makes do without reflection, timers and log lines;
+// runs; with &contiguous=true as one, and with &texts=true with their texts. It is the hot route, so it makes do without reflection, timers and log lines;
 // its answers are march.v1.Issued.
 func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,13 +31,16 @@ func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 			var answer *marchv1.NextResponse
 			if answer, err = ids.Next(ctx, &marchv1.NextRequest{Tag: r.PathValue("tag")}); err == nil {
 				body = appendNumber(append(make([]byte, 0, 40), `{"id":`...), answer.GetId())
+				if answer.GetText() != "" {
+					body = appendText(append(body, `,"text":`...), answer.GetText())
+				}
 				body = append(body, "}\n"...)
 			}
 		} else {
 			var answer *marchv1.NextBatchResponse
 			batch.Tag = r.PathValue("tag")
 			if answer, err = ids.NextBatch(ctx, batch); err == nil {
-				body = appendRuns(answer.GetRuns())
+				body = appendBatch(answer)
 			}
 		}
 		if err != nil {
@@ -68,19 +72,21 @@ func parseBatch(query string) (*marchv1.NextBatchRequest, error) {
 	}
 	for name, given := range values {
 		switch {
-		case name != "count" && name != "contiguous":
-			return nil, allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: count, contiguous", name)
+		case name != "count" && name != "contiguous" && name != "texts":
+			return nil, allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: contiguous, count, texts", name)
 		case len(given) != 1:
 			return nil, allocator.Errorf(allocator.Invalid, "%s: given %d times; allowed: once", name, len(given))
 		}
 	}
 	batch := &marchv1.NextBatchRequest{}
-	switch given := values.Get("contiguous"); given {
-	case "", "false":
-	case "true":
-		batch.Contiguous = true
-	default:
-		return nil, allocator.Errorf(allocator.Invalid, "contiguous: %.100q; allowed: true or false", given)
+	for name, to := range map[string]*bool{"contiguous": &batch.Contiguous, "texts": &batch.Texts} {
+		switch given := values.Get(name); given {
+		case "", "false":
+		case "true":
+			*to = true
+		default:
+			return nil, allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: true or false", name, given)
+		}
 	}
 	given := values.Get("count")
 	batch.Count, err = strconv.ParseInt(given, 10, 64)
@@ -90,7 +96,8 @@ func parseBatch(query string) (*marchv1.NextBatchRequest, error) {
 	return batch, nil
 }
 
-func appendRuns(runs []*marchv1.Run) []byte {
+func appendBatch(answer *marchv1.NextBatchResponse) []byte {
+	runs := answer.GetRuns()
 	const most = len(`{"first":"9223372036854775807","count":"100000","stride":"4611686018427387904"},`)
 	body := append(make([]byte, 0, most*len(runs)+20), `{"runs":[`...)
 	for i, run := range runs {
@@ -104,7 +111,40 @@ func appendRuns(runs []*marchv1.Run) []byte {
 		}
 		body = append(body, '}')
 	}
-	return append(body, "]}\n"...)
+	body = append(body, ']')
+	if answer.GetFormat() != "" {
+		body = appendText(append(body, `,"format":`...), answer.GetFormat())
+	}
+	if answer.GetKeyCheck() != "" {
+		body = appendText(append(body, `,"keyCheck":`...), answer.GetKeyCheck())
+	}
+	for i, text := range answer.GetTexts() {
+		before := ","
+		if i == 0 {
+			before = `,"texts":[`
+		}
+		body = appendText(append(body, before...), text)
+	}
+	if len(answer.GetTexts()) > 0 {
+		body = append(body, ']')
+	}
+	return append(body, "}\n"...)
+}
+
+// appendText appends a text of a format, which is ASCII, as a string of JSON.
+func appendText(b []byte, text string) []byte {
+	b = append(b, '"')
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c == 0x7f:
+			b = fmt.Appendf(b, `\u%04x`, c)
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
 }
 
 // appendNumber appends n as a string of JSON.

@@ -30,7 +30,7 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/runs/next?count=1&contiguous=true", `{"runs":[{"first":"8","count":"1"}]}`},
 		{"POST /v1/tags/runs/next?count=1&contiguous=false", `{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
-		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null}`},
+		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null,"format":"","keyCheck":""}`},
 		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null}`},
 	} {
 		w := s.do(tt.request)
@@ -131,7 +131,7 @@ func TestRefuses(t *testing.T) {
 		{"GET /v1/chains?pageSize=2147483648", nil, 400, invalid, "32 bits"},
 		// Queries.
 		{"POST /v1/tags/order/next?count=1&count=1", nil, 400, invalid, "count: given 2 times"},
-		{"POST /v1/tags/order/next?n=1", nil, 400, invalid, `unknown parameter "n"; allowed: count, contiguous`},
+		{"POST /v1/tags/order/next?n=1", nil, 400, invalid, `unknown parameter "n"; allowed: contiguous, count, texts`},
 		{"POST /v1/tags/order/next?contiguous=true", nil, 400, invalid, `count: ""`},
 		{"POST /v1/tags/order/next?count=1&contiguous=yes", nil, 400, invalid, `contiguous: "yes"; allowed: true or false`},
 		{"POST /v1/tags/order/next?count=%zz", nil, 400, invalid, "query: invalid URL escape"},

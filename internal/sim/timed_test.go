@@ -328,7 +328,7 @@ func take(ctx context.Context, tags *timetags.Tags, tag timeTag, batch bool, n i
 	of := tags.Get(string(tag.name))
 	if of == nil {
 		var err error
-		if of, err = tags.Load(ctx, tag.name, tag.settings); err != nil {
+		if of, err = tags.Load(ctx, tag.name, tag.settings, nil); err != nil {
 			return nil, err
 		}
 	}

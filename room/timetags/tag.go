@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -16,6 +17,7 @@ import (
 type Tag struct {
 	name  allocator.Tag
 	bits  timeid.Layout // never changes
+	text  *texts.Text   // nil for a tag without a format; never changes
 	pool  *pool
 	asked atomic.Int64 // requests, whatever became of them
 	given atomic.Int64 // IDs
@@ -38,6 +40,9 @@ type Tag struct {
 
 // Settings returns the tag's settings.
 func (t *Tag) Settings() record.TimeTag { return *t.settings.Load() }
+
+// Text returns how the tag's IDs are texts, nil where it has no format.
+func (t *Tag) Text() *texts.Text { return t.text }
 
 // Name returns the tag's name.
 func (t *Tag) Name() allocator.Tag { return t.name }

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -79,9 +80,9 @@ func (t *Tags) All() []*Tag {
 // Load puts a tag in memory, and takes a worker for it where there is none. Its errors
 // are those of worker.Workers.Take, and Generator's; then the tag is in memory all the
 // same, and its next caller tries again.
-func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.TimeTag) (*Tag, error) {
+func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.TimeTag, text *texts.Text) (*Tag, error) {
 	for {
-		tag := t.put(name, settings)
+		tag := t.put(name, settings, text)
 		err := tag.pool.open(ctx, tag, nil)
 		if errors.Is(err, error(timeid.ErrClosed)) && t.Get(string(name)) != tag {
 			continue // it went from memory meanwhile
@@ -90,7 +91,7 @@ func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.Tim
 	}
 }
 
-func (t *Tags) put(name allocator.Tag, settings record.TimeTag) *Tag {
+func (t *Tags) put(name allocator.Tag, settings record.TimeTag, text *texts.Text) *Tag {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if tag := t.mu.tags[name]; tag != nil {
@@ -101,7 +102,7 @@ func (t *Tags) put(name allocator.Tag, settings record.TimeTag) *Tag {
 		p = newPool(t, settings.WorkerBits)
 		t.mu.pools[settings.WorkerBits] = p
 	}
-	tag := &Tag{name: name, bits: settings.Layout(), pool: p}
+	tag := &Tag{name: name, bits: settings.Layout(), text: text, pool: p}
 	tag.settings.Store(&settings)
 	t.mu.tags[name] = tag
 	return tag

@@ -89,7 +89,7 @@ func of(unit time.Duration) record.TimeTag {
 // load loads a tag or ends the test.
 func load(t *testing.T, tags *timetags.Tags, name allocator.Tag, s record.TimeTag) *timetags.Tag {
 	t.Helper()
-	tag, err := tags.Load(t.Context(), name, s)
+	tag, err := tags.Load(t.Context(), name, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

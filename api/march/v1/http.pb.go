@@ -102,7 +102,15 @@ type Issued struct {
 	// The ID, where no count was given.
 	Id *int64 `protobuf:"varint,1,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	// The IDs, where one was: in growing order, and as many as the count.
-	Runs          []*Run `protobuf:"bytes,2,rep,name=runs,proto3" json:"runs,omitempty"`
+	Runs []*Run `protobuf:"bytes,2,rep,name=runs,proto3" json:"runs,omitempty"`
+	// The ID as a text, where no count was given and the tag has a format.
+	Text *string `protobuf:"bytes,3,opt,name=text,proto3,oneof" json:"text,omitempty"`
+	// The tag's format, where a count was given and the tag has one.
+	Format *string `protobuf:"bytes,4,opt,name=format,proto3,oneof" json:"format,omitempty"`
+	// The check value of the format's key, where it needs one.
+	KeyCheck *string `protobuf:"bytes,5,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
+	// With ?texts=true: the texts of all IDs of the runs, in their order.
+	Texts         []string `protobuf:"bytes,6,rep,name=texts,proto3" json:"texts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +159,34 @@ func (x *Issued) GetRuns() []*Run {
 	return nil
 }
 
+func (x *Issued) GetText() string {
+	if x != nil && x.Text != nil {
+		return *x.Text
+	}
+	return ""
+}
+
+func (x *Issued) GetFormat() string {
+	if x != nil && x.Format != nil {
+		return *x.Format
+	}
+	return ""
+}
+
+func (x *Issued) GetKeyCheck() string {
+	if x != nil && x.KeyCheck != nil {
+		return *x.KeyCheck
+	}
+	return ""
+}
+
+func (x *Issued) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 var File_march_v1_http_proto protoreflect.FileDescriptor
 
 const file_march_v1_http_proto_rawDesc = "" +
@@ -163,11 +199,19 @@ const file_march_v1_http_proto_rawDesc = "" +
 	"\bmetadata\x18\x04 \x03(\v2\x1d.march.v1.Error.MetadataEntryR\bmetadata\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"G\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd7\x01\n" +
 	"\x06Issued\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\x03H\x00R\x02id\x88\x01\x01\x12!\n" +
-	"\x04runs\x18\x02 \x03(\v2\r.march.v1.RunR\x04runsB\x05\n" +
-	"\x03_idB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x04runs\x18\x02 \x03(\v2\r.march.v1.RunR\x04runs\x12\x17\n" +
+	"\x04text\x18\x03 \x01(\tH\x01R\x04text\x88\x01\x01\x12\x1b\n" +
+	"\x06format\x18\x04 \x01(\tH\x02R\x06format\x88\x01\x01\x12 \n" +
+	"\tkey_check\x18\x05 \x01(\tH\x03R\bkeyCheck\x88\x01\x01\x12\x14\n" +
+	"\x05texts\x18\x06 \x03(\tR\x05textsB\x05\n" +
+	"\x03_idB\a\n" +
+	"\x05_textB\t\n" +
+	"\a_formatB\f\n" +
+	"\n" +
+	"_key_checkB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_http_proto_rawDescOnce sync.Once

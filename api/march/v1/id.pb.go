@@ -69,8 +69,10 @@ func (x *NextRequest) GetTag() string {
 }
 
 type NextResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The ID as a text, by the tag's format; empty where the tag has none.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -112,6 +114,13 @@ func (x *NextResponse) GetId() int64 {
 	return 0
 }
 
+func (x *NextResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type NextBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
@@ -122,7 +131,10 @@ type NextBatchRequest struct {
 	// All IDs in one run, for callers that count on from one number. The rest of a block
 	// that is shorter is skipped. Such a count is at most the width of the room's range, and
 	// at most half of the tag's max_step. Tags of kind time refuse it.
-	Contiguous    bool `protobuf:"varint,3,opt,name=contiguous,proto3" json:"contiguous,omitempty"`
+	Contiguous bool `protobuf:"varint,3,opt,name=contiguous,proto3" json:"contiguous,omitempty"`
+	// Answer with the texts of the IDs, too, for a caller that does not write them itself by
+	// the answer's format: of a tag that has a format at most 10,000. Default false.
+	Texts         bool `protobuf:"varint,4,opt,name=texts,proto3" json:"texts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,10 +190,25 @@ func (x *NextBatchRequest) GetContiguous() bool {
 	return false
 }
 
+func (x *NextBatchRequest) GetTexts() bool {
+	if x != nil {
+		return x.Texts
+	}
+	return false
+}
+
 type NextBatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In growing order; their counts sum up to the request's. One where contiguous was asked.
-	Runs          []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	Runs []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	// The tag's format, by which the caller can write the texts itself; empty where the tag
+	// has none.
+	Format string `protobuf:"bytes,2,opt,name=format,proto3" json:"format,omitempty"`
+	// The check value of the format's key; empty where it needs none.
+	KeyCheck string `protobuf:"bytes,3,opt,name=key_check,json=keyCheck,proto3" json:"key_check,omitempty"`
+	// The texts of all IDs of the runs, in their order, where they were asked for and the tag
+	// has a format.
+	Texts         []string `protobuf:"bytes,4,rep,name=texts,proto3" json:"texts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +250,126 @@ func (x *NextBatchResponse) GetRuns() []*Run {
 	return nil
 }
 
+func (x *NextBatchResponse) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *NextBatchResponse) GetKeyCheck() string {
+	if x != nil {
+		return x.KeyCheck
+	}
+	return ""
+}
+
+func (x *NextBatchResponse) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
+type ParseTextRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tag's name.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// A text of the tag's format.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParseTextRequest) Reset() {
+	*x = ParseTextRequest{}
+	mi := &file_march_v1_id_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParseTextRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParseTextRequest) ProtoMessage() {}
+
+func (x *ParseTextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParseTextRequest.ProtoReflect.Descriptor instead.
+func (*ParseTextRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ParseTextRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ParseTextRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+type ParseTextResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The ID. Whether it was issued, Decode tells.
+	Id            int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParseTextResponse) Reset() {
+	*x = ParseTextResponse{}
+	mi := &file_march_v1_id_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParseTextResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParseTextResponse) ProtoMessage() {}
+
+func (x *ParseTextResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParseTextResponse.ProtoReflect.Descriptor instead.
+func (*ParseTextResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ParseTextResponse) GetId() int64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 type LeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
@@ -239,7 +386,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[4]
+	mi := &file_march_v1_id_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -251,7 +398,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[4]
+	mi := &file_march_v1_id_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -264,7 +411,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LeaseRequest) GetTag() string {
@@ -307,7 +454,7 @@ type WindowRequest struct {
 
 func (x *WindowRequest) Reset() {
 	*x = WindowRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[5]
+	mi := &file_march_v1_id_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -319,7 +466,7 @@ func (x *WindowRequest) String() string {
 func (*WindowRequest) ProtoMessage() {}
 
 func (x *WindowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[5]
+	mi := &file_march_v1_id_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -332,7 +479,7 @@ func (x *WindowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowRequest.ProtoReflect.Descriptor instead.
 func (*WindowRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WindowRequest) GetNonce() string {
@@ -370,7 +517,7 @@ type HeldWorker struct {
 
 func (x *HeldWorker) Reset() {
 	*x = HeldWorker{}
-	mi := &file_march_v1_id_proto_msgTypes[6]
+	mi := &file_march_v1_id_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -382,7 +529,7 @@ func (x *HeldWorker) String() string {
 func (*HeldWorker) ProtoMessage() {}
 
 func (x *HeldWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[6]
+	mi := &file_march_v1_id_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -395,7 +542,7 @@ func (x *HeldWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldWorker.ProtoReflect.Descriptor instead.
 func (*HeldWorker) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HeldWorker) GetWorker() int64 {
@@ -427,14 +574,19 @@ type LeaseResponse struct {
 	// other segment. 0 says nothing.
 	Limit int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Of a tag of kind time, in the place of a segment, ttl and limit.
-	Time          *TimeLease `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	Time *TimeLease `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
+	// The tag's format, by which the caller writes its IDs as texts; empty where the tag has
+	// none.
+	Format string `protobuf:"bytes,6,opt,name=format,proto3" json:"format,omitempty"`
+	// The check value of the format's key; empty where it needs none.
+	KeyCheck      string `protobuf:"bytes,7,opt,name=key_check,json=keyCheck,proto3" json:"key_check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[7]
+	mi := &file_march_v1_id_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +598,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[7]
+	mi := &file_march_v1_id_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +611,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LeaseResponse) GetSegment() *Segment {
@@ -497,6 +649,20 @@ func (x *LeaseResponse) GetTime() *TimeLease {
 	return nil
 }
 
+func (x *LeaseResponse) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *LeaseResponse) GetKeyCheck() string {
+	if x != nil {
+		return x.KeyCheck
+	}
+	return ""
+}
+
 // TimeLease is what a caller needs to issue the IDs of a tag of kind time.
 type TimeLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -510,7 +676,7 @@ type TimeLease struct {
 
 func (x *TimeLease) Reset() {
 	*x = TimeLease{}
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -522,7 +688,7 @@ func (x *TimeLease) String() string {
 func (*TimeLease) ProtoMessage() {}
 
 func (x *TimeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -535,7 +701,7 @@ func (x *TimeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeLease.ProtoReflect.Descriptor instead.
 func (*TimeLease) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TimeLease) GetTag() *TimeTag {
@@ -573,7 +739,7 @@ type WorkerWindow struct {
 
 func (x *WorkerWindow) Reset() {
 	*x = WorkerWindow{}
-	mi := &file_march_v1_id_proto_msgTypes[9]
+	mi := &file_march_v1_id_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +751,7 @@ func (x *WorkerWindow) String() string {
 func (*WorkerWindow) ProtoMessage() {}
 
 func (x *WorkerWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[9]
+	mi := &file_march_v1_id_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +764,7 @@ func (x *WorkerWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerWindow.ProtoReflect.Descriptor instead.
 func (*WorkerWindow) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WorkerWindow) GetWorker() int64 {
@@ -648,14 +814,16 @@ type DecodeRequest struct {
 	// The tag's name.
 	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// The ID.
-	Id            int64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Id int64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	// In the place of the ID: its text, by the tag's format.
+	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecodeRequest) Reset() {
 	*x = DecodeRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[10]
+	mi := &file_march_v1_id_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -667,7 +835,7 @@ func (x *DecodeRequest) String() string {
 func (*DecodeRequest) ProtoMessage() {}
 
 func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[10]
+	mi := &file_march_v1_id_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -680,7 +848,7 @@ func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
 func (*DecodeRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DecodeRequest) GetTag() string {
@@ -695,6 +863,13 @@ func (x *DecodeRequest) GetId() int64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *DecodeRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
 }
 
 type DecodeResponse struct {
@@ -717,15 +892,17 @@ type DecodeResponse struct {
 	// Where origin is absent: the layouts of the history that would tell, but that
 	// are missing or cannot be read. rooms are those that may have leased the ID.
 	Unreadable []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// Of a tag of kind time: what the ID is made of. Then all else is absent.
-	Time          *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
+	// Of a tag of kind time: what the ID is made of. Then all else but id is absent.
+	Time *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
+	// The ID, where its text was given.
+	Id            *int64 `protobuf:"varint,10,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecodeResponse) Reset() {
 	*x = DecodeResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[11]
+	mi := &file_march_v1_id_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +914,7 @@ func (x *DecodeResponse) String() string {
 func (*DecodeResponse) ProtoMessage() {}
 
 func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[11]
+	mi := &file_march_v1_id_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +927,7 @@ func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeResponse.ProtoReflect.Descriptor instead.
 func (*DecodeResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecodeResponse) GetOrigin() *Origin {
@@ -816,6 +993,13 @@ func (x *DecodeResponse) GetTime() *TimeParts {
 	return nil
 }
 
+func (x *DecodeResponse) GetId() int64 {
+	if x != nil && x.Id != nil {
+		return *x.Id
+	}
+	return 0
+}
+
 // TimeParts is what a time-ordered ID is made of.
 type TimeParts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -832,7 +1016,7 @@ type TimeParts struct {
 
 func (x *TimeParts) Reset() {
 	*x = TimeParts{}
-	mi := &file_march_v1_id_proto_msgTypes[12]
+	mi := &file_march_v1_id_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1028,7 @@ func (x *TimeParts) String() string {
 func (*TimeParts) ProtoMessage() {}
 
 func (x *TimeParts) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[12]
+	mi := &file_march_v1_id_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1041,7 @@ func (x *TimeParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeParts.ProtoReflect.Descriptor instead.
 func (*TimeParts) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TimeParts) GetTime() *timestamppb.Timestamp {
@@ -906,7 +1090,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_march_v1_id_proto_msgTypes[13]
+	mi := &file_march_v1_id_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1102,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[13]
+	mi := &file_march_v1_id_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1115,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Origin) GetRoom() string {
@@ -982,17 +1166,27 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\n" +
 	"\x11march/v1/id.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15march/v1/layout.proto\x1a\x12march/v1/tag.proto\"\x1f\n" +
 	"\vNextRequest\x12\x10\n" +
-	"\x03tag\x18\x01 \x01(\tR\x03tag\"\x1e\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\"2\n" +
 	"\fNextResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x03R\x02id\"Z\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"p\n" +
 	"\x10NextBatchRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x1e\n" +
 	"\n" +
 	"contiguous\x18\x03 \x01(\bR\n" +
-	"contiguous\"6\n" +
+	"contiguous\x12\x14\n" +
+	"\x05texts\x18\x04 \x01(\bR\x05texts\"\x81\x01\n" +
 	"\x11NextBatchResponse\x12!\n" +
-	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\"g\n" +
+	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\x12\x16\n" +
+	"\x06format\x18\x02 \x01(\tR\x06format\x12\x1b\n" +
+	"\tkey_check\x18\x03 \x01(\tR\bkeyCheck\x12\x14\n" +
+	"\x05texts\x18\x04 \x03(\tR\x05texts\"8\n" +
+	"\x10ParseTextRequest\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"#\n" +
+	"\x11ParseTextResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\"g\n" +
 	"\fLeaseRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12/\n" +
@@ -1004,13 +1198,15 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\n" +
 	"HeldWorker\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\x03R\x06worker\x12\x14\n" +
-	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"\xd0\x01\n" +
+	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"\x85\x02\n" +
 	"\rLeaseResponse\x12+\n" +
 	"\asegment\x18\x01 \x01(\v2\x11.march.v1.SegmentR\asegment\x12+\n" +
 	"\x03ttl\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12&\n" +
 	"\x06serves\x18\x03 \x01(\v2\x0e.march.v1.PartR\x06serves\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x03R\x05limit\x12'\n" +
-	"\x04time\x18\x05 \x01(\v2\x13.march.v1.TimeLeaseR\x04time\"`\n" +
+	"\x04time\x18\x05 \x01(\v2\x13.march.v1.TimeLeaseR\x04time\x12\x16\n" +
+	"\x06format\x18\x06 \x01(\tR\x06format\x12\x1b\n" +
+	"\tkey_check\x18\a \x01(\tR\bkeyCheck\"`\n" +
 	"\tTimeLease\x12#\n" +
 	"\x03tag\x18\x01 \x01(\v2\x11.march.v1.TimeTagR\x03tag\x12.\n" +
 	"\x06window\x18\x02 \x01(\v2\x16.march.v1.WorkerWindowR\x06window\"\xa1\x01\n" +
@@ -1020,10 +1216,11 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\buntil_ms\x18\x03 \x01(\x03R\auntilMs\x12\x15\n" +
 	"\x06now_ms\x18\x04 \x01(\x03R\x05nowMs\x12\x12\n" +
 	"\x04room\x18\x05 \x01(\tR\x04room\x12\x1a\n" +
-	"\binstance\x18\x06 \x01(\tR\binstance\"1\n" +
+	"\binstance\x18\x06 \x01(\tR\binstance\"E\n" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\x03R\x02id\"\xac\x02\n" +
+	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\xc8\x02\n" +
 	"\x0eDecodeResponse\x12(\n" +
 	"\x06origin\x18\x01 \x01(\v2\x10.march.v1.OriginR\x06origin\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -1036,7 +1233,10 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\n" +
 	"unreadable\x18\b \x03(\v2\x14.march.v1.UnreadableR\n" +
 	"unreadable\x12'\n" +
-	"\x04time\x18\t \x01(\v2\x13.march.v1.TimePartsR\x04time\"\x83\x01\n" +
+	"\x04time\x18\t \x01(\v2\x13.march.v1.TimePartsR\x04time\x12\x13\n" +
+	"\x02id\x18\n" +
+	" \x01(\x03H\x00R\x02id\x88\x01\x01B\x05\n" +
+	"\x03_id\"\x83\x01\n" +
 	"\tTimeParts\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\x03R\x06worker\x12\x1a\n" +
@@ -1048,12 +1248,13 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x18\n" +
 	"\aresidue\x18\x04 \x01(\x03R\aresidue\x120\n" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\xbc\x02\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\x82\x03\n" +
 	"\tIDService\x125\n" +
 	"\x04Next\x12\x15.march.v1.NextRequest\x1a\x16.march.v1.NextResponse\x12D\n" +
 	"\tNextBatch\x12\x1a.march.v1.NextBatchRequest\x1a\x1b.march.v1.NextBatchResponse\x12;\n" +
 	"\x06Stream\x12\x15.march.v1.NextRequest\x1a\x16.march.v1.NextResponse(\x010\x01\x128\n" +
-	"\x05Lease\x12\x16.march.v1.LeaseRequest\x1a\x17.march.v1.LeaseResponse\x12;\n" +
+	"\x05Lease\x12\x16.march.v1.LeaseRequest\x1a\x17.march.v1.LeaseResponse\x12D\n" +
+	"\tParseText\x12\x1a.march.v1.ParseTextRequest\x1a\x1b.march.v1.ParseTextResponse\x12;\n" +
 	"\x06Decode\x12\x17.march.v1.DecodeRequest\x1a\x18.march.v1.DecodeResponseB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
@@ -1068,61 +1269,65 @@ func file_march_v1_id_proto_rawDescGZIP() []byte {
 	return file_march_v1_id_proto_rawDescData
 }
 
-var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_march_v1_id_proto_goTypes = []any{
 	(*NextRequest)(nil),           // 0: march.v1.NextRequest
 	(*NextResponse)(nil),          // 1: march.v1.NextResponse
 	(*NextBatchRequest)(nil),      // 2: march.v1.NextBatchRequest
 	(*NextBatchResponse)(nil),     // 3: march.v1.NextBatchResponse
-	(*LeaseRequest)(nil),          // 4: march.v1.LeaseRequest
-	(*WindowRequest)(nil),         // 5: march.v1.WindowRequest
-	(*HeldWorker)(nil),            // 6: march.v1.HeldWorker
-	(*LeaseResponse)(nil),         // 7: march.v1.LeaseResponse
-	(*TimeLease)(nil),             // 8: march.v1.TimeLease
-	(*WorkerWindow)(nil),          // 9: march.v1.WorkerWindow
-	(*DecodeRequest)(nil),         // 10: march.v1.DecodeRequest
-	(*DecodeResponse)(nil),        // 11: march.v1.DecodeResponse
-	(*TimeParts)(nil),             // 12: march.v1.TimeParts
-	(*Origin)(nil),                // 13: march.v1.Origin
-	(*Run)(nil),                   // 14: march.v1.Run
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(*Segment)(nil),               // 16: march.v1.Segment
-	(*Part)(nil),                  // 17: march.v1.Part
-	(*TimeTag)(nil),               // 18: march.v1.TimeTag
-	(*Unreadable)(nil),            // 19: march.v1.Unreadable
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*Layout)(nil),                // 21: march.v1.Layout
+	(*ParseTextRequest)(nil),      // 4: march.v1.ParseTextRequest
+	(*ParseTextResponse)(nil),     // 5: march.v1.ParseTextResponse
+	(*LeaseRequest)(nil),          // 6: march.v1.LeaseRequest
+	(*WindowRequest)(nil),         // 7: march.v1.WindowRequest
+	(*HeldWorker)(nil),            // 8: march.v1.HeldWorker
+	(*LeaseResponse)(nil),         // 9: march.v1.LeaseResponse
+	(*TimeLease)(nil),             // 10: march.v1.TimeLease
+	(*WorkerWindow)(nil),          // 11: march.v1.WorkerWindow
+	(*DecodeRequest)(nil),         // 12: march.v1.DecodeRequest
+	(*DecodeResponse)(nil),        // 13: march.v1.DecodeResponse
+	(*TimeParts)(nil),             // 14: march.v1.TimeParts
+	(*Origin)(nil),                // 15: march.v1.Origin
+	(*Run)(nil),                   // 16: march.v1.Run
+	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
+	(*Segment)(nil),               // 18: march.v1.Segment
+	(*Part)(nil),                  // 19: march.v1.Part
+	(*TimeTag)(nil),               // 20: march.v1.TimeTag
+	(*Unreadable)(nil),            // 21: march.v1.Unreadable
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Layout)(nil),                // 23: march.v1.Layout
 }
 var file_march_v1_id_proto_depIdxs = []int32{
-	14, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
-	5,  // 1: march.v1.LeaseRequest.window:type_name -> march.v1.WindowRequest
-	6,  // 2: march.v1.WindowRequest.held:type_name -> march.v1.HeldWorker
-	15, // 3: march.v1.WindowRequest.age:type_name -> google.protobuf.Duration
-	16, // 4: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
-	15, // 5: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
-	17, // 6: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
-	8,  // 7: march.v1.LeaseResponse.time:type_name -> march.v1.TimeLease
-	18, // 8: march.v1.TimeLease.tag:type_name -> march.v1.TimeTag
-	9,  // 9: march.v1.TimeLease.window:type_name -> march.v1.WorkerWindow
-	13, // 10: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
-	19, // 11: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
-	12, // 12: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
-	20, // 13: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
-	21, // 14: march.v1.Origin.layout:type_name -> march.v1.Layout
-	20, // 15: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
-	20, // 16: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
+	16, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
+	7,  // 1: march.v1.LeaseRequest.window:type_name -> march.v1.WindowRequest
+	8,  // 2: march.v1.WindowRequest.held:type_name -> march.v1.HeldWorker
+	17, // 3: march.v1.WindowRequest.age:type_name -> google.protobuf.Duration
+	18, // 4: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
+	17, // 5: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
+	19, // 6: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
+	10, // 7: march.v1.LeaseResponse.time:type_name -> march.v1.TimeLease
+	20, // 8: march.v1.TimeLease.tag:type_name -> march.v1.TimeTag
+	11, // 9: march.v1.TimeLease.window:type_name -> march.v1.WorkerWindow
+	15, // 10: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
+	21, // 11: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
+	14, // 12: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
+	22, // 13: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
+	23, // 14: march.v1.Origin.layout:type_name -> march.v1.Layout
+	22, // 15: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
+	22, // 16: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
 	0,  // 17: march.v1.IDService.Next:input_type -> march.v1.NextRequest
 	2,  // 18: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
 	0,  // 19: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	4,  // 20: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	10, // 21: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 22: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 23: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 24: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	7,  // 25: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	11, // 26: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	22, // [22:27] is the sub-list for method output_type
-	17, // [17:22] is the sub-list for method input_type
+	6,  // 20: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	4,  // 21: march.v1.IDService.ParseText:input_type -> march.v1.ParseTextRequest
+	12, // 22: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 23: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 24: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	1,  // 25: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	9,  // 26: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	5,  // 27: march.v1.IDService.ParseText:output_type -> march.v1.ParseTextResponse
+	13, // 28: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -1135,13 +1340,14 @@ func file_march_v1_id_proto_init() {
 	}
 	file_march_v1_layout_proto_init()
 	file_march_v1_tag_proto_init()
+	file_march_v1_id_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_id_proto_rawDesc), len(file_march_v1_id_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	IDService_NextBatch_FullMethodName = "/march.v1.IDService/NextBatch"
 	IDService_Stream_FullMethodName    = "/march.v1.IDService/Stream"
 	IDService_Lease_FullMethodName     = "/march.v1.IDService/Lease"
+	IDService_ParseText_FullMethodName = "/march.v1.IDService/ParseText"
 	IDService_Decode_FullMethodName    = "/march.v1.IDService/Decode"
 )
 
@@ -59,6 +60,10 @@ type IDServiceClient interface {
 	// fewer IDs than asked for, never none. Of a tag of kind time it hands out a worker
 	// for a window of time, to a caller that asks for one.
 	Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*LeaseResponse, error)
+	// ParseText returns the ID of a text by the tag's format. Texts of other formats and
+	// other tags are refused where they differ from the tag's: by a prefix or a check
+	// digit, say.
+	ParseText(ctx context.Context, in *ParseTextRequest, opts ...grpc.CallOption) (*ParseTextResponse, error)
 	// Decode tells what is known of an ID.
 	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
 }
@@ -114,6 +119,16 @@ func (c *iDServiceClient) Lease(ctx context.Context, in *LeaseRequest, opts ...g
 	return out, nil
 }
 
+func (c *iDServiceClient) ParseText(ctx context.Context, in *ParseTextRequest, opts ...grpc.CallOption) (*ParseTextResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ParseTextResponse)
+	err := c.cc.Invoke(ctx, IDService_ParseText_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *iDServiceClient) Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DecodeResponse)
@@ -157,6 +172,10 @@ type IDServiceServer interface {
 	// fewer IDs than asked for, never none. Of a tag of kind time it hands out a worker
 	// for a window of time, to a caller that asks for one.
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
+	// ParseText returns the ID of a text by the tag's format. Texts of other formats and
+	// other tags are refused where they differ from the tag's: by a prefix or a check
+	// digit, say.
+	ParseText(context.Context, *ParseTextRequest) (*ParseTextResponse, error)
 	// Decode tells what is known of an ID.
 	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)
 	mustEmbedUnimplementedIDServiceServer()
@@ -180,6 +199,9 @@ func (UnimplementedIDServiceServer) Stream(grpc.BidiStreamingServer[NextRequest,
 }
 func (UnimplementedIDServiceServer) Lease(context.Context, *LeaseRequest) (*LeaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Lease not implemented")
+}
+func (UnimplementedIDServiceServer) ParseText(context.Context, *ParseTextRequest) (*ParseTextResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ParseText not implemented")
 }
 func (UnimplementedIDServiceServer) Decode(context.Context, *DecodeRequest) (*DecodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Decode not implemented")
@@ -266,6 +288,24 @@ func _IDService_Lease_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IDService_ParseText_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ParseTextRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IDServiceServer).ParseText(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IDService_ParseText_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IDServiceServer).ParseText(ctx, req.(*ParseTextRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _IDService_Decode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DecodeRequest)
 	if err := dec(in); err != nil {
@@ -302,6 +342,10 @@ var IDService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Lease",
 			Handler:    _IDService_Lease_Handler,
+		},
+		{
+			MethodName: "ParseText",
+			Handler:    _IDService_ParseText_Handler,
 		},
 		{
 			MethodName: "Decode",

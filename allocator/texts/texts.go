@@ -1,0 +1,169 @@
+// Package texts has the texts of a tag's IDs, as rooms, consoles, the command line and
+// the Go client need them: the tag's format together with the keys that a process has.
+// It holds a key against the check value that the tag has, so that no process writes
+// texts of another key.
+package texts
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
+)
+
+// Text is how the IDs of a tag are texts. It does not change. A nil Text is that of a tag
+// without a format.
+type Text struct {
+	description, keyCheck string
+	format                *format.Format
+	wrong                 error // why there are no texts here
+}
+
+// errNone is what a tag without a format has in the place of texts.
+var errNone = &allocator.Error{Kind: allocator.Refused, Msg: "the tag has no format, and its IDs are no texts; a tag gets its format when it is created"}
+
+// New returns the texts of a tag with a format and the check value of its key: nil where
+// both are empty.
+func New(description, keyCheck string, keys []format.Key) *Text {
+	if description == "" {
+		return nil
+	}
+	t := &Text{description: description, keyCheck: keyCheck}
+	var err error
+	if t.format, err = format.Parse(description, keys...); err != nil {
+		t.wrong = allocator.Errorf(allocator.Refused, "the tag's format is not one of this release, so there are no texts here: %w", err)
+		return t
+	}
+	name := t.format.Key()
+	if name == "" {
+		return t
+	}
+	t.wrong = allocator.Errorf(allocator.Refused, "the tag's texts need the key %s, which is not here; give its file: --opaque-key %s=FILE, or OpaqueKeys in the Go client", name, name)
+	for _, k := range keys {
+		if k.Name() != name {
+			continue
+		}
+		t.wrong = nil
+		if k.CheckValue() != keyCheck {
+			t.wrong = allocator.Errorf(allocator.Refused, "the key %s here is another than the tag's: its check value is %s, the tag's %s; give the file with which the tag was created", name, k.CheckValue(), keyCheck)
+		}
+	}
+	return t
+}
+
+// Description returns the description of the format, and the check value of its key.
+func (t *Text) Description() (description, keyCheck string) {
+	if t == nil {
+		return "", ""
+	}
+	return t.description, t.keyCheck
+}
+
+// Usable returns why no text can be written or read, nil where they can. It is asked before
+// an ID is taken, which would be lost. Its error is Refused.
+func (t *Text) Usable() error {
+	if t == nil {
+		return errNone
+	}
+	return t.wrong
+}
+
+// Is reports whether a tag's format and check value are t's.
+func (t *Text) Is(description, keyCheck string) bool {
+	d, k := t.Description()
+	return d == description && k == keyCheck
+}
+
+// Append appends the text of an ID, and allocates nothing where dst has room for it. With
+// an error it returns dst as it was.
+func (t *Text) Append(dst []byte, id int64) ([]byte, error) {
+	if err := t.Usable(); err != nil {
+		return dst, err
+	}
+	return t.format.Append(dst, format.Value{ID: id})
+}
+
+// Of returns the text of an ID; empty for a tag without a format.
+func (t *Text) Of(id int64) (string, error) {
+	if t == nil {
+		return "", nil
+	}
+	var buffer [64]byte
+	text, err := t.Append(buffer[:0], id)
+	return string(text), err
+}
+
+// OfRuns returns the texts of all IDs of runs; none for a tag without a format.
+func (t *Text) OfRuns(runs []allocator.Run) ([]string, error) {
+	if t == nil {
+		return nil, nil
+	}
+	var all []string
+	for _, run := range runs {
+		for i := range run.Count {
+			text, err := t.Of(run.First + i*max(run.Stride, 1))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, text)
+		}
+	}
+	return all, nil
+}
+
+// ID returns the ID of a text. Its errors are Invalid, for a text that is none of the
+// tag's, and those of Usable.
+func (t *Text) ID(text string) (int64, error) {
+	if err := t.Usable(); err != nil {
+		return 0, err
+	}
+	v, err := t.format.ParseText(text)
+	return v.ID, err
+}
+
+// Cache has the texts of many tags, whose formats often are the same: one Text for all of
+// them. It keeps what is in use. Make it with NewCache.
+type Cache struct {
+	keys []format.Key
+	mu   struct {
+		sync.Mutex
+		texts map[formatKey]weak.Pointer[Text]
+	}
+}
+
+type formatKey struct{ description, keyCheck string }
+
+// NewCache returns an empty cache of a process with these keys.
+func NewCache(keys []format.Key) *Cache {
+	c := &Cache{keys: keys}
+	c.mu.texts = make(map[formatKey]weak.Pointer[Text])
+	return c
+}
+
+// Of returns what New does.
+func (c *Cache) Of(description, keyCheck string) *Text {
+	if description == "" {
+		return nil
+	}
+	key := formatKey{description, keyCheck}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.mu.texts[key].Value(); t != nil {
+		return t
+	}
+	t := New(description, keyCheck, c.keys)
+	c.mu.texts[key] = weak.Make(t)
+	runtime.AddCleanup(t, c.remove, key)
+	return t
+}
+
+// remove forgets a text that is not in use any more.
+func (c *Cache) remove(key formatKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.texts[key].Value() == nil { // or else another one came in its place
+		delete(c.mu.texts, key)
+	}
+}
