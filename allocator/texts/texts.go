@@ -19,6 +19,7 @@ type Text struct {
 	description, keyCheck string
 	format                *format.Format
 	wrong                 error // why there are no texts here
+	lacking               bool  // another process may have what this one lacks
 }
 
 // errNone is what a tag without a format has in the place of texts.
@@ -34,6 +35,7 @@ func New(description, keyCheck string, keys []format.Key) *Text {
 	var err error
 	if t.format, err = format.Parse(description, keys...); err != nil {
 		t.wrong = allocator.Errorf(allocator.Refused, "the tag's format is not one of this release, so there are no texts here: %w", err)
+		t.lacking = true
 		return t
 	}
 	name := t.format.Key()
@@ -41,11 +43,12 @@ func New(description, keyCheck string, keys []format.Key) *Text {
 		return t
 	}
 	t.wrong = allocator.Errorf(allocator.Refused, "the tag's texts need the key %s, which is not here; give its file: --opaque-key %s=FILE, or OpaqueKeys in the Go client", name, name)
+	t.lacking = true
 	for _, k := range keys {
 		if k.Name() != name {
 			continue
 		}
-		t.wrong = nil
+		t.wrong, t.lacking = nil, false
 		if k.CheckValue() != keyCheck {
 			t.wrong = allocator.Errorf(allocator.Refused, "the key %s here is another than the tag's: its check value is %s, the tag's %s; give the file with which the tag was created", name, k.CheckValue(), keyCheck)
 		}
@@ -69,6 +72,10 @@ func (t *Text) Usable() error {
 	}
 	return t.wrong
 }
+
+// Lacking reports whether this process lacks the key, or the release, that another process
+// may have. A process with another key is not lacking: it must not go on.
+func (t *Text) Lacking() bool { return t != nil && t.lacking }
 
 // Is reports whether a tag's format and check value are t's.
 func (t *Text) Is(description, keyCheck string) bool {

@@ -48,6 +48,9 @@ func TestTexts(t *testing.T) {
 				t.Errorf("%q: %s is %d, %v", c.description, written, id, err)
 			}
 		}
+		if want := strings.Contains(c.says, "this release") || strings.Contains(c.says, "need the key"); text.Lacking() != want {
+			t.Errorf("%q: lacking: got %v", c.description, text.Lacking())
+		}
 		if !text.Is(c.description, c.check) || text.Is("decimal(5)", c.check) {
 			t.Errorf("%q: is another format", c.description)
 		}

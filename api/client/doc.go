@@ -61,6 +61,13 @@
 //     then less and less often, up to once a minute.
 //  5. Close ends all generators. The window ends by itself.
 //
+// # Texts
+//
+// A tag may have a format (package format), which each answer of a room has with it. So
+// AppendNext writes the text of an ID in the process, and ParseText reads one, without a
+// room. Opaque texts need the tag's key: Options.OpaqueKeys. Without it a room that has
+// the key writes and reads them, one call for each ID.
+//
 // # Invariants
 //
 //  1. Every ID that the client issues was leased to it by an answer that arrived, and

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/api"
 )
 
@@ -39,6 +40,9 @@ type Options struct {
 	// on, issue IDs past their end: unique ones, whose residues the room may have
 	// given up. It costs a reading of the clock for each call. Default false.
 	Strict bool
+	// OpaqueKeys are the keys of tags whose texts are opaque numbers, by their names. A room
+	// writes and reads the texts of a tag whose key is not among them.
+	OpaqueKeys []format.Key
 	// Timeout is how long one instance may take to answer. Default 2 s.
 	Timeout time.Duration
 	// Logger; nil logs nothing.

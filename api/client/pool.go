@@ -204,7 +204,9 @@ type leased struct {
 	serves allocator.Part // what the instance serves
 	limit  int64          // the tag's; 0 where the room does not say
 
-	timed *timeid.Config // of a tag of time-ordered IDs, its settings, and nothing else; nil for a counter
+	timed *timeid.Config // of a tag of time-ordered IDs, its settings, and only the format besides; nil for a counter
+
+	format, keyCheck string // the tag's; empty where it has none
 }
 
 // lease asks for n IDs and checks the answer. A request is sent once: if its answer is
@@ -220,7 +222,7 @@ func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (lease
 		if err != nil {
 			return leased{}, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
 		}
-		return leased{timed: &cfg}, nil
+		return leased{timed: &cfg, format: answer.GetFormat(), keyCheck: answer.GetKeyCheck()}, nil
 	}
 	seg, err := api.SegmentFromProto(answer.GetSegment())
 	if err != nil {
@@ -231,16 +233,17 @@ func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (lease
 	if serves.Version < seg.Version { // the instance has leased under a layout that it does not report yet
 		serves = seg.Part()
 	}
+	lease := leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit(), format: answer.GetFormat(), keyCheck: answer.GetKeyCheck()}
 	switch {
 	case seg.Count > n:
 		return leased{}, allocator.Errorf(allocator.Internal, "it leased %d IDs; %d were asked for", seg.Count, n)
 	case answer.GetTtl() != nil && (answer.GetTtl().CheckValid() != nil || ttl < 0):
 		return leased{}, allocator.Errorf(allocator.Internal, "ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
 	case ttl == 0:
-		return leased{seg: seg, serves: serves, limit: answer.GetLimit()}, nil
+		return lease, nil
 	case allocator.Elapsed(sent, time.Now()) >= ttl:
 		return leased{}, allocator.Errorf(allocator.Unavailable, "its answer took longer than the %v for which its IDs may be used", ttl)
 	}
-	seg.Until = sent.Add(ttl)
-	return leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit()}, nil
+	lease.seg.Until = sent.Add(ttl)
+	return lease, nil
 }

@@ -19,7 +19,8 @@ type Tag struct {
 	// Of a counter. It is the first field, and no pointer, so that TryNext costs what the
 	// chain's does. Of a time-ordered tag it holds nothing.
 	chain allocator.Chain
-	timed atomic.Pointer[timed] // nil for a counter, and before the kind is known
+	timed atomic.Pointer[timed]   // nil for a counter, and before the kind is known
+	text  atomic.Pointer[tagText] // nil before a room's first answer
 
 	client *Client
 	name   allocator.Tag
@@ -141,6 +142,7 @@ func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 		}
 		return allocator.Segment{}, err
 	}
+	s.setText(lease.format, lease.keyCheck)
 	if lease.timed != nil {
 		if w := c.worker(lease.timed.Layout.WorkerBits); w != nil {
 			w.attach(s.Tag, *lease.timed)

@@ -25,6 +25,7 @@ func TestTimed(t *testing.T) {
 	etcd := ledgertest.StartEtcd(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"issues":                 timedIDs,
+		"texts":                  timedTexts,
 		"without window":         timedWithoutWindow,
 		"while the room is away": timedWhileTheRoomIsAway,
 		"after a pause":          timedAfterAPause,

@@ -82,6 +82,7 @@ func (w *worker) lease(ctx context.Context, d *timed) error {
 		c.heard(serves)
 		layout = max(layout, serves.Version)
 	}
+	d.tag.setText(answer.GetFormat(), answer.GetKeyCheck())
 	err = w.take(d, from, r.GetNonce(), sent, answer.GetTime())
 	w.mu.Lock()
 	w.mu.layout = layout

@@ -12,6 +12,7 @@ import (
 
 type decodeView struct {
 	Tag, ID string
+	Text    *int64 // the ID, where ID is its text
 	*marchv1.DecodeResponse
 	Found   bool
 	Origin  *originView
@@ -50,10 +51,15 @@ func (h *Handler) decode(c *call) (string, any, error) {
 		return "Decode", v, nil
 	}
 	id, err := parseInt(v.ID)
-	if err != nil {
-		err = allocator.Errorf(allocator.Invalid, "id: %q; allowed: a whole number, 0 to %d", v.ID, int64(allocator.MaxID))
-	} else {
+	switch {
+	case err == nil:
 		v.DecodeResponse, err = h.console.Decode(c.Context(), &marchv1.DecodeRequest{Tag: v.Tag, Id: id})
+	case strings.Trim(v.ID, "-0123456789") == "":
+		err = allocator.Errorf(allocator.Invalid, "id: %q; allowed: a whole number, 0 to %d", v.ID, int64(allocator.MaxID))
+	default:
+		if v.DecodeResponse, err = h.console.Decode(c.Context(), &marchv1.DecodeRequest{Tag: v.Tag, Text: v.ID}); err == nil {
+			id, v.Text = v.DecodeResponse.GetId(), v.DecodeResponse.Id
+		}
 	}
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // a fault of the form, or a value that cannot be read
 		c.failed, c.err = "decode", err
