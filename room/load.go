@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/serve"
 )
@@ -147,7 +148,7 @@ func (s *Server) readTag(ctx context.Context, tag allocator.Tag) (*tagChain, err
 		return chain, err
 	}
 	s.chains.unknown.found(tag)
-	_, err = s.times.Load(ctx, tag, *timed.Settings.Time, s.texts.Of(timed.Settings.Format, timed.Settings.KeyCheck))
+	_, err = s.times.Load(ctx, tag, *timed.Settings.Time, s.textOf(tag, timed.Settings))
 	return nil, err
 }
 
@@ -159,7 +160,7 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	if err != nil {
 		return nil, err
 	}
-	chain := &tagChain{text: s.texts.Of(settings.Format, settings.KeyCheck)}
+	chain := &tagChain{text: s.textOf(tag, settings)}
 	chain.setSpace(space{settings.Start, settings.Limit})
 	metered := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
@@ -167,6 +168,15 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 		chain.Limit(settings.Limit)
 	}
 	return chain, err
+}
+
+// textOf returns how a tag's IDs are texts, and warns where there are none.
+func (s *Server) textOf(tag allocator.Tag, settings record.TagSettings) *texts.Text {
+	text := s.texts.Of(settings.Format, settings.KeyCheck)
+	if err := usable(string(tag), text); err != nil {
+		s.lines.keyless.Log(time.Now(), s.log.Warn, "this instance issues no single IDs of a tag, as it cannot write their texts", "tag", tag, "error", err)
+	}
+	return text
 }
 
 // meteredSource is the source of a chain: the ledger's, with a span, a count and the tag's

@@ -175,7 +175,7 @@ type Server struct {
 const maxRequest = 64 << 10
 
 // lines are what could be logged for every tag at once.
-type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, troubled throttle.Log }
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, troubled, keyless throttle.Log }
 
 // Validate checks the settings, but not the ledger, the listeners and the address. Its
 // errors are Invalid.

@@ -3,6 +3,7 @@ package client_test
 import (
 	"testing"
 
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api/client"
 )
@@ -32,6 +33,31 @@ func BenchmarkTimed(b *testing.B) {
 		}
 		for b.Loop() {
 			if _, err := g.Next(ctx); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkText measures AppendNext, beside Next.
+func BenchmarkText(b *testing.B) {
+	c := newCluster(b)
+	c.texts("order", "prefix(ORD-) | radix62(10)", format.Key{})
+	tag := tagOf(b, newClient(b, client.Options{Addresses: []string{c.room("a", "a1").address}}), "order")
+	ctx := b.Context()
+	b.Run("number", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := tag.Next(ctx); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("text", func(b *testing.B) {
+		b.ReportAllocs()
+		buffer := make([]byte, 0, 64)
+		for b.Loop() {
+			if _, _, err := tag.AppendNext(ctx, buffer); err != nil {
 				b.Fatal(err)
 			}
 		}

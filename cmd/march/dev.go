@@ -36,13 +36,14 @@ const devToken = "dev"
 
 // dev is a whole cluster in one process.
 type dev struct {
-	common   *common
-	data     devData
-	ports    devPorts
-	rooms    []string
-	boundary int64
-	hosts    []string // by which HTTP may be called besides localhost
-	doors    doorFlags
+	common     *common
+	data       devData
+	ports      devPorts
+	rooms      []string
+	boundary   int64
+	opaqueKeys []string // NAME=FILE
+	hosts      []string // by which HTTP may be called besides localhost
+	doors      doorFlags
 	// snowflake is the tag that Leaf's Snowflake answers from.
 	snowflake allocator.Tag
 
@@ -82,6 +83,7 @@ ranges. Later the layout that the data directory holds does.`,
 		flags.BoolVar(&d.ports.doors[k], kind.flag, false, "have the rooms answer clients of "+kind.system+", too")
 	}
 	d.doors.addSnowflake(flags)
+	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
 	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
@@ -260,6 +262,9 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 		return nil, err
 	}
 	cfg := room.DefaultConfig()
+	if cfg.OpaqueKeys, err = readKeys(d.opaqueKeys); err != nil {
+		return nil, err
+	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
 	if err := d.ports.takeDoors(i, &cfg.Doors); err != nil {

@@ -182,8 +182,9 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 }
 
 func newIDDecode(c *common, t *target) *cobra.Command {
-	l := &timeLayout{}
+	l, offline := &timeLayout{}, &textFlags{}
 	var text bool
+	var description string
 	cmd := &cobra.Command{
 		Use:   "decode [TAG] ID",
 		Short: "Tell the block and residue of an ID or a text, and which room issued it under which layout",
@@ -192,15 +193,20 @@ the place of the ID it takes a text of the tag's format. What is a number is an 
 --text says where it is a text.
 
 With --preset or --bits there is no tag: the command then tells the time, the
-worker and the sequence of a time-ordered ID. It needs no server for that.`,
+worker and the sequence of a time-ordered ID. With --format there is none either: it
+reads a text of that format. It needs no server for these.`,
 		Example: `  march id decode order 1501
   march id decode shipment SHP-00000000A7
   march id decode ticket --text 000010
+  march id decode --format 'opaque(orders-1, 10^12) | decimal(12)' --opaque-key orders-1=orders-1.key 404189632871
   march id decode --preset cosid 198064472869310464
   march id decode --bits 41/10/12 --time-epoch 2019-12-24T16:00:00Z 198064472869310464`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if l.given(cmd) {
 				return exactly("an ID")(cmd, args)
+			}
+			if description != "" {
+				return exactly("a text")(cmd, args)
 			}
 			return exactly("a tag", "an ID")(cmd, args)
 		},
@@ -210,6 +216,12 @@ worker and the sequence of a time-ordered ID. It needs no server for that.`,
 			}
 			if l.given(cmd) {
 				return decodeTime(cmd, c, l, args[0])
+			}
+			if description != "" {
+				return c.parseText(offline, description, args[0])
+			}
+			if len(offline.keys) > 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: given without --format; allowed: with it, as the room reads the tag's texts otherwise")}
 			}
 			request := &marchv1.DecodeRequest{Tag: args[0], Text: args[1]}
 			if digits := strings.TrimPrefix(args[1], "-"); !text && strings.Trim(digits, "0123456789") == "" {
@@ -233,6 +245,8 @@ worker and the sequence of a time-ordered ID. It needs no server for that.`,
 	}
 	l.flags(cmd)
 	cmd.Flags().BoolVar(&text, "text", false, "the argument is a text, although it is a number")
+	cmd.Flags().StringVar(&description, "format", "", "the format of the text, where there is no tag")
+	offline.add(cmd)
 	acceptNegative(cmd)
 	return cmd
 }

@@ -2,10 +2,13 @@ package main
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,30 +28,138 @@ type textFlags struct {
 }
 
 func (t *textFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&t.keys, "opaque-key", nil, "NAME=FILE: a key of opaque parts, 64 hexadecimal digits; once for each key")
+	cmd.Flags().StringArrayVar(&t.keys, "opaque-key", nil, opaqueKeyUsage)
 }
 
 // parse reads a description, with the keys. Its errors are usage errors; one of the
 // description shows the place.
 func (t *textFlags) parse(description string) (*format.Format, error) {
-	var keys []format.Key
-	for _, flag := range t.keys {
+	keys, err := readKeys(t.keys)
+	if err != nil {
+		return nil, err
+	}
+	f, err := format.Parse(description, keys...)
+	return f, syntaxError(err)
+}
+
+// opaqueKeyUsage is the usage of --opaque-key.
+const opaqueKeyUsage = "NAME=FILE: a key of opaque numbers, as 'march key create' makes it; may be repeated"
+
+// readKeys reads the keys of --opaque-key. Its errors are usage errors.
+func readKeys(flags []string) (keys []format.Key, err error) {
+	for _, flag := range flags {
 		name, file, found := strings.Cut(flag, "=")
 		if !found {
 			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %q; allowed: NAME=FILE", flag)}
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %w", err)}
+		if slices.ContainsFunc(keys, func(k format.Key) bool { return k.Name() == name }) {
+			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %s is named twice; allowed: one file for each key", name)}
 		}
-		key, err := format.ParseKey(name, string(text))
+		key, err := readKey(name, file)
 		if err != nil {
 			return nil, usageError{fmt.Errorf("opaque-key: %w", err)}
 		}
 		keys = append(keys, key)
 	}
-	f, err := format.Parse(description, keys...)
-	return f, syntaxError(err)
+	return keys, nil
+}
+
+// readKey reads the file of a key, which others must neither read nor write. A group may
+// read it, as of a secret that Kubernetes mounts. Its errors are Invalid, and repeat
+// nothing of the file.
+func readKey(name, file string) (key format.Key, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return key, allocator.Errorf(allocator.Invalid, "%w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return key, allocator.Errorf(allocator.Invalid, "%w", err)
+	}
+	if mode := info.Mode().Perm(); mode&0o027 != 0 {
+		return key, allocator.Errorf(allocator.Invalid, "%s has the mode %04o, so others may read or change the key; allowed: 0600 or 0640, say: chmod 600 %s", file, mode, file)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 4096))
+	if err != nil {
+		return key, allocator.Errorf(allocator.Invalid, "%w", err)
+	}
+	return format.ParseKey(name, string(text))
+}
+
+func newKey(c *common) *cobra.Command {
+	cmd := group("key", "Create and check keys of opaque numbers", newKeyCreate(c), newKeyCheck(c))
+	c.outputFlag(cmd)
+	return cmd
+}
+
+func newKeyCreate(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:   "create FILE",
+		Short: "Make a new key of opaque numbers, and print its check value",
+		Long: `Make a new key of opaque numbers, which a tag's texts may be, and print its check
+value, which the tag needs. The file must not exist yet. Give it to each room with
+--opaque-key NAME=FILE, and keep a copy: without it no text leads back to its ID.`,
+		Example: `  march key create orders-1.key`,
+		Args:    exactly("a file"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			if err := writeKey(args[0]); err != nil {
+				return err
+			}
+			return c.printCheck(args[0])
+		},
+	}
+}
+
+func newKeyCheck(c *common) *cobra.Command {
+	return &cobra.Command{
+		Use:     "check FILE",
+		Short:   "Print the check value of a key, as a tag has it",
+		Example: `  march key check orders-1.key`,
+		Args:    exactly("a file"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			return c.printCheck(args[0])
+		},
+	}
+}
+
+// writeKey writes a new key to a file, which only its owner may read, and to the disk.
+func writeKey(file string) (err error) {
+	secret := make([]byte, format.KeySize)
+	_, _ = rand.Read(secret) // it never fails
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return usageError{allocator.Errorf(allocator.Exists, "file: %s exists already; allowed: a new file, as texts of the old key would be lost", file)}
+	}
+	if err != nil {
+		return usageError{allocator.Errorf(allocator.Invalid, "file: %w", err)}
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := fmt.Fprintf(f, "%x\n", secret); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// printCheck prints the check value of a key. It does not depend on the key's name.
+func (c *common) printCheck(file string) error {
+	key, err := readKey("key", file)
+	if err != nil {
+		return usageError{fmt.Errorf("file: %w", err)}
+	}
+	if c.output == "json" {
+		return json.NewEncoder(c.stdout).Encode(struct {
+			KeyCheck string `json:"keyCheck"`
+		}{key.CheckValue()})
+	}
+	_, err = fmt.Fprintf(c.stdout, "%s\n", key.CheckValue())
+	return err
 }
 
 // syntaxError makes a usage error of a description's, which shows the place.
@@ -63,6 +174,7 @@ func syntaxError(err error) error {
 // tagTextFlags say how the IDs of a tag that is to be created are texts.
 type tagTextFlags struct {
 	format, keyCheck string
+	keys             []string
 	digits           int
 }
 
@@ -70,6 +182,7 @@ func (t *tagTextFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&t.format, "format", "", "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'; it never changes, and the limit is by default what it has room for")
 	flags.StringVar(&t.keyCheck, "key-check", "", "the check value of the format's opaque key: 16 hexadecimal digits")
+	flags.StringArrayVar(&t.keys, "opaque-key", nil, "NAME=FILE: the format's opaque key itself, in the place of its check value")
 	flags.IntVar(&t.digits, "digits", 0, "texts of so many decimal digits, 1 to 18: it sets --limit, and --format if there is none")
 }
 
@@ -96,11 +209,20 @@ func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 	if description == "" && !cmd.Flags().Changed("format") {
 		return nil
 	}
-	if _, err := format.Parse(description); err != nil {
+	f, err := format.Parse(description)
+	if err != nil {
 		return syntaxError(err)
 	}
 	tag.Format = &description
-	return nil
+	keys, err := readKeys(t.keys)
+	for _, key := range keys {
+		if key.Name() != f.Key() || tag.KeyCheck != nil {
+			return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %s; allowed: the format's key, once, and no --key-check", key.Name())}
+		}
+		check := key.CheckValue()
+		tag.KeyCheck = &check
+	}
+	return err
 }
 
 func newIDFormat(c *common) *cobra.Command {
@@ -168,19 +290,24 @@ that the format does not write is refused. It needs no server.`,
 			if err := c.checkOutput(); err != nil {
 				return err
 			}
-			f, err := t.parse(args[0])
-			if err != nil {
-				return err
-			}
-			v, err := f.ParseText(args[1])
-			if err != nil {
-				return textError(err)
-			}
-			return c.printValue(f, v)
+			return c.parseText(t, args[0], args[1])
 		},
 	}
 	t.add(cmd)
 	return cmd
+}
+
+// parseText prints the ID of a text of a format.
+func (c *common) parseText(t *textFlags, description, text string) error {
+	f, err := t.parse(description)
+	if err != nil {
+		return err
+	}
+	v, err := f.ParseText(text)
+	if err != nil {
+		return textError(err)
+	}
+	return c.printValue(f, v)
 }
 
 // textError makes a usage error of an error of a format.

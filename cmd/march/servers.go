@@ -162,7 +162,7 @@ func newRoom(c *common) *cobra.Command {
 		start             = startup.Server{What: "room"}
 		journal, pin      string
 		callers           string
-		warm              []string
+		warm, keys        []string
 		cfg               = room.DefaultConfig()
 		hostname, hostErr = os.Hostname()
 	)
@@ -201,6 +201,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 					return usageError{allocator.Errorf(allocator.Invalid, "warm-tags: %w", err)}
 				}
 				cfg.WarmTags = append(cfg.WarmTags, parsed)
+			}
+			if cfg.OpaqueKeys, err = readKeys(keys); err != nil {
+				return err
 			}
 			if cfg.Journal, err = journalDir(journal); err != nil {
 				return usageError{err}
@@ -265,6 +268,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
+	flags.StringSliceVar(&keys, "opaque-key", nil, opaqueKeyUsage)
 	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for none")
 	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready while nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
