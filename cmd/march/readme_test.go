@@ -96,7 +96,7 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 		r.etcd = ledgertest.StartEtcd(t).Endpoint
 	}
-	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev") && !readmeServer.MatchString(section) {
+	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev") && !slices.ContainsFunc(steps, startsServer) {
 		startDev(t, r.base)
 	}
 	for _, s := range steps {
@@ -112,6 +112,11 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 // needsServer reports whether a step is run, not only looked up.
 func needsServer(s step) bool {
 	return !strings.HasPrefix(s.command, "git clone ") && !readmeMake.MatchString(s.command)
+}
+
+// startsServer reports whether a step starts one of march's servers.
+func startsServer(s step) bool {
+	return readmeServer.MatchString(s.command) && !strings.Contains(s.command, "--help")
 }
 
 // step is a command and its output.
@@ -146,7 +151,7 @@ type readme struct {
 var (
 	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-7][0-9])\b`)
 	readmeMake   = regexp.MustCompile(`^make(?: ([a-z-]+)(?: [A-Z_]+=[0-9a-z]+)?(?: ARGS="(.*)")?)?\n$`)
-	readmeServer = regexp.MustCompile(`(?m)^(?:\$ )?bin/march (room|console) `)
+	readmeServer = regexp.MustCompile(`^bin/march (room|console|dev) `)
 )
 
 func (r *readme) run(t *testing.T, s step) {
@@ -163,8 +168,12 @@ func (r *readme) run(t *testing.T, s step) {
 		}
 		return
 	}
-	if m := readmeServer.FindStringSubmatch(s.command); m != nil {
+	if m := readmeServer.FindStringSubmatch(s.command); startsServer(s) {
 		args := strings.Fields(r.substitute(s.command))[1:]
+		if m[1] == "dev" {
+			r.serve(t, s, "March is running", append(args, "--base-port", fmt.Sprint(r.base)))
+			return
+		}
 		if !slices.Contains(args, "--grpc") {
 			offsets := map[string][2]int{"console": {portConsoleGRPC, portConsoleHTTP}, "room": {portRoomGRPC, portRoomHTTP}}[m[1]]
 			args = append(args, "--grpc", r.address(offsets[0]), "--http", r.address(offsets[1]))
