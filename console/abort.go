@@ -27,7 +27,7 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 		if _, is := errors.AsType[*ledger.UnusableError](unusable); unusable != nil && !is {
 			return unusable // that says nothing of the layout
 		}
-		return abort(m, by, stored.Layout, problem, s.needs(ctx))
+		return abort(m, by, stored.Layout, problem, s.search(s.needs(ctx)))
 	})
 	return &marchv1.AbortMigrationResponse{Migration: m}, err
 }

@@ -24,7 +24,7 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 		return nil, err
 	}
 	needs := s.needs(ctx)
-	planned, err := needs.New(stored.Layout, target, r.GetAtomic())
+	planned, err := s.search(needs).New(stored.Layout, target, r.GetAtomic())
 	if err == nil {
 		err = refuseRooms(stored, planned)
 	}
@@ -85,6 +85,16 @@ func (s *Server) needs(ctx context.Context) plan.Workers {
 		return plan.Workers{} // it is checked again before anything moves
 	}
 	return needs
+}
+
+// search returns what moves are sought for: what is known to be needed, and what all tags
+// needed when costs were last counted. Of that a tag may have been deleted since. So it
+// leads to other moves where there are such, and refuses no plan.
+func (s *Server) search(known plan.Workers) plan.Workers {
+	if counted := s.counted.Load(); counted != nil {
+		return known.With(*counted)
+	}
+	return known
 }
 
 // layoutsOf returns the layouts that a plan passes.
@@ -161,7 +171,7 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 	}
 	planned, err = plan.New(stored.Layout, said.Target, said.Atomic)
 	if err == nil && !sameMoves(planned, said) {
-		planned, err = s.needs(ctx).New(stored.Layout, said.Target, said.Atomic)
+		planned, err = s.search(s.needs(ctx)).New(stored.Layout, said.Target, said.Atomic)
 	}
 	if err == nil {
 		err = refuseRooms(stored, planned)

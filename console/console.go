@@ -21,6 +21,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
@@ -90,7 +91,8 @@ type Server struct {
 	heartbeats heartbeats
 	fullness   fullness
 	workers    workers
-	met        problem.Log // since when problems are
+	counted    atomic.Pointer[plan.Workers] // what all tags needed when costs were last counted; nil before
+	met        problem.Log                  // since when problems are
 
 	counts   counts
 	samples  *cache[sample]

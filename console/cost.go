@@ -62,6 +62,9 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 		sum.add(f, single)
 		return nil
 	})
+	if err == nil {
+		s.counted.Store(&needs)
+	}
 	sum.Worst, sum.Ends = worst(sum.GetWorst()), fewest(sum.GetEnds())
 	c.cost, c.refusal = sum.PlanCost, cmp.Or(needs.Check(p.From, layouts...), sum.refusals.err())
 	return c, err

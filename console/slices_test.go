@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -64,7 +65,10 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 			}
 			s.Tag(timed(c.tag), "test", "event")
 
-			_, err = s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target, Force: true})
+			err = nil
+			for began := time.Now(); err == nil && time.Since(began) < longest; { // a plan waits only for so long for tags
+				_, err = s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target, Force: true})
+			}
 			refused(c.says...).check(t, "plan", err)
 			_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: before.GetPlan(), Force: true})
 			refused(c.says...).check(t, "apply", err)
@@ -97,6 +101,8 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 
 // A plan finds moves that leave each room a worker where the shortest would not: rooms a and
 // b, which have one each, do not halve their ranges to change places; c lends a part of its.
+// A plan looks at the first tags only. It knows of the others once costs were counted, and
+// a tag that it does not see refuses none.
 func TestPlansLeaveWorkers(t *testing.T) {
 	t.Parallel()
 	c := testcluster.New(t)
@@ -106,6 +112,9 @@ func TestPlansLeaveWorkers(t *testing.T) {
 	before, err := s.PlanMigration(bg, target)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := range slicesTags {
+		s.Tag(nil, "test", allocator.Tag(fmt.Sprint("counter-", i)))
 	}
 	s.Tag(timed(small), "test", "event")
 	_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan())})
@@ -121,10 +130,17 @@ func TestPlansLeaveWorkers(t *testing.T) {
 			}
 		}
 	}
+	unused := &marchv1.PlanMigrationRequest{Target: layout(100, map[string][2]int64{"a": {0, 10}, "b": {10, 20}, "c": {20, 100}})}
+	if _, err := s.PlanMigration(bg, unused); err != nil {
+		t.Errorf("a plan is refused for a tag that it does not see: %v", err)
+	}
 	if _, err := s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(planned.GetPlan())}); err != nil {
 		t.Error(err)
 	}
 }
+
+// slicesTags are more tags than a plan looks at.
+const slicesTags = 1001
 
 // unforced returns a plan that no operator agreed to.
 func unforced(p *marchv1.Plan) *marchv1.Plan {

@@ -28,19 +28,40 @@ type Pin struct {
 
 // AddTag adds a tag with IDs of the layout l.
 func (w *Workers) AddTag(name allocator.Tag, l timeid.Layout) {
-	if w.widths == nil {
-		w.widths = make(map[int]allocator.Tag)
-	}
-	if first, there := w.widths[l.WorkerBits]; !there || name < first {
-		w.widths[l.WorkerBits] = name
-	}
+	w.addWidth(l.WorkerBits, name)
 	if l.Order == timeid.WorkerLast && (w.last == "" || name < w.last) {
 		w.last = name
 	}
 }
 
+func (w *Workers) addWidth(bits int, name allocator.Tag) {
+	if w.widths == nil {
+		w.widths = make(map[int]allocator.Tag)
+	}
+	if first, there := w.widths[bits]; !there || name < first {
+		w.widths[bits] = name
+	}
+}
+
 // AddPin adds a pin.
 func (w *Workers) AddPin(p Pin) { w.pins = append(w.pins, p) }
+
+// With returns what both w and other need.
+func (w Workers) With(other Workers) Workers {
+	sum := Workers{widths: maps.Clone(w.widths), last: w.last, pins: slices.Clone(w.pins)}
+	for bits, tag := range other.widths {
+		sum.addWidth(bits, tag)
+	}
+	if sum.last == "" || other.last != "" && other.last < sum.last {
+		sum.last = other.last
+	}
+	for _, p := range other.pins {
+		if !slices.Contains(sum.pins, p) {
+			sum.pins = append(sum.pins, p)
+		}
+	}
+	return sum
+}
 
 // Check checks the layouts that follow from, one after another. Its error is Refused, and
 // names the tag, the width and the room. No operator can agree to what it refuses:
