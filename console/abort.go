@@ -13,9 +13,9 @@ import (
 	"github.com/march-id/march/internal/operator"
 )
 
-// AbortMigration implements ConsoleService: it plans the way back from where
-// the migration stands, and lets it go there. Where there is no way back, it ends
-// the migration where it stands.
+// AbortMigration implements ConsoleService: it plans the way back from the current
+// layout, and lets the migration take it. If there is no way back, it ends the
+// migration at the current layout.
 func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
@@ -25,7 +25,7 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 		}
 		problem := textOf(unusable)
 		if _, is := errors.AsType[*ledger.UnusableError](unusable); unusable != nil && !is {
-			return unusable // that says nothing of the layout
+			return unusable // an error that is not about the layout
 		}
 		return abort(m, by, stored.Layout, problem, s.search(s.needs(ctx)))
 	})
@@ -69,14 +69,15 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 	return nil
 }
 
-// endHere ends a migration where it stands, as there is no way on or back.
+// endHere ends a migration at the current layout, because it can go neither on nor
+// back.
 func endHere(m *record.Migration, why string) {
 	m.Fail("")
 	m.Abort, m.State, m.NoWayBack = true, record.Aborted, why
-	m.Note("ended where it stands, as there is no way back: " + why)
+	m.Note("ended at the current layout, because there is no way back: " + why)
 }
 
-// replaced says why no move of a migration can be made, or undone, under a layout.
+// replaced returns why no move of a migration can be made or undone under a layout.
 func replaced(layout allocator.Layout) string {
-	return fmt.Sprintf("the layout is version %d, which is not the one that the migration made last: a recover or an operator replaced it", layout.Version)
+	return fmt.Sprintf("the layout is version %d, which the migration did not make: a recover or an operator replaced the migration's layout", layout.Version)
 }

@@ -55,21 +55,21 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
 }
 
-// refuseRooms refuses a plan with which the cluster would have had more rooms in
-// its life than it can have. Its error is Invalid.
+// refuseRooms refuses a plan that takes the number of rooms in the cluster's life
+// above its bound. Its error is Invalid.
 func refuseRooms(stored record.Layout, planned plan.Plan) error {
 	ever := slices.Concat(stored.Ever, planned.Target.Rooms())
 	slices.Sort(ever)
 	if n := len(slices.Compact(ever)); n > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Invalid, "rooms: the cluster would have had %d rooms in its life; allowed: %d, as their marks are kept: give ranges to rooms that had one before",
+		return allocator.Errorf(allocator.Invalid, "rooms: %d in the cluster's life with this plan; allowed: %d, because the marks of former rooms stay: give ranges to rooms that had one before",
 			n, allocator.MaxRooms)
 	}
 	return nil
 }
 
-// A plan looks only at so many tags, and waits only for so long, to see whether it takes
-// workers away that they need: a plan answers at once, however many tags there are. The count
-// of its costs looks at all of them, and ApplyMigration does.
+// A plan must answer at once, however many tags there are. So it reads only some of the tags,
+// and waits only for a short time, to find whether it takes away workers that they need. The
+// count of its cost reads all tags, and so does ApplyMigration.
 const (
 	slicesTags   = 1000
 	slicesWithin = 500 * time.Millisecond
@@ -111,7 +111,7 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain()) > 0 || r.GetBoundary() != 0
 	switch {
 	case r.GetTarget() != nil && edited:
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: given together with move, add_room, drain or boundary; allowed: one or the other")
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: given together with move, add_room, drain or boundary; allowed: either target or these edits")
 	case r.GetTarget() != nil:
 		return api.LayoutFromProto(r.GetTarget())
 	case !edited:
@@ -149,8 +149,8 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 }
 
 // checkPlan plans a given plan again, and returns it with the layout that it is for. The
-// moves must come out the same, so that no plan that was changed on the way is followed.
-// Its errors are Invalid, and Conflict where the layout is another one by now.
+// moves must be the same, so that a plan which was changed on the way is refused. Its
+// errors are Invalid, and Conflict if the layout has changed since.
 func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored record.Layout, planned plan.Plan, err error) {
 	if err := s.madeHere(ctx, given); err != nil {
 		return stored, planned, err
@@ -184,7 +184,7 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 
 // ApplyMigration implements ConsoleService.
 func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
-	var hold time.Duration // and each instance's own
+	var hold time.Duration // in addition to each instance's own hold
 	if r.GetHold() != nil {
 		var err error
 		if hold, err = operator.Duration("hold", r.GetHold()); err != nil {
@@ -199,7 +199,7 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 		return nil, err
 	}
 	if r.GetPlan().GetForce() || r.GetForce() {
-		err = s.admin.CheckSlices(ctx, planned.From, layoutsOf(planned)...) // to that no operator can agree
+		err = s.admin.CheckSlices(ctx, planned.From, layoutsOf(planned)...) // no operator can agree to this
 	} else {
 		err = s.refused(ctx, r.GetCount(), stored, planned)
 	}
@@ -228,7 +228,7 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 func (s *Server) madeHere(ctx context.Context, p *marchv1.Plan) error {
 	uuid, err := s.ledger.UUID(ctx)
 	if err == nil && p.GetCluster() != uuid {
-		err = allocator.Errorf(allocator.Invalid, "plan: cluster: %q; allowed: %s, which this console is of: plan again here", p.GetCluster(), uuid)
+		err = allocator.Errorf(allocator.Invalid, "plan: cluster: %q; allowed: %s, this console's cluster: plan again here", p.GetCluster(), uuid)
 	}
 	return err
 }

@@ -12,14 +12,14 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// maxScanned is how many entries one call looks at, in pages of scanPage.
+// maxScanned is how many entries one call reads, in pages of scanPage.
 const (
 	maxScanned = 10_000
 	scanPage   = 1000
 )
 
 // ListAudit implements ConsoleService. A page token is the ID of the last entry
-// that was looked at.
+// that was read.
 func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*marchv1.ListAuditResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// cache keeps a value that is read again and again while callers ask for it. While no
-// caller asks, it reads nothing. It must be made by newLooked.
+// cache keeps a value and reads it again and again while callers ask for it. While no
+// caller asks, it reads nothing. It must be made by newCache.
 type cache[T any] struct {
 	asked chan struct{} // has an element after a caller asked
 	mu    struct {
 		sync.Mutex
 		last    time.Time     // when a caller asked last
-		seen    T             // its zero value before the first look
-		at      time.Time     // when that was; zero before the first look
-		err     error         // of the last look
-		changed chan struct{} // closed when a look ends
+		seen    T             // its zero value before the first read
+		at      time.Time     // when it was read; zero before the first read
+		err     error         // of the last read
+		changed chan struct{} // closed when a read ends
 	}
 }
 
-// lookFor is how long a cache goes on to look after a caller asked last. It is longer
-// than any page takes to ask again.
+// lookFor is how long a cache goes on reading after the last request. It is longer
+// than the interval at which a page asks again.
 const lookFor = 10 * time.Second
 
-func newLooked[T any]() *cache[T] {
+func newCache[T any]() *cache[T] {
 	l := &cache[T]{asked: make(chan struct{}, 1)}
 	l.mu.changed = make(chan struct{})
 	return l
 }
 
-// run looks until ctx ends. look is given what was seen before, and returns how
-// long to wait before the next look too.
+// run reads the value with look until ctx ends. look gets the previous value. It
+// also returns how long to wait before the next read.
 func (l *cache[T]) run(ctx context.Context, look func(ctx context.Context, before T) (now T, pause time.Duration, err error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -77,9 +77,9 @@ func (l *cache[T]) saw(now T, err error) {
 	l.mu.changed = make(chan struct{})
 }
 
-// get returns what was seen last and when, and the error of the look after that
-// if there was one. Where it is older than age, get waits for the next look, for
-// within at most. The time is zero when nothing was seen yet.
+// get returns the last value, the time at which it was read, and the error of a
+// later read that failed. If the value is older than age, get waits for the next
+// read, for within at most. The time is zero if no read has succeeded yet.
 func (l *cache[T]) get(ctx context.Context, age, within time.Duration) (seen T, at time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

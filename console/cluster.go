@@ -23,7 +23,7 @@ func (s *Server) GetCluster(ctx context.Context, _ *marchv1.GetClusterRequest) (
 func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
 	settings, err := s.admin.UpdateSettings(ctx, func(settings *record.ClusterSettings) error {
 		switch journal := r.GetCluster().GetJournal(); journal {
-		case marchv1.JournalMode_JOURNAL_MODE_UNSPECIFIED: // it stays
+		case marchv1.JournalMode_JOURNAL_MODE_UNSPECIFIED: // leave it as it is
 		case marchv1.JournalMode_JOURNAL_MODE_OPTIONAL, marchv1.JournalMode_JOURNAL_MODE_REQUIRED:
 			settings.RequireJournal = journal == marchv1.JournalMode_JOURNAL_MODE_REQUIRED
 		default:

@@ -13,16 +13,16 @@ const (
 	// often it compacts etcd's history.
 	sizeEvery    = time.Minute
 	compactEvery = time.Hour
-	// keepHistory is how much history stays: more than a watch is ever behind, and
-	// what an operator may ask etcd for after a mishap.
+	// keepHistory is how much history stays: more than any watch is behind, and
+	// enough for an operator to look at after an accident.
 	keepHistory = 2 * time.Hour
 	// nearQuota is the part of etcd's quota from which on a console warns.
 	nearQuota = 0.8
 )
 
 // compactions decides up to which revision etcd may be compacted: the latest one of two
-// hours ago, by the console's own monotonic clock. So several consoles, and an etcd that
-// compacts by itself, do each other no harm.
+// hours ago, by the console's own monotonic clock. So several consoles do not disturb
+// each other, nor an etcd that compacts by itself.
 type compactions struct {
 	seen []seenRevision // the oldest first, compactEvery apart
 }
@@ -37,7 +37,7 @@ func (c *compactions) due(now time.Time, revision int64) (at int64) {
 	last := len(c.seen) - 1
 	switch {
 	case last >= 0 && revision < c.seen[last].revision:
-		c.seen = nil // etcd was restored: its revisions are others
+		c.seen = nil // etcd was restored, so its revisions began anew
 	case last >= 0 && now.Sub(c.seen[last].at) < compactEvery:
 		return 0
 	}
@@ -49,7 +49,8 @@ func (c *compactions) due(now time.Time, revision int64) (at int64) {
 }
 
 // tend asks how large etcd is, and compacts its history, until ctx ends. Each
-// console does: without that, heartbeats alone fill an etcd with default flags.
+// console does this: without it, heartbeats alone fill an etcd that runs with
+// default flags.
 func (s *Server) tend(ctx context.Context) {
 	var c compactions
 	var sizeLog, fullLog throttle.Log
@@ -61,7 +62,7 @@ func (s *Server) tend(ctx context.Context) {
 		if err == nil {
 			s.metrics.size(size)
 			if s.fullness.note(size, time.Now()) {
-				fullLog.Log(time.Now(), s.log.Warn, "etcd is nearly full: it takes no more writes at its quota, and nothing is leased then",
+				fullLog.Log(time.Now(), s.log.Warn, "etcd is nearly full: at its quota it takes no more writes, and no IDs are leased",
 					"bytes", size.Bytes, "quota", size.Quota, "remedy", "run `etcdctl defrag` on one member after the other, or raise --quota-backend-bytes")
 			}
 			if at := c.due(time.Now(), size.Revision); at > 0 {
@@ -71,7 +72,7 @@ func (s *Server) tend(ctx context.Context) {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			sizeLog.Log(time.Now(), s.log.Debug, "looking after etcd's size", "error", err)
+			sizeLog.Log(time.Now(), s.log.Debug, "read or compact etcd's history", "error", err)
 		}
 		select {
 		case <-ctx.Done():

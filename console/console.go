@@ -31,10 +31,10 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Config says which cluster a console is of.
+// Config are the settings of a console.
 type Config struct {
-	// Ledger is the cluster, the console's own: it halts leasing where it sees etcd go
-	// back in time. The server does not close it.
+	// Ledger is the console's own connection to its cluster. It halts leasing if it
+	// sees etcd go back in time. The server does not close it.
 	Ledger *ledger.Ledger
 	// Admin bounds the tags that the console may create.
 	Admin admin.Config
@@ -42,11 +42,11 @@ type Config struct {
 	GRPC, HTTP net.Listener
 	// Drain is how long calls under way may take at the end. Default 5 s.
 	Drain time.Duration
-	// ForgetAfter is for how long this console must have counted an instance as
-	// silent, without a break, to forget it as `march instance forget` does. Default a
-	// day; 1 minute or more.
+	// ForgetAfter is how long this console must have counted an instance as silent,
+	// without a break, before it forgets the instance as `march instance forget` does.
+	// Default a day; 1 minute or more.
 	ForgetAfter time.Duration
-	// Limits bound what callers may take of the server.
+	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
 	// MaxLivePages bounds the pages that browsers keep up to date at once: each
 	// reads etcd every second or so. MaxCallerLivePages bounds those of one caller.
@@ -54,13 +54,13 @@ type Config struct {
 	MaxLivePages, MaxCallerLivePages int
 	// Rand returns numbers in [0, 1) for jitter. Default math/rand's.
 	Rand func() float64
-	// AllowedHosts are names by which HTTP may be called besides localhost and
-	// loopback addresses, where it listens on such an address. Default none.
+	// AllowedHosts are host names that HTTP requests may have besides localhost and
+	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
 	// Chain asks the instance at an address for its chain of a tag; its error is
-	// NotFound where there is none. nil asks over gRPC.
+	// NotFound if there is none. nil asks over gRPC.
 	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
-	// Metrics, where they are set, are served at /metrics.
+	// Metrics, if set, are served at /metrics.
 	Metrics *observe.Metrics
 	// Tracer makes spans; nil makes none.
 	Tracer trace.TracerProvider
@@ -100,8 +100,8 @@ type Server struct {
 	heads    *cache[*tagIndex] // the first tags only
 	reading  atomic.Int64      // tags read so far, of the index being made
 	metrics  *metrics
-	failed   time.Time     // when drive last wrote down that a migration cannot go on
-	name     string        // this process's, its own
+	failed   time.Time     // when drive last stored why a migration cannot go on
+	name     string        // of this process, unique
 	stopping chan struct{} // closed when the drain begins
 	routes   func(*http.ServeMux)
 }
@@ -137,7 +137,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), health: health.NewServer(), texts: texts.NewCache(nil),
-		samples: newLooked[sample](), tags: newLooked[*tagIndex](), heads: newLooked[*tagIndex](),
+		samples: newCache[sample](), tags: newCache[*tagIndex](), heads: newCache[*tagIndex](),
 		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
@@ -152,7 +152,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// makeRoutes makes what HTTP serves. Its error is of the program's own files.
+// makeRoutes makes the routes of HTTP. Its error comes from the program's embedded
+// files.
 func (s *Server) makeRoutes() error {
 	calls, err := rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log})
 	if err != nil {
@@ -207,8 +208,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// checks is what readiness rests on. A console is of use while leasing is
-// halted, so that is a note.
+// checks are the checks of readiness. A console is useful while leasing is halted,
+// so a halt is only a note.
 func (s *Server) checks(ctx context.Context) []serve.Check {
 	etcd, leasing := serve.Check{Name: "etcd", Err: s.ready(ctx)}, serve.Check{Name: "leasing"}
 	if etcd.Err == nil {

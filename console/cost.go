@@ -26,17 +26,17 @@ const worstTags = 10
 // peaks are recent peak rates in IDs per second, by tag and room.
 type peaks map[allocator.Tag]map[allocator.Room]float64
 
-// costs are what a plan does to all tags.
+// costs are the effects of a plan on all tags.
 type costs struct {
 	cost    *marchv1.PlanCost
 	bad     []record.KeyError // a tag does not count if it, or one of its marks, cannot be read
 	refusal error             // why the plan is refused without force, nil if it is not
 }
 
-// countCost forecasts from the marks what a plan does to each tag, and for how long
+// countCost computes from the marks the effect of a plan on each tag, and how long
 // tags last at the present rates.
 func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan, n *count) (c costs, err error) {
-	if tags, err := s.admin.CountTags(ctx); err == nil { // else callers are not told of how many
+	if tags, err := s.admin.CountTags(ctx); err == nil { // otherwise callers do not see the total
 		n.tags.Store(tags)
 	}
 	rates := s.rates(ctx)
@@ -48,14 +48,14 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 	forecaster, now := s.admin.Forecaster(from, layouts...), time.Now()
 	sum := costSum{PlanCost: &marchv1.PlanCost{}}
 	c.bad, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
-		if n.read.Add(1); t.Time != nil { // its IDs follow the clock: nothing is skipped
+		if n.read.Add(1); t.Time != nil { // its IDs follow the clock, so none are skipped
 			sum.Tags++
 			admin.AddTag(&needs, t)
 			return nil
 		}
 		f := tagForecast{tag: t, plan: p, rates: rates[t.Name]}
 		f.TagForecast = forecaster.Tag(t, marks, f.steps(now))
-		single := f // the least that rooms can lease
+		single := f // each room leases one ID at a time
 		if _, had := f.empties(); had > 0 {
 			single.TagForecast = forecaster.Tag(t, marks, nil)
 		}
@@ -70,7 +70,7 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 	return c, err
 }
 
-// costSum adds up what a plan does to tags.
+// costSum adds up the cost of a plan over tags.
 type costSum struct {
 	*marchv1.PlanCost
 	refusals refusals
@@ -94,7 +94,7 @@ func (s *costSum) add(f, single tagForecast) {
 	}
 }
 
-// costOf returns the count of what a plan costs, as counts.get does.
+// costOf returns the count of a plan's cost, as counts.get does.
 func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan, within time.Duration) (*count, error) {
 	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(operator.PlanToProto(p))
 	if err != nil {
@@ -107,7 +107,8 @@ func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p pl
 	})
 }
 
-// longestWait is for how long an answer may wait for costs: over HTTP an answer has 10 s.
+// longestWait is how long an answer may wait for the cost: HTTP answers must come within
+// 10 s.
 const longestWait = 5 * time.Second
 
 // CountPlanCost implements ConsoleService.
@@ -140,16 +141,16 @@ func (s *Server) CountPlanCost(ctx context.Context, r *marchv1.CountPlanCostRequ
 	return answer, nil
 }
 
-// refused returns why a plan is refused for what it costs, nil if it is not. It has that
-// counted, if the count with an id has not just done so, and waits until ctx ends; then
-// its error is Unavailable.
+// refused returns why a plan is refused because of its cost, or nil. If the count with
+// this id is not at hand, refused counts anew and waits for it until ctx ends; then its
+// error is Unavailable.
 func (s *Server) refused(ctx context.Context, id string, from record.Layout, p plan.Plan) error {
 	n, err := s.costOf(ctx, id, from, p, math.MaxInt64)
 	switch {
 	case err == nil:
 		return n.costs.refusal
 	case n != nil && ctx.Err() != nil:
-		return allocator.Errorf(allocator.Unavailable, "the plan is not applied yet: %d of %d tags were read to see its costs (%w): apply it again, or agree with --force",
+		return allocator.Errorf(allocator.Unavailable, "the plan is not applied: only %d of %d tags were read in time to count its cost (%w): apply it again, or agree with --force",
 			n.read.Load(), n.tags.Load(), ctx.Err())
 	}
 	return err
@@ -171,7 +172,8 @@ func worst(list []*marchv1.TagCost) []*marchv1.TagCost {
 	return list[:min(len(list), worstTags)]
 }
 
-// maxLasts bounds what is shown: a protobuf duration has 10,000 years.
+// maxLasts bounds the durations that are shown: a protobuf duration holds 10,000
+// years.
 const maxLasts = 10_000 * 365 * 24 * 3600
 
 func lasts(seconds float64) *durationpb.Duration {
@@ -213,8 +215,8 @@ func (s *Server) rates(ctx context.Context) peaks {
 	return rates
 }
 
-// chainsIn returns the chains of the instance at an address that issue
-// anything, as far as it answers in time.
+// chainsIn returns the chains of the instance at an address that issue IDs. If the
+// instance does not answer in time, some are missing.
 func (s *Server) chainsIn(ctx context.Context, address string) (busy []*marchv1.Chain) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

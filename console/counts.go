@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// maxCounts is of how many plans a console counts or keeps the costs: each count
-	// reads all tags.
+	// maxCounts bounds the plans whose cost a console counts or keeps at once: each
+	// count reads all tags.
 	maxCounts = 8
-	// countIdle is for how long a count goes on when no caller waits for it any more.
+	// countIdle is how long a count goes on when no caller waits for it any more.
 	countIdle = 3 * time.Second
-	// countKept is for how long the costs of a plan are kept, from when they were
-	// counted. Tags change all the time, also while they are read: costs are no older
-	// than an operator takes to read them and to apply the plan.
+	// countKept is how long the cost of a plan is kept after it was counted. Tags
+	// change all the time, so it is only as long as an operator needs to read the
+	// cost and to apply the plan.
 	countKept = time.Minute
 )
 
-// counts are the costs of plans that are being counted, or were of late. A count goes
-// on while callers wait for it, or come back for it. Its zero value is ready.
+// counts has the costs of plans that are being counted, or were counted recently. A
+// count goes on while callers wait for it, or come back for it. The zero value is
+// ready.
 type counts struct {
 	work sync.WaitGroup // the counts under way
 	mu   struct {
@@ -36,7 +37,7 @@ type counts struct {
 	}
 }
 
-// count is what a plan costs, or how far that is.
+// count is the cost of a plan, or the progress of counting it.
 type count struct {
 	id, plan   string
 	began      time.Time
@@ -61,14 +62,14 @@ func (n *count) over() bool {
 	}
 }
 
-// readTags counts what a plan costs, and notes in the count how far it is.
+// readTags counts the cost of a plan, and stores its progress in the count.
 type readTags func(context.Context, *count) (costs, error)
 
-// get returns the count of a plan that has an id. If there is none, it returns one of
-// that plan that is under way, or ended just now: between two calls a caller may have
-// been to another console. Else, and where the id is empty, read begins one. get waits until the count is over, or for within at most.
-// Its errors are those of read, Unavailable where as many plans as may be are being
-// counted or the console stops, and ctx's.
+// get returns the count of a plan that has an id. If there is none, it returns a count of the same
+// plan that is under way or has just ended: between two calls a caller may have been at another
+// console. Otherwise, or if the id is empty, read begins one. get waits until the count is over, or
+// for within at most. Its errors are those of read, ctx's, and Unavailable if maxCounts plans are
+// being counted or the console stops.
 func (c *counts) get(ctx context.Context, id, plan string, within time.Duration, read readTags) (*count, error) {
 	waited := time.NewTimer(within)
 	defer waited.Stop()
@@ -87,15 +88,15 @@ func (c *counts) get(ctx context.Context, id, plan string, within time.Duration,
 		if err != nil || !n.over() || n.err == nil {
 			return n, err
 		}
-		c.drop(n) // the next caller has it counted again
+		c.drop(n) // the next caller starts a new count
 		if !errors.Is(n.err, context.Canceled) {
 			return n, n.err
 		}
-		// It was cancelled just when this caller came.
+		// The count was cancelled just when this caller came.
 	}
 }
 
-// enter returns a count with one caller more that waits.
+// enter returns a count and adds one waiting caller to it.
 func (c *counts) enter(ctx context.Context, id, plan string, read readTags) (*count, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +116,7 @@ func (c *counts) enter(ctx context.Context, id, plan string, read readTags) (*co
 	return n, nil
 }
 
-// find returns the count to wait for, nil where one has to begin.
+// find returns the count to wait for, or nil if a new one must begin.
 func (c *counts) find(id, plan string) (found *count) {
 	if id == "" {
 		return nil
@@ -131,7 +132,7 @@ func (c *counts) find(id, plan string) (found *count) {
 	return found
 }
 
-// begin begins a count. It outlives the call of ctx.
+// begin begins a count, which goes on after the call of ctx has ended.
 func (c *counts) begin(ctx context.Context, plan string, read readTags) *count {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n := &count{id: ulid.Make().String(), plan: plan, began: time.Now(), done: make(chan struct{}), cancel: cancel}
@@ -148,7 +149,7 @@ func (c *counts) begin(ctx context.Context, plan string, read readTags) *count {
 	return n
 }
 
-// leave takes a caller that waited away.
+// leave removes a waiting caller.
 func (c *counts) leave(n *count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,16 +164,17 @@ func (c *counts) drop(n *count) {
 	c.mu.all = slices.DeleteFunc(c.mu.all, func(of *count) bool { return of == n })
 }
 
-// tidy drops the counts that ended long ago, and those that were cancelled as no
-// caller waited. It keeps those that failed: the caller that comes back is told.
+// tidy drops the counts that ended long ago, and those that were cancelled because
+// no caller waited. It keeps failed counts, so that a caller that comes back gets
+// the error.
 func (c *counts) tidy() {
 	c.mu.all = slices.DeleteFunc(c.mu.all, func(n *count) bool {
 		return n.over() && (time.Since(n.ended) > countKept || errors.Is(n.err, context.Canceled))
 	})
 }
 
-// makeRoom drops the costs that were counted first, if there are too many. Its error
-// is Unavailable: nothing may be dropped.
+// makeRoom drops the oldest costs if there are too many. Its error is Unavailable if
+// none can be dropped.
 func (c *counts) makeRoom() error {
 	if len(c.mu.all) < maxCounts {
 		return nil
@@ -190,7 +192,7 @@ func (c *counts) makeRoom() error {
 	return nil
 }
 
-// stop ends all counts. No other one begins.
+// stop ends all counts. No new count begins after it.
 func (c *counts) stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,19 +16,19 @@ import (
 
 const (
 	// driveEvery is how often a console looks at the migration under way, and
-	// idleEvery at whether there is one. Up to as long again is added by chance, so
-	// that consoles seldom try the same move at once.
+	// idleEvery at whether there is one. A random time of up to the same length is
+	// added, so that consoles rarely try the same move at once.
 	driveEvery = 200 * time.Millisecond
 	idleEvery  = time.Second
-	// failEvery is how often a console writes down at most that another error keeps
-	// a migration from going on: consoles may meet different ones.
+	// failEvery is the shortest time between two errors that a console stores in a
+	// migration: consoles may see different ones.
 	failEvery = 30 * time.Second
 )
 
 // drive makes migrations go on until ctx ends, forgets instances that have been
-// silent for long, and looks whether etcd went back in time. Every console does:
-// all that a migration needs is in etcd, and of two that make the same move one
-// succeeds.
+// silent for long, and checks whether etcd went back in time. Every console does
+// all this: a migration's data is in etcd, and if two consoles make the same move,
+// one succeeds.
 func (s *Server) drive(ctx context.Context) {
 	var looked time.Time
 	timer := time.NewTimer(0)
@@ -41,17 +41,17 @@ func (s *Server) drive(ctx context.Context) {
 		case <-timer.C:
 		}
 		if err := s.ledger.Check(ctx); err != nil && ctx.Err() == nil {
-			checkLog.Log(time.Now(), s.log.Debug, "look whether etcd went back in time", "error", err)
+			checkLog.Log(time.Now(), s.log.Debug, "could not check whether etcd went back in time", "error", err)
 		}
 		if time.Since(looked) >= silenceEvery {
 			looked = time.Now()
 			if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
-				silentLog.Log(time.Now(), s.log.Debug, "looking for silent instances", "error", err)
+				silentLog.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
 			}
 		}
 		active, err := s.driveOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on, it is tried again", "error", err)
+			stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on; the console tries again", "error", err)
 		}
 		pause := idleEvery
 		if active {
@@ -61,8 +61,8 @@ func (s *Server) drive(ctx context.Context) {
 	}
 }
 
-// driveOnce takes the migration under way as far as it goes now: at most one move.
-// It reports whether there is one.
+// driveOnce makes the next move of the migration under way, if it can be made now.
+// It reports whether a migration is under way.
 func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
 	m, active, err := s.admin.ActiveMigration(ctx)
 	if err != nil {
@@ -85,28 +85,28 @@ func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
 	return true, s.noteError(ctx, m, err)
 }
 
-// endReplaced ends a migration where it stands, if the layout is no longer the one that
-// its last move made: a recover, or an operator by hand, put another in force, so no move
-// of it can be made ever again. It reports whether it did.
+// endReplaced ends a migration at the current layout, if that is not the one that its
+// last move made: a recover, or an operator by hand, put another in force, so none of its
+// moves can be made any more. It reports whether it ended the migration.
 func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended bool, err error) {
 	if known, _ := s.ledger.Layout(); known.Layout.Equal(m.Stands()) {
 		return false, nil
 	}
 	now, err := s.ledger.Refresh(ctx)
 	if err != nil || now.Layout.Equal(m.Stands()) {
-		return false, nil // what else keeps it from going on, advance tells
+		return false, nil // advance reports any other obstacle
 	}
-	// The moves change the layout together with the migration. So where m is still as it
-	// was read before the layout, none of them made this one.
+	// A move changes layout and migration together. m was read before the layout. So if
+	// m has not changed since, no move made this layout.
 	err = s.end(ctx, m, func(m *record.Migration) { endHere(m, replaced(now.Layout)) })
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
-		return false, nil // another console made a move, or ended it, since m was read
+		return false, nil // another console made a move, or ended the migration, since m was read
 	}
 	return err == nil, err
 }
 
-// advance makes the next move of a migration, or ends it, where nothing is to be
-// waited for. It reports whether it did.
+// advance makes the next move of a migration, or ends it, if there is nothing to
+// wait for. It reports whether it did.
 func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, err error) {
 	instances, err := s.instancesFor(ctx, m)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 	return true, nil
 }
 
-// epochOf returns the epoch under which instances were read, without a key where there are
+// epochOf returns the epoch under which instances were read, without a key if there are
 // none.
 func epochOf(instances []instance) store.KV {
 	if len(instances) == 0 {
@@ -148,8 +148,9 @@ func epochOf(instances []instance) store.KV {
 	return instances[0].EpochKV
 }
 
-// noteError stores in the migration the error that keeps it from going on, met; nil for
-// nothing. It returns nil where another console made the move at the same time.
+// noteError stores in the migration the error met, which stops it, or removes the
+// stored error if met is nil. It returns nil if another console made the move at the
+// same time.
 func (s *Server) noteError(ctx context.Context, m record.Migration, met error) error {
 	text := ""
 	if met != nil {
@@ -175,13 +176,13 @@ func (s *Server) noteError(ctx context.Context, m record.Migration, met error) e
 		m.Fail(text)
 		return nil
 	})
-	if err != nil && allocator.KindOf(err) != allocator.Conflict && met == nil { // else another console did
+	if err != nil && allocator.KindOf(err) != allocator.Conflict && met == nil { // otherwise another console did
 		return err
 	}
 	return met
 }
 
-// finish ends a migration of which every move was made and reported.
+// finish ends a migration whose moves were all made and reported.
 func (s *Server) finish(ctx context.Context, m record.Migration) error {
 	state := record.Done
 	if m.Abort {
@@ -194,7 +195,7 @@ func (s *Server) finish(ctx context.Context, m record.Migration) error {
 	})
 }
 
-// end stores how a migration ended, as change says.
+// end stores the end of a migration, which change sets.
 func (s *Server) end(ctx context.Context, m record.Migration, change func(*record.Migration)) error {
 	m, err := s.admin.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
 		change(m)
@@ -207,7 +208,7 @@ func (s *Server) end(ctx context.Context, m record.Migration, change func(*recor
 	return err
 }
 
-// ended takes note of a migration that this console ended.
+// ended logs and counts a migration that this console ended.
 func (s *Server) ended(m record.Migration) {
 	if m.State.Ended() {
 		s.metrics.ended.WithLabelValues(string(m.State)).Inc()
@@ -216,13 +217,14 @@ func (s *Server) ended(m record.Migration) {
 }
 
 // waived reports whether the migration need not wait for an instance any
-// longer: an operator said so, or this console has counted it as silent since the
-// last move for longer than the migration's hold and its own.
+// longer: an operator decided so, or this console has counted the instance as
+// silent since the last move for longer than the migration's hold and the
+// instance's own.
 //
-// A strict instance has stopped by then to issue what its room lost: it
-// confirms its layout before it issues, and no layout is confirmed after a move
-// replaced it. That it is silent alone would not say so: heartbeats may be lost
-// while reads are not.
+// By then a strict instance has stopped issuing the residues that its room lost: it
+// confirms its layout before it issues, and a layout is not confirmed after a move
+// replaced it. Silence alone does not show that: heartbeats may be lost while reads
+// are not.
 func waived(m record.Migration, i instance) bool {
 	if m.Waived(i.Instance) {
 		return true
@@ -231,8 +233,8 @@ func waived(m record.Migration, i instance) bool {
 	return !until.IsZero() && time.Now().After(until)
 }
 
-// waitsUntil returns until when the migration waits for an instance that stays
-// silent; zero for one that is not.
+// waitsUntil returns until when the migration waits for a silent instance; zero for
+// an instance that is not silent.
 func waitsUntil(m record.Migration, i instance) time.Time {
 	if i.WaitedSince.IsZero() {
 		return time.Time{}
@@ -240,13 +242,13 @@ func waitsUntil(m record.Migration, i instance) time.Time {
 	return i.WaitedSince.Add(max(m.Hold.Duration(), i.Hold.Duration()))
 }
 
-// prepare notes in m, ahead of its next change, what an operator will want to
-// know of the moves so far: without whom it went on, and until when clients may
-// use what instances leased to them before these reported.
+// prepare stores in m, before its next change, facts about the moves so far for the
+// operator: the instances that it went on without, and until when clients may use
+// the IDs that instances leased to them before these reported.
 func prepare(m *record.Migration, waits, instances []instance) {
 	for _, i := range waits {
 		if !m.Waived(i.Instance) {
-			m.Note(fmt.Sprintf("goes on without %s, silent for at least %v: it may still issue what its room lost, unless it is strict",
+			m.Note(fmt.Sprintf("goes on without %s, silent for at least %v: unless it is strict, it may still issue residues that its room lost",
 				i.ID(), time.Since(i.SilentSince).Truncate(time.Second)))
 		}
 	}
@@ -263,8 +265,8 @@ func prepare(m *record.Migration, waits, instances []instance) {
 }
 
 // noteHolds raises the holds of moves that are not made yet to those of the
-// instances that are registered now. They may have stopped when the move is made,
-// and their clients have what they leased all the same.
+// instances that are registered now. These may have stopped when the move is made,
+// but their clients still have the IDs that they leased.
 func noteHolds(moves []record.Move, instances []instance) {
 	for k := range moves {
 		if longest := longestHold(instances, moves[k].Loses); longest > moves[k].Hold.Duration() {
@@ -273,9 +275,9 @@ func noteHolds(moves []record.Move, instances []instance) {
 	}
 }
 
-// longestHold returns the longest hold of the instances of rooms, and at least
-// the default, if any room is named: instances that stopped lately are not
-// registered any longer, but clients may have segments of theirs.
+// longestHold returns the longest hold of the instances of rooms, and at least the
+// default, if any room is named: instances that stopped recently are no longer
+// registered, but clients may still have segments of theirs.
 func longestHold(instances []instance, rooms []allocator.Room) time.Duration {
 	if len(rooms) == 0 {
 		return 0
@@ -289,11 +291,12 @@ func longestHold(instances []instance, rooms []allocator.Room) time.Duration {
 	return longest
 }
 
-// waitingFor returns the instances that must report before the migration goes
-// on: those of each room that lost residues by a move that they have not
-// reported, where the next move gives any of these to another room, or, where
-// there is no next move, the room has not got all of them back. After a recover it waits
-// for all: the layout that the recover put in force may have taken residues from any room.
+// waitingFor returns the instances that must report before the migration goes on. These
+// are the instances of each room that lost residues by a move which they have not
+// reported, if the next move gives any of these residues to another room. If there is no
+// next move, they are waited for unless the room has got all of these residues back. After
+// a recover the migration waits for all instances: the layout that the recover put in
+// force may have taken residues from any room.
 func waitingFor(m record.Migration, instances []instance) []instance {
 	var list []instance
 	for _, i := range instances {
@@ -311,8 +314,8 @@ func waitingFor(m record.Migration, instances []instance) []instance {
 	return list
 }
 
-// blocks reports whether an instance of a room that lost residues by m.Moves[k],
-// which was made, must report it before the migration goes on.
+// blocks reports whether an instance must report m.Moves[k] before the migration
+// goes on. The move was made, and the instance's room lost residues by it.
 func blocks(m record.Migration, k int, i instance) bool {
 	before := m.From
 	if k > 0 {
@@ -321,8 +324,8 @@ func blocks(m record.Migration, k int, i instance) bool {
 	return i.Reported() < m.Moves[k].Layout.Version && needed(m, i.Room, before)
 }
 
-// standing returns where an instance of a room that loses residues by m.Moves[k]
-// stands with it.
+// standing returns whether an instance of a room that loses residues by m.Moves[k]
+// has reported that move.
 func standing(m record.Migration, k int, i instance) marchv1.ReportState {
 	switch {
 	case k >= m.Reached:
@@ -337,8 +340,8 @@ func standing(m record.Migration, k int, i instance) marchv1.ReportState {
 	return marchv1.ReportState_REPORT_STATE_WAITING
 }
 
-// needed reports whether a migration that made a move must not go on while room
-// may still issue what it had in the layout before.
+// needed reports whether a migration must not go on while room may still issue the
+// residues that it had in the layout before.
 func needed(m record.Migration, room allocator.Room, before allocator.Layout) bool {
 	now := m.Moves[m.Reached-1].Layout
 	if m.Reached < len(m.Moves) {
@@ -371,7 +374,7 @@ func takes(now, next allocator.Layout, room allocator.Room, before allocator.Lay
 	return false
 }
 
-// minus returns what of a is not in b: none, one or two ranges.
+// minus returns the parts of a that are not in b: none, one or two ranges.
 func minus(a, b allocator.Range) []allocator.Range {
 	both, ok := a.Intersect(b)
 	if !ok {

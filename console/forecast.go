@@ -12,7 +12,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// tagForecast is what a plan does to a tag, with the rates at which rooms issue it.
+// tagForecast is the effect of a plan on a tag, with the rates at which rooms issue
+// its IDs.
 type tagForecast struct {
 	admin.TagForecast
 	tag   record.Tag
@@ -31,9 +32,9 @@ func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
 	return steps
 }
 
-// end returns what the room has left that the plan leaves the fewest IDs,
-// where it takes more than half of what the room had and leaves less than one
-// refill may ask for; else nil.
+// end returns the room that has the fewest IDs left after the plan, with their
+// number. It returns nil unless the plan takes more than half of that room's IDs
+// and leaves fewer than one refill may ask for.
 func (f tagForecast) end() *marchv1.TagEnd {
 	limit, least := f.tag.Limit, f.tag.MaxStep
 	var end *marchv1.TagEnd
@@ -81,7 +82,7 @@ func (f tagForecast) cost() *marchv1.TagCost {
 	return c
 }
 
-// atMost returns a + b, or the largest number where that is more.
+// atMost returns a + b, or the largest int64 if the sum is larger.
 func atMost(a, b int64) int64 {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64
@@ -89,21 +90,22 @@ func atMost(a, b int64) int64 {
 	return a + b
 }
 
-// boundaryPart is which part of what a tag has left a new boundary may be without
-// force: so a thousand moves, of which each may cost a block, do not use it up.
+// boundaryPart bounds a new boundary without force: at most this part of the IDs
+// that a tag has left. So a thousand moves, each of which may cost a block, do not
+// use up the tag.
 const boundaryPart = 1000
 
-// refusals are the tags for which a plan is refused without force. A plan is refused
-// for what the ranges alone cost, where each room leases a single ID under each
-// layout: that rooms which lease more use up a small tag is what its limit is for,
-// and a warning (see tagForecast.end).
+// refusals are the tags because of which a plan is refused without force. Only the
+// cost of the ranges themselves counts: the cost if each room leases a single ID
+// under each layout. If rooms lease more and use up a small tag, that is only a
+// warning (see tagForecast.end).
 type refusals struct {
 	emptied, narrowed int64 // how many tags
 	empty, narrow     string
-	least             int64 // what the tag in narrow has left: the fewest
+	least             int64 // IDs that the tag in narrow has left, the fewest of all
 }
 
-// add holds a forecast against what a plan may do without force.
+// add compares a forecast with the limits of plans without force.
 func (r *refusals) add(f tagForecast) {
 	limit := f.tag.Limit
 	if room, had := f.empties(); had > 0 {
@@ -124,7 +126,8 @@ func (r *refusals) add(f tagForecast) {
 }
 
 // empties returns the first room to which the plan may leave nothing of the tag, and
-// how many IDs it has without the plan; a new room has what any other has.
+// how many IDs it has without the plan; a new room counts as having as many as any
+// other.
 func (f tagForecast) empties() (room allocator.Room, had int64) {
 	for _, room := range f.plan.Target.Rooms() {
 		had, served := f.Before[room]
@@ -140,14 +143,14 @@ func (f tagForecast) empties() (room allocator.Room, had int64) {
 	return "", 0
 }
 
-// err returns the refusal, nil where nothing is refused. Its Kind is Refused.
+// err returns the refusal, or nil. Its Kind is Refused.
 func (r *refusals) err() error {
 	switch {
 	case r.emptied > 0:
-		return allocator.Errorf(allocator.Refused, "%s (%s in all): choose a smaller boundary, or raise the limit with `march tag update`, or agree with --force",
+		return allocator.Errorf(allocator.Refused, "%s (%s in total): choose a smaller boundary, or raise the limit with `march tag update`, or agree with --force",
 			r.empty, tags(r.emptied))
 	case r.narrowed > 0:
-		return allocator.Errorf(allocator.Refused, "%s (too much for %s in all): choose a smaller boundary, or agree with --force",
+		return allocator.Errorf(allocator.Refused, "%s (too large for %s in total): choose a smaller boundary, or agree with --force",
 			r.narrow, tags(r.narrowed))
 	}
 	return nil

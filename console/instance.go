@@ -126,8 +126,8 @@ func (s *Server) ConfirmInstance(ctx context.Context, r *marchv1.ConfirmInstance
 	return &marchv1.ConfirmInstanceResponse{}, nil
 }
 
-// askTimeout bounds how long one instance may take to answer about itself, and
-// askAtOnce how many are asked at once.
+// askTimeout bounds the time in which one instance must answer. askAtOnce bounds
+// the instances that are asked at once.
 const (
 	askTimeout = time.Second
 	askAtOnce  = 32
@@ -144,7 +144,7 @@ func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*mar
 	return chains, silent, nil
 }
 
-// askChains asks instances for their chain of a tag, where they are alive. silent
+// askChains asks the instances that are alive for their chain of a tag. silent
 // names those that did not answer.
 func (s *Server) askChains(ctx context.Context, instances []instance, tag allocator.Tag) (chains []*marchv1.Chain, silent []string) {
 	answers, failed := make([]*marchv1.Chain, len(instances)), make([]bool, len(instances))
@@ -210,7 +210,7 @@ func (d *dialer) dial(address string) (*grpc.ClientConn, error) {
 	if conn, ok := d.mu.conns[address]; ok {
 		return conn, nil
 	}
-	conn, err := api.Dial(address, append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))...) // then it is not dialled again until it is asked
+	conn, err := api.Dial(address, append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))...) // an idle connection is dialled again with the next call
 	if err != nil {
 		return nil, err
 	}

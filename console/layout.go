@@ -25,7 +25,7 @@ func recordToProto(r record.Layout) *marchv1.LayoutRecord {
 	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
 }
 
-// textOf returns an error's text, empty for none.
+// textOf returns an error's text, or "" for nil.
 func textOf(err error) string {
 	if err == nil {
 		return ""
@@ -33,7 +33,7 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// uuid returns the cluster's uuid, empty where the identity cannot be read.
+// uuid returns the cluster's uuid, or "" if the identity cannot be read.
 func (s *Server) uuid(ctx context.Context) (string, error) {
 	uuid, err := s.ledger.UUID(ctx)
 	if _, damaged := errors.AsType[*record.KeyError](err); damaged {
@@ -42,8 +42,8 @@ func (s *Server) uuid(ctx context.Context) (string, error) {
 	return uuid, err
 }
 
-// halt returns why nothing is leased, as of the last Refresh; nil while leasing
-// is not halted. It asks instances which of them are barred, for within at most.
+// halt returns why leasing is halted, as of the last Refresh; nil if it is not. It
+// asks instances which of them are barred, for within at most.
 func (s *Server) halt(ctx context.Context, within time.Duration) *marchv1.Halt {
 	h, halted := s.ledger.Halted()
 	if !halted {

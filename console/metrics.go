@@ -9,7 +9,7 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// metrics tell of the migration under way, as each console sees it.
+// metrics are those of the migration under way, as this console sees it.
 type metrics struct {
 	state       *prometheus.GaugeVec
 	moves, made prometheus.Gauge
@@ -21,7 +21,7 @@ type metrics struct {
 	ended       *prometheus.CounterVec
 }
 
-// newMetrics returns the metrics, on m where that is set.
+// newMetrics returns the metrics, registered on m if m is set.
 func newMetrics(m *observe.Metrics) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "march_" + name, Help: help})
@@ -31,11 +31,11 @@ func newMetrics(m *observe.Metrics) *metrics {
 			Name: "march_migrations", Help: "Migrations under way, by state.",
 		}, []string{"state"}),
 		moves:       gauge("migration_moves", "The moves of the migration under way."),
-		made:        gauge("migration_moves_made", "How many of them were made; the next is the current one."),
+		made:        gauge("migration_moves_made", "How many of its moves were made; the next one is the current move."),
 		bytes:       gauge("etcd_db_size_bytes", "How large the database of the etcd member in use is."),
-		quota:       gauge("etcd_db_quota_bytes", "The size at which etcd takes no more writes; 0 where it does not say."),
-		timeLeft:    gauge("time_left_seconds", "How long it is until the time bits of a tag of kind time are used up, of the first tag of which they are; +Inf where there is no such tag."),
-		workersUsed: gauge("worker_slice_used_ratio", "The share of the workers of a room's slice that are in use, in the slice where it is the largest; slices of one worker do not count."),
+		quota:       gauge("etcd_db_quota_bytes", "The size at which etcd takes no more writes; 0 if etcd does not report it."),
+		timeLeft:    gauge("time_left_seconds", "Time until the time bits of a tag of kind time are used up, the shortest of all such tags; +Inf if there is no such tag."),
+		workersUsed: gauge("worker_slice_used_ratio", "The largest share of the workers of a room's slice that is in use; slices of one worker do not count."),
 		waiting:     gauge("migration_waiting_instances", "Instances that the migration waits for."),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "march_migrations_ended_total", Help: "Migrations that this console ended, by state.",
@@ -52,7 +52,7 @@ func newMetrics(m *observe.Metrics) *metrics {
 	return n
 }
 
-// underWay notes the migration under way; the zero one is none.
+// underWay sets the metrics of the migration under way; the zero migration is none.
 func (n *metrics) underWay(m record.Migration) {
 	for _, state := range []record.MigrationState{record.Running, record.Paused} {
 		count := 0.0

@@ -17,8 +17,8 @@ import (
 	"github.com/march-id/march/internal/operator"
 )
 
-// migration returns the one with an ID; for an empty ID the one under way, or
-// else the last.
+// migration returns the migration with an ID. For an empty ID it returns the one
+// under way, or else the last one.
 func (s *Server) migration(ctx context.Context, id string) (record.Migration, error) {
 	if id != "" {
 		return s.admin.Migration(ctx, id)
@@ -32,7 +32,7 @@ func (s *Server) migration(ctx context.Context, id string) (record.Migration, er
 		return m, err
 	}
 	if len(last) == 0 {
-		return m, allocator.Errorf(allocator.NotFound, "there was no migration yet; `march migrate plan` plans one")
+		return m, allocator.Errorf(allocator.NotFound, "there has been no migration yet; `march migrate plan` plans one")
 	}
 	return last[0], nil
 }
@@ -73,7 +73,7 @@ func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRe
 	return answer, nil
 }
 
-// watchEvery is how often a watched migration is looked at.
+// watchEvery is how often a watched migration is read.
 const watchEvery = 200 * time.Millisecond
 
 // WatchMigration implements ConsoleService.
@@ -104,7 +104,7 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.stopping:
-			return allocator.Errorf(allocator.Unavailable, "this console is stopping; the migration goes on: watch it at another")
+			return allocator.Errorf(allocator.Unavailable, "this console is stopping; the migration goes on: watch it at another console")
 		case <-ticker.C:
 		}
 		next, err := s.admin.Migration(ctx, m.ID)
@@ -116,8 +116,8 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 	}
 }
 
-// change changes the migration with an ID, once more where a console or another
-// operator did at the same time.
+// change changes the migration with an ID. It tries again if a console or another
+// operator changed the migration at the same time.
 func (s *Server) change(ctx context.Context, id, action string, change func(*record.Migration) error) (*marchv1.Migration, error) {
 	for range 10 {
 		m, err := s.migration(ctx, id)
@@ -139,7 +139,7 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*rec
 			return nil, err
 		}
 	}
-	return nil, allocator.Errorf(allocator.Conflict, "migration %s changes all the while: look again, then retry", id)
+	return nil, allocator.Errorf(allocator.Conflict, "migration %s changed at each try: look at it again, then retry", id)
 }
 
 // PauseMigration implements ConsoleService.
@@ -170,7 +170,7 @@ func (s *Server) ResumeMigration(ctx context.Context, r *marchv1.ResumeMigration
 	return &marchv1.ResumeMigrationResponse{Migration: m}, err
 }
 
-// ContinueMigration implements ConsoleService. It is valid for the processes that are
+// ContinueMigration implements ConsoleService. It counts for the processes that are
 // registered now, and for the next move.
 func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
 	by := operator.Actor(ctx)

@@ -26,8 +26,8 @@ func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv
 	return migrationToProto(m, instances), nil
 }
 
-// migrationToProto returns m as a message. instances are those of all rooms;
-// where m has ended none are needed.
+// migrationToProto returns m as a message. instances are those of all rooms; none
+// are needed if m has ended.
 func migrationToProto(m record.Migration, instances []instance) *marchv1.Migration {
 	p := &marchv1.Migration{
 		Id: m.ID, State: api.FromWord[marchv1.MigrationState](string(m.State)), Abort: m.Abort,

@@ -21,31 +21,31 @@ const (
 	// api.RatesKept rates are kept.
 	sampleEvery = time.Second
 	// sampleWithin is how long an overview waits for a first sample: a page must
-	// come at once. There will be another.
+	// come at once, and updates follow.
 	sampleWithin = 50 * time.Millisecond
 	// lookWithin is how long a command waits for a sample: one instance that does not
-	// answer holds it up by askTimeout.
+	// answer delays a sample by askTimeout.
 	lookWithin = askTimeout + time.Second
 	// sampleAge is how old a sample may be.
 	sampleAge = 3 * sampleEvery
 )
 
-// sample is what all instances told at one moment. It does not change.
+// sample has the answers of all instances at one moment. It is immutable.
 type sample struct {
 	at        time.Time
 	instances map[record.InstanceID]told
-	rates     map[allocator.Room][]float64 // the oldest first, for each room as many; -1 for unknown
+	rates     map[allocator.Room][]float64 // the oldest first, the same number for each room; -1 for unknown
 }
 
-// told is what one instance told.
+// told is the answer of one instance.
 type told struct {
-	status *marchv1.InstanceStatus // nil where it did not answer
-	mute   time.Time               // since when it has not answered, zero where it did
+	status *marchv1.InstanceStatus // nil if it did not answer
+	mute   time.Time               // since when it has not answered, zero if it did
 	rate   float64                 // IDs per second since it was asked before, or in its last second; -1 for unknown
 }
 
 // sampled returns a sample that is no older than sampleAge, or none, after waiting for
-// within at most: answers of hours ago would not be true any longer.
+// within at most: older answers may no longer be true.
 func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, time.Time) {
 	now, at, _ := s.samples.get(ctx, sampleAge, within)
 	if time.Since(at) > sampleAge {
@@ -65,9 +65,9 @@ func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration
 	return now, max(sampleEvery-time.Since(began), sampleEvery/10), nil
 }
 
-// next returns the sample after one. Where there was none, or long ago, the
-// instances tell what their rates were meanwhile: so a console that was started
-// just now, or looks again, shows what another one does.
+// next returns the sample that follows before. If before is missing or old, the
+// past rates come from the instances, which remember them. So a console that just
+// started shows the same rates as others.
 func next(before sample, instances []instance, answers []*marchv1.GetInstanceResponse, at time.Time) sample {
 	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)), rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
@@ -95,7 +95,8 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 			rates[instance.Room] = max(sum, 0) + t.rate
 		}
 	}
-	// A second without a measurement has a place in the list too: time goes on.
+	// A second without a measurement takes a place in the list, too, so that places
+	// are seconds.
 	missed := 0
 	if !before.at.IsZero() {
 		missed = min(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, api.RatesKept)
@@ -105,7 +106,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 			rates[room] = 0
 		}
 	}
-	length := 0 // of what each room has before now
+	length := 0 // of each room's past rates
 	for _, list := range before.rates {
 		length = len(list)
 	}
@@ -145,7 +146,7 @@ func past(room allocator.Room, instances []instance, answers []*marchv1.GetInsta
 	return list
 }
 
-// ask asks each instance that is alive for its status; nil where one does
+// ask asks each instance that is alive for its status; nil stands for one that does
 // not answer.
 func (s *Server) ask(ctx context.Context, instances []instance) []*marchv1.GetInstanceResponse {
 	answers := make([]*marchv1.GetInstanceResponse, len(instances))
@@ -201,7 +202,7 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 	return answer, nil
 }
 
-// roomStatus is what the instances of a room told, together.
+// roomStatus combines the answers of a room's instances.
 func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.RoomStatus {
 	now := f.sample
 	p := &marchv1.RoomStatus{Name: string(room), Range: r, RateEvery: durationpb.New(sampleEvery), Rates: now.rates[room]}

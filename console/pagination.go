@@ -7,11 +7,11 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// maxPage bounds the items of a page, in bytes: clients take answers of 4 MiB,
-// and a thousand layouts of many rooms are more.
+// maxPage bounds the items of a page, in bytes: clients accept answers of 4 MiB,
+// and a thousand layouts of many rooms are larger.
 const maxPage = 1 << 20
 
-// passedOver returns keys that cannot be read as a message has them.
+// passedOver returns unreadable keys as messages.
 func passedOver(bad []record.KeyError) []*marchv1.Unreadable {
 	var list []*marchv1.Unreadable
 	for _, b := range bad {
@@ -20,8 +20,8 @@ func passedOver(bad []record.KeyError) []*marchv1.Unreadable {
 	return list
 }
 
-// fitting returns how many of items, from the first, are a page: all, or as
-// many as fit into maxPage, and one at least.
+// fitting returns how many of items, from the first, fit into a page of maxPage
+// bytes; at least one.
 func fitting[M proto.Message](items []M) int {
 	size := 0
 	for n, item := range items {

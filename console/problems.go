@@ -17,22 +17,22 @@ import (
 )
 
 // All problems of a cluster are one list, which is made here. Each problem says since when
-// it is there, until when, what the operator can do, and by which command. Package problem
-// has the words; instances use the same words for their own problems. Every page and
+// it exists, until when, what the operator can do, and by which command. Package problem
+// has the texts; instances use the same texts for their own problems. Every page and
 // command that shows problems shows this list.
 
 const (
 	// problemsOfKind is how many problems of instances, and of keys, are listed; the
 	// last of them says how many more there are.
 	problemsOfKind = 20
-	// problemsOfInstance is how many an instance may tell of itself.
+	// problemsOfInstance bounds the problems that an instance may report of itself.
 	problemsOfInstance = 10
 )
 
-// findings is what a console knows of a cluster that may be wrong.
+// findings is the state of a cluster from which a console finds problems.
 type findings struct {
 	halt        *marchv1.Halt // nil while leasing is not halted
-	unusable    error         // why what etcd has for all rooms cannot be used; nil where it can
+	unusable    error         // why the layout in etcd cannot be used; nil if it can
 	etcd        etcdSize
 	workers     workerUse
 	migration   *marchv1.Migration // under way, nil for none
@@ -44,12 +44,12 @@ type findings struct {
 	damage      func(key string) record.Damage
 }
 
-// problems lists what is wrong, the worst first.
+// problems lists the problems, the worst first.
 func (f findings) problems() []*marchv1.Problem {
 	told, etcd := f.instanceProblems(), f.etcd.problems()
 	for _, p := range told {
 		if p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL {
-			etcd = nil // not nearly any longer
+			etcd = nil // it is full, no longer nearly full
 		}
 	}
 	all := problem.Unique(slices.Concat(
@@ -79,7 +79,7 @@ func (f findings) problems() []*marchv1.Problem {
 	return slices.Concat(cluster, problem.Some(instances, problemsOfKind, "instances"), problem.Some(keys, problemsOfKind, "keys"))
 }
 
-// clusterProblems lists what keeps all rooms from leasing.
+// clusterProblems lists the problems that keep all rooms from leasing.
 func (f findings) clusterProblems() []*marchv1.Problem {
 	return problem.Unique(slices.Concat(f.halted(), f.unusableState()))
 }
@@ -106,7 +106,8 @@ func (f findings) unusableState() []*marchv1.Problem {
 	return []*marchv1.Problem{problem.Unusable(f.unusable.Error())}
 }
 
-// etcdSize is how large etcd is, and since when it is nearly full; zero where it is not.
+// etcdSize is the size of etcd's database, and since when it is nearly full; zero if it
+// is not.
 type etcdSize struct {
 	admin.StoreSize
 	nearly time.Time
@@ -133,7 +134,7 @@ func (f *fullness) get() etcdSize {
 	return f.mu.etcdSize
 }
 
-// note takes up how large etcd is, and reports whether it is nearly full.
+// note stores the size of etcd's database, and reports whether it is nearly full.
 func (f *fullness) note(size admin.StoreSize, now time.Time) (nearly bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,7 +157,7 @@ func (f findings) idleRooms() []*marchv1.Problem {
 		if slices.ContainsFunc(of, func(i instance) bool { return i.Alive }) {
 			continue
 		}
-		var since time.Time // the last of them fell silent
+		var since time.Time // when the last of its instances fell silent
 		for _, i := range of {
 			if i.SilentSince.After(since) {
 				since = i.SilentSince
@@ -175,8 +176,8 @@ func (f findings) instanceProblems() []*marchv1.Problem {
 	return list
 }
 
-// instanceProblemsOf returns what is wrong with an instance. Of an instance that cannot
-// be read the key is listed.
+// instanceProblemsOf returns the problems of an instance. An instance that cannot be
+// read is listed by its key.
 func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	me := problem.Instance{Room: i.Room, Name: i.Name}
 	var list []*marchv1.Problem
@@ -200,7 +201,7 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	return list
 }
 
-// ownProblems returns what an instance tells of itself that is wrong.
+// ownProblems returns the problems that an instance reports of itself.
 func ownProblems(me problem.Instance, s *marchv1.InstanceStatus) []*marchv1.Problem {
 	own := s.GetProblems()
 	switch {
@@ -214,7 +215,7 @@ func ownProblems(me problem.Instance, s *marchv1.InstanceStatus) []*marchv1.Prob
 	return nil
 }
 
-// asTime returns a time, the zero one where it is absent.
+// asTime returns a time, or the zero time if it is absent.
 func asTime(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -231,8 +232,8 @@ func (f findings) unreadableKeys() []*marchv1.Problem {
 	return list
 }
 
-// migrationProblems lists what keeps a migration from going on, besides what it waits
-// for in the ordinary way.
+// migrationProblems lists the problems that stop a migration. Waiting for an instance
+// that is alive is none.
 func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
 	var list []*marchv1.Problem
 	if m.GetError() != "" {

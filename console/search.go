@@ -20,25 +20,26 @@ import (
 )
 
 const (
-	// maxIndexed is how many tags an index takes, as many as a cluster has by default:
-	// a tag has some 500 bytes in it.
+	// maxIndexed bounds the tags of an index; it is the default bound of a cluster's
+	// tags. A tag takes some 500 bytes.
 	maxIndexed = 2_000_000
-	// searchWithin is how long a search waits for tags to be read anew; then it
-	// answers from those read before.
+	// searchWithin is how long a search waits for a new index; then it answers from
+	// the old one.
 	searchWithin = 50 * time.Millisecond
-	// searchAge is how old an index may be without a search waiting for another.
+	// searchAge is the age from which on a search waits for a new index.
 	searchAge = time.Second
-	// maxHead is how many tags a head takes, and headWithin how long a search waits for
-	// one: all of its answer must come at once.
+	// maxHead bounds the tags of a head. headWithin is how long a search waits for a
+	// head: the answer must come at once.
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
 	// headEvery is how often a head is read anew while tags are read for the first time.
 	headEvery = lookFor
-	// indexShare bounds how much of the time is spent on reading tags: a tenth.
+	// indexShare bounds the share of the time that is spent on reading tags: a
+	// tenth.
 	indexShare = 10
 )
 
-// tagIndex is all tags as they were read last, for searching and sorting. Only
+// tagIndex has all tags as they were last read, for searching and sorting. Only
 // orders changes.
 type tagIndex struct {
 	tags []indexed         // by name
@@ -46,7 +47,7 @@ type tagIndex struct {
 	took time.Duration
 	mu   struct {
 		sync.Mutex
-		orders map[marchv1.TagSort][]int32 // places in tags, by what they are sorted by
+		orders map[marchv1.TagSort][]int32 // places in tags, for each sort order
 	}
 }
 
@@ -73,7 +74,7 @@ func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	x.mu.orders = make(map[marchv1.TagSort][]int32)
 	bad, err := s.admin.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if len(x.tags) == maxIndexed {
-			return allocator.Errorf(allocator.Refused, "there are more than %d tags, too many to sort: list them by the beginning of their names (ListTags, `march tag list --prefix`)", maxIndexed)
+			return allocator.Errorf(allocator.Refused, "more than %d tags are too many to sort: list tags by the beginning of their names instead (ListTags, `march tag list --prefix`)", maxIndexed)
 		}
 		x.tags = append(x.tags, newIndexed(t, marks, stored.Layout, rates[t.Name]))
 		s.reading.Add(1)
@@ -87,8 +88,8 @@ func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	return x, max(searchAge, (indexShare-1)*x.took), err
 }
 
-// readHead reads the first tags by name: all that there is to show while all tags are
-// read for the first time.
+// readHead reads the first tags by name, which are shown while all tags are read for
+// the first time.
 func (s *Server) readHead(ctx context.Context, _ *tagIndex) (*tagIndex, time.Duration, error) {
 	stored, err := s.ledger.Refresh(ctx)
 	if err != nil {
@@ -108,7 +109,7 @@ func (s *Server) readHead(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	return x, headEvery, err
 }
 
-// largestNext returns the largest mark of a tag, its start where there is none.
+// largestNext returns the largest mark of a tag, or its start if there is none.
 func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
 	next := t.Start
 	for _, m := range marks {
@@ -119,10 +120,10 @@ func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
 
 func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
 	i := indexed{
-		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // without what it is stored as
+		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // without its stored value, to save memory
 		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
-	if t.Time != nil { // its space is time
+	if t.Time != nil { // its IDs follow the clock
 		now, l := time.Now().UnixMilli(), t.Time.Layout()
 		i.next, i.used = 0, min(max(float64(now-l.Epoch)/float64(l.End()-l.Epoch), 0), 1)
 		i.lasts = max(float64(l.End()-now)/1000, 0)
@@ -197,13 +198,13 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	}
 	within := searchWithin
 	if before := s.tags.before(); before != nil && before.took > within {
-		within = 0 // it would be in vain
+		within = 0 // waiting would not help
 	}
 	x, at, err := s.tags.get(ctx, searchAge, within)
 	if at.IsZero() {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
 		if err == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
-			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the index's too
+			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the same as the index's
 			for i := int(r.GetOffset()); head != nil && i < len(head.tags) && len(answer.GetTags()) < size; i++ {
 				answer.Tags = append(answer.Tags, head.tags[i].summary())
 			}

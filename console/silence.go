@@ -10,16 +10,16 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// Each console counts by itself for how long instances have been silent, on its
-// monotonic clock and in memory. So no clock that is wrong has instances
-// forgotten, or a migration go on too early; and a console that was started just
-// now waits longer than one that has counted for long.
+// Each console counts by itself how long instances have been silent, on its
+// monotonic clock and in memory. So a wrong clock does not make a console forget an
+// instance, or let a migration go on too early. A console that was just started
+// waits longer than one that has counted for long.
 
 const (
 	// silenceEvery is how often a console looks for heartbeats.
 	silenceEvery = 10 * time.Second
-	// silenceGap is how long a console may not have looked, at most, so that it
-	// goes on counting: while etcd does not answer, no instance can be heard of.
+	// silenceGap is the longest gap between two looks after which a console goes on
+	// counting: while etcd does not answer, the console cannot see heartbeats.
 	silenceGap = 3 * silenceEvery
 	// silentBeats is how many intervals of heartbeats pass before an instance is
 	// silent.
@@ -29,13 +29,14 @@ const (
 // instance is a registered instance as this console sees it.
 type instance struct {
 	record.Instance
-	// Alive: its heartbeat changed lately, or this console has not looked for long
-	// enough to say that it did not.
+	// Alive: its heartbeat changed recently, or this console has not yet looked for
+	// long enough to know that it did not.
 	Alive bool
-	// SilentSince is since when this console has seen no other heartbeat; zero while
-	// it is alive. It has a monotonic reading.
+	// SilentSince is when this console last saw a new heartbeat; zero while the
+	// instance is alive. It has a monotonic reading.
 	SilentSince time.Time
-	// WaitedSince is since when a migration waits for it as silent; zero for none.
+	// WaitedSince is since when a migration waits for the silent instance; zero if
+	// none does.
 	WaitedSince time.Time
 }
 
@@ -49,30 +50,31 @@ type heartbeats struct {
 		seen   map[record.InstanceID]sighting
 		looked time.Time // the last time
 		// limit is how long a heartbeat may stay the same. It falls only after until,
-		// as instances learn later than this console that there are fewer of them.
+		// because instances learn later than this console that there are fewer of
+		// them.
 		limit time.Duration
 		until time.Time
 
 		migration string // the one under way,
-		reached   int    // so many of its moves made,
+		reached   int    // the number of its moves made,
 		since     time.Time
 	}
 }
 
-// sighting is a heartbeat, and since when it has been the last.
+// sighting is a heartbeat, and when this console first saw it.
 type sighting struct {
 	beat  string
 	since time.Time
 }
 
-// silentAfter returns for how long a heartbeat stays the same before its instance
-// is silent.
+// silentAfter returns how long a heartbeat must stay the same for its instance to
+// be silent.
 func silentAfter(instances int) time.Duration {
 	return silentBeats * ledger.HeartbeatInterval(instances)
 }
 
-// note takes up what a look showed that was sent at a time, and answered by now,
-// and returns the instances as this console sees them.
+// note takes the records of a read that was sent at sent and answered by now, and
+// returns the instances as this console sees them.
 func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,15 +102,15 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 	return list
 }
 
-// forget has the count begin anew.
+// forget makes the count begin anew.
 func (h *heartbeats) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.seen = nil
 }
 
-// standsSince returns since when this console has known that a migration has made
-// as many moves as it has, which it read before now.
+// standsSince returns since when this console has known that a migration made its
+// last move. The migration was read before now.
 func (h *heartbeats) standsSince(m record.Migration, now time.Time) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -129,8 +131,8 @@ func (s *Server) instances(ctx context.Context) ([]instance, []record.KeyError, 
 	return s.heartbeats.note(records, sent, time.Now()), bad, nil
 }
 
-// instancesFor is instances, with since when a migration waits for those that are
-// silent: for as long as its present move was made, and they were silent.
+// instancesFor is instances with WaitedSince set: since when the migration's last
+// move is made and the instance is silent.
 func (s *Server) instancesFor(ctx context.Context, m record.Migration) ([]instance, error) {
 	list, _, err := s.instances(ctx)
 	if err != nil {
@@ -167,7 +169,7 @@ func (s *Server) forgetSilent(ctx context.Context) error {
 			continue
 		}
 		if err := s.admin.ForgetSilent(ctx, i.Instance, "console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
-			// Where nothing can be written, no heartbeat can be either.
+			// If nothing can be written, heartbeats cannot be written either.
 			s.heartbeats.forget()
 			return err
 		}
@@ -175,7 +177,7 @@ func (s *Server) forgetSilent(ctx context.Context) error {
 	return nil
 }
 
-// inRoom returns the instances of a room, all where it is empty.
+// inRoom returns the instances of a room, or all if room is empty.
 func inRoom(list []instance, room allocator.Room) []instance {
 	if room == "" {
 		return list

@@ -357,7 +357,7 @@ func TestPlanRefusesMoreRoomsThanALifeHas(t *testing.T) {
 	if err := refuseRooms(stored, target("r00", "r63")); err != nil {
 		t.Error(err)
 	}
-	if err := refuseRooms(stored, target("r00", "new")); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "65 rooms in its life; allowed: 64") {
+	if err := refuseRooms(stored, target("r00", "new")); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "65 in the cluster's life with this plan; allowed: 64") {
 		t.Errorf("a 65th room: %v", err)
 	}
 }

@@ -55,7 +55,7 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 		return nil, err
 	}
 	answer := &marchv1.GetTagResponse{Tag: operator.TagToProto(tag), Marks: marksToProto(marks), Unreadable: passedOver(bad)}
-	if tag.Time != nil { // it has no chains
+	if tag.Time != nil { // a time tag has no chains
 		answer.Slices, err = s.slicesIn(ctx, "", tag.Time.WorkerBits)
 		return answer, err
 	}
@@ -104,8 +104,9 @@ func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*mar
 	return answer, nil
 }
 
-// tagToken returns the token of the page after one with these first and last names: the
-// last name, and with how many bytes both begin, as Tags wants it.
+// tagToken returns the token of the page that follows one with these first and last
+// names: the last name, and how many bytes the two names have in common, which Tags
+// needs.
 func tagToken(first, last allocator.Tag) string {
 	shared := 0
 	for shared < min(len(first), len(last)) && first[shared] == last[shared] {
@@ -159,16 +160,17 @@ func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*march
 	return answer, err
 }
 
-// followWithin is how long an operator's call waits for instances to follow.
+// followWithin is how long an operator's call waits for instances to apply a
+// change.
 const (
 	followWithin = 3 * time.Second // less than the command line waits for an answer
 	followPoll   = 20 * time.Millisecond
 )
 
-// behind waits until every instance that answers holds only IDs that the tag's
-// skips and limit allow, and returns those that do not after followWithin, and
-// those that do not answer; or why that is not known. The change is done by then, so that
-// is no error.
+// behind waits until every instance that answers holds only IDs that the tag's skips and
+// limit allow. After followWithin it returns the instances that still do not, and those
+// that do not answer, or why that is not known. The change is stored by then, so none of
+// this is an error.
 func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string) {
 	ctx, cancel := context.WithTimeout(ctx, followWithin)
 	defer cancel()

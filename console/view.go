@@ -14,8 +14,8 @@ import (
 	"github.com/march-id/march/internal/problem"
 )
 
-// view has everything that a console reads of a cluster to show it. A key that cannot be
-// read is named, and the others are shown all the same.
+// view has everything that a console reads of a cluster to show it. It names the keys
+// that cannot be read, and has all others.
 type view struct {
 	record    record.Layout    // the last good one; zero for none
 	unusable  error            // as Ledger.LastLayout returns it
@@ -27,8 +27,7 @@ type view struct {
 	bad       []record.KeyError
 }
 
-// view reads what there is of the cluster. Its errors are not of values that cannot be
-// read.
+// view reads the cluster. A value that cannot be read is not an error.
 func (s *Server) view(ctx context.Context) (v view, err error) {
 	if v.record, v.unusable, err = s.admin.LastLayout(ctx); err != nil {
 		return v, err
@@ -40,7 +39,7 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 		}
 		return err
 	}
-	_ = pass(v.unusable) // it may be of no key
+	_ = pass(v.unusable) // it may be an error without a key
 	if v.uuid, err = s.uuid(ctx); err != nil {
 		return v, err
 	}
@@ -71,7 +70,7 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 	return v, nil
 }
 
-// findings returns what may be wrong in what was read.
+// findings returns the findings of a view.
 func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	f := findings{
 		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), workers: s.workers.get(), rooms: v.record.Layout.Rooms(), instances: v.instances,
@@ -83,22 +82,23 @@ func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	return f
 }
 
-// damage returns what keys that cannot be read stop, where a migration is under way.
+// damage returns a function that says what an unreadable key stops. migration is the
+// one under way, or empty.
 func (s *Server) damage(migration string) func(key string) record.Damage {
 	return func(key string) record.Damage { return s.ledger.Damage(key, migration) }
 }
 
 // problemsEvery is how often a console looks for problems, so that it knows since when
-// they are.
+// each exists.
 const problemsEvery = 10 * time.Second
 
-// watchProblems takes note of since when problems are, until ctx ends. It asks no
-// instance: they say it themselves.
+// watchProblems notes since when problems exist, until ctx ends. It asks no
+// instance: instances report since when their own problems exist.
 func (s *Server) watchProblems(ctx context.Context) {
 	ticker := time.NewTicker(problemsEvery)
 	defer ticker.Stop()
 	for {
-		if v, err := s.view(ctx); err == nil { // else there is nothing to note
+		if v, err := s.view(ctx); err == nil { // otherwise there is nothing to note
 			s.met.Note(s.findings(v, nil, sample{}).problems(), time.Now())
 		}
 		select {
@@ -109,7 +109,7 @@ func (s *Server) watchProblems(ctx context.Context) {
 	}
 }
 
-// problemLines is what /readyz shows of the cluster: the same list.
+// problemLines is the list of problems as /readyz shows it.
 func (s *Server) problemLines(ctx context.Context) []string {
 	answer, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 	if allocator.KindOf(err) == allocator.Unavailable {

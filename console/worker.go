@@ -55,7 +55,7 @@ func (s *Server) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest)
 	answer := &marchv1.ListWorkersResponse{}
 	now := time.Now()
 	for more := true; more; {
-		// Those of other rooms are passed over.
+		// Workers of other rooms are skipped.
 		leases, bad, err := s.admin.Workers(ctx, bits, after, size+1)
 		if err != nil {
 			return nil, err
@@ -126,8 +126,8 @@ func parseWorkerToken(token string) (*record.WorkerID, error) {
 	return &id, nil
 }
 
-// slicesIn returns the slices of a room, or of all rooms if it is empty, of a width or of
-// all.
+// slicesIn returns the slices of a room, or of all rooms if room is empty, of one width
+// or of all.
 func (s *Server) slicesIn(ctx context.Context, room allocator.Room, bits int) (list []*marchv1.WorkerSlice, err error) {
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
@@ -149,19 +149,20 @@ func (s *Server) slicesIn(ctx context.Context, room allocator.Room, bits int) (l
 }
 
 const (
-	// endsEvery is how often a console reads all tags to see when their time bits end, and
-	// endsAfter how long after its start it does first: that is years ahead, and a console
-	// that starts has more urgent reads.
+	// endsEvery is how often a console reads all tags to see when their time bits end.
+	// endsAfter is how long after its start it first does: the ends are years ahead, and a
+	// console that starts has more urgent reads.
 	endsEvery = time.Hour
 	endsAfter = sizeEvery / 2
-	// endsSoon is how long before the end a problem says it.
+	// endsSoon is how long before the end a problem is reported.
 	endsSoon = 365 * 24 * time.Hour
-	// mostUsed is the share of a slice's workers in use from which on a problem says it.
+	// mostUsed is the share of a slice's workers in use from which on a problem is
+	// reported.
 	mostUsed = 0.8
 )
 
-// workerUse is what a console last saw of the tags of time-ordered IDs. Its lists do not
-// change.
+// workerUse is the use of workers and time bits as the console last saw it. Its lists do
+// not change.
 type workerUse struct {
 	slices []admin.SliceUse
 	ends   []tagEnd // of the tags whose time bits end first, at most problemsOfKind and one
@@ -189,8 +190,8 @@ func (w *workers) get() workerUse {
 	return w.mu.workerUse
 }
 
-// lookAtWorkers takes note of how many workers are in use, and each hour of when tags end.
-// Where etcd does not answer, what was seen before stays.
+// lookAtWorkers notes how many workers are in use, and each hour when tags end. If etcd
+// does not answer, the earlier values stay.
 func (s *Server) lookAtWorkers(ctx context.Context) {
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
@@ -210,7 +211,7 @@ func (s *Server) lookAtWorkers(ctx context.Context) {
 	}
 }
 
-// lookAtEnds takes note of when the time bits of tags end.
+// lookAtEnds notes when the time bits of tags end.
 func (s *Server) lookAtEnds(ctx context.Context) error {
 	ends, err := s.readEnds(ctx)
 	if err != nil {
@@ -242,8 +243,8 @@ func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, err error) {
 	return ends, err
 }
 
-// largestShare returns the largest share of a slice's workers that are in use. In a slice of
-// one worker that is all or none, as its operator knows.
+// largestShare returns the largest share of a slice's workers that are in use. A slice of
+// one worker does not count: its share is always 0 or 1, as its operator knows.
 func largestShare(uses []admin.SliceUse) (most float64) {
 	for _, u := range uses {
 		most = max(most, share(u))
