@@ -49,7 +49,7 @@ func newAuditList(c *common, t *target) *cobra.Command {
 					all.Entries = all.GetEntries()[:min(most, len(all.GetEntries()))]
 				}
 				return c.print(all, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintln(w, "TIME\tWHO\tDID\tTO")
+					_, _ = fmt.Fprintln(w, "TIME\tACTOR\tACTION\tOBJECT")
 					for _, e := range all.GetEntries() {
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.GetTime().AsTime().Format(time.RFC3339), e.GetActor(), e.GetAction(), e.GetObject())
 					}
@@ -58,8 +58,8 @@ func newAuditList(c *common, t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&r.Actor, "by", "", "only changes by actors whose name contains this")
-	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this: update, say")
-	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this: tags/order, say")
-	cmd.Flags().IntVarP(&most, "most", "n", 100, "at most so many; 0 for all")
+	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this, such as update")
+	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this, such as tags/order")
+	cmd.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
 	return cmd
 }

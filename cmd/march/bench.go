@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/cmd/internal/load"
 )
 
-// benchFlags are the load that march bench makes.
+// benchFlags describe the load of march bench.
 type benchFlags struct {
 	address, tag, mode   string
 	connections, workers int
@@ -32,8 +32,8 @@ func newBench(c *common) *cobra.Command {
 	f := &benchFlags{}
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Make load on a running room and measure it",
-		Long: `Make load on a running room and measure it. The IDs are issued for real: use a
+		Short: "Put load on a running room and measure it",
+		Long: `Put load on a running room and measure it. The IDs are issued for real: use a
 tag that no other program uses.
 
 Modes: unary (Next), batch (NextBatch), stream (Stream, with --window requests
@@ -59,7 +59,7 @@ under way on each), lease (Lease).`,
 	flags.IntVar(&f.workers, "concurrency", 32, "callers or streams at once, 1 to 10000")
 	flags.IntVar(&f.window, "window", 128, "requests under way on each stream, 1 to 10000")
 	flags.Int64Var(&f.count, "count", 1000, "IDs per batch or lease")
-	flags.DurationVar(&f.duration, "duration", 10*time.Second, "for how long")
+	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to run")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress line")
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(benchModes, cobra.ShellCompDirectiveNoFileComp))
 	c.outputFlag(cmd)
@@ -128,7 +128,7 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 	case "stream":
 		cfg.NewStream = load.Streams(conns, f.tag)
 	}
-	// One call first: where it fails, so would all others.
+	// If the first call fails, all others would fail, too.
 	if _, err := load.Unary(conns, f.tag)(0)(cmd.Context()); err != nil {
 		return allocator.Errorf(allocator.KindOf(err), "room at %s (--room): %w", f.address, err)
 	}
@@ -149,7 +149,7 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 	return nil
 }
 
-// sayLoad returns what says how far the load is.
+// sayLoad returns a function that shows the progress of the load.
 func sayLoad(p *progress, total time.Duration) func(load.Result) {
 	var last load.Result
 	return func(r load.Result) {
@@ -160,7 +160,7 @@ func sayLoad(p *progress, total time.Duration) func(load.Result) {
 	}
 }
 
-// quantiles are those that are shown.
+// quantiles are the latencies that are shown.
 var quantiles = []float64{50, 90, 99, 99.9, 99.99, 100}
 
 func (f *benchFlags) print(c *common, r load.Result) error {

@@ -22,7 +22,7 @@ import (
 )
 
 // All commands share these helpers: the flag -o, the call of a console, the printed answer,
-// the question to a person, and the line of progress.
+// the question to the operator, and the line of progress.
 
 // outputFlag gives cmd and its children -o.
 func (c *common) outputFlag(cmd *cobra.Command) {
@@ -38,7 +38,7 @@ func (c *common) checkOutput() error {
 	return nil
 }
 
-// callConsole calls a console, with -o checked.
+// callConsole checks -o and calls a console.
 func callConsole(cmd *cobra.Command, c *common, t *target, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 	if err := c.checkOutput(); err != nil {
 		return err
@@ -48,11 +48,11 @@ func callConsole(cmd *cobra.Command, c *common, t *target, use func(context.Cont
 	})
 }
 
-// unreadable is a message with keys that were passed over.
+// unreadable is a message that names the keys which could not be read.
 type unreadable interface{ GetUnreadable() []*marchv1.Unreadable }
 
-// passedOver adds the keys of a page to those of the pages before; two pages may
-// both have one that lies between them.
+// passedOver adds the unreadable keys of a page to those of the pages before. Two
+// pages may both name a key that lies between them.
 func passedOver(all []*marchv1.Unreadable, page unreadable) []*marchv1.Unreadable {
 	for _, u := range page.GetUnreadable() {
 		if !slices.ContainsFunc(all, func(a *marchv1.Unreadable) bool { return a.GetKey() == u.GetKey() }) {
@@ -62,8 +62,8 @@ func passedOver(all []*marchv1.Unreadable, page unreadable) []*marchv1.Unreadabl
 	return all
 }
 
-// print writes a message as JSON, or what text writes; and to stderr which keys the
-// message passes over, if it has no list of problems that names them.
+// print writes a message as JSON, or as the function text writes it. If the message
+// has no list of problems, print names its unreadable keys on stderr.
 func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 	listed := false
 	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
@@ -71,7 +71,7 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 	}
 	if u, ok := m.(unreadable); ok && !listed {
 		for _, u := range u.GetUnreadable() {
-			_, _ = fmt.Fprintf(c.stderr, "passed over, as it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
+			_, _ = fmt.Fprintf(c.stderr, "left out, because it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
 		}
 	}
 	if c.output == "json" {
@@ -87,11 +87,11 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 	return w.Flush()
 }
 
-// interactive reports whether a person can be asked.
+// interactive reports whether stdin is a terminal, so that questions can be asked.
 func interactive() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
 
-// ask asks a person on the terminal. Its error is a usageError where there is none, and
-// Refused where the answer is not yes.
+// ask asks a question on the terminal. Its error is a usageError if there is no
+// terminal, and Refused if the answer is not yes.
 func ask(ctx context.Context, c *common, question string) error {
 	if !interactive() {
 		return cannotAsk()
@@ -112,9 +112,9 @@ func cannotAsk() error {
 	return usageError{allocator.Errorf(allocator.Invalid, "cannot ask for confirmation here: give --yes to do it without asking")}
 }
 
-// readLine returns the next line, or what there is before the end. Where ctx
-// ends first it returns ctx's error; then a goroutine waits for the line until
-// the process ends, as nothing can stop it.
+// readLine returns the next line, or the text before the end of the input. If ctx
+// ends first it returns ctx's error. Then a goroutine waits for the line until the
+// process ends, because a read of stdin cannot be stopped.
 func readLine(ctx context.Context, in io.Reader) (string, error) {
 	type answer struct {
 		line string
@@ -136,8 +136,8 @@ func readLine(ctx context.Context, in io.Reader) (string, error) {
 	}
 }
 
-// progress is the line of stderr that says how far a command is: in place on a terminal,
-// else a line each time.
+// progress shows on stderr how far a command is: a terminal has one line that changes,
+// other outputs a new line each time.
 type progress struct {
 	c     *common
 	tty   bool
@@ -153,7 +153,7 @@ func newProgress(c *common) *progress {
 	return p
 }
 
-// pace is how often the line changes where a command gets on all the while.
+// pace is how often the line changes at most.
 func (p *progress) pace() time.Duration {
 	if p.tty {
 		return 200 * time.Millisecond
@@ -171,7 +171,7 @@ func (p *progress) due() bool {
 	return true
 }
 
-// say shows a line, unless it is the one that is shown.
+// say shows a line, unless the same line is shown already.
 func (p *progress) say(line string) {
 	switch {
 	case line == p.shown:
@@ -183,7 +183,7 @@ func (p *progress) say(line string) {
 	p.shown = line
 }
 
-// end takes the line off a terminal.
+// end removes the line from a terminal.
 func (p *progress) end() {
 	if p.tty && p.shown != "" {
 		_, _ = fmt.Fprint(p.c.stderr, "\r\x1b[K")

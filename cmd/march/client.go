@@ -65,7 +65,8 @@ func (t *target) dial() (*link, error) {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "timeout: %v; allowed: above 0", t.timeout)}
 	}
 	l := &link{target: t}
-	// The dialer resolves names too, so that each failure is seen in full.
+	// The dialer also resolves names, so that an error names the address and the
+	// cause.
 	conn, err := api.Dial("passthrough:///"+t.address, grpc.WithContextDialer(l.connect))
 	if err != nil {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %w", t.what, err)}
@@ -110,7 +111,7 @@ func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientC
 	return err
 }
 
-// hint tells a newcomer what would be at the usual address.
+// hint names the program that usually listens at the default address.
 func (t *target) hint() string {
 	if t.address == defaultRoom || t.address == defaultConsole {
 		return "; is `march dev` running?"

@@ -47,8 +47,8 @@ func newClusterUpdate(c *common, t *target) *cobra.Command {
 	var journal string
 	cmd := &cobra.Command{
 		Use:   "update",
-		Short: "Change settings of the whole cluster; settings that are not named stay",
-		Long: `Change settings of the whole cluster; those that are not named stay. Rooms
+		Short: "Change settings of the whole cluster; other settings stay as they are",
+		Long: `Change settings of the whole cluster; other settings stay as they are. Rooms
 take them up at once.
 
 --journal required: an instance that starts without its journal leases nothing

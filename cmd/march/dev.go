@@ -55,7 +55,7 @@ func newDev(c *common) *cobra.Command {
 	d := &dev{common: c}
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a whole cluster here: etcd, rooms and a console, to try things",
+		Short: "Run a whole cluster in one process, for development: etcd, rooms and a console",
 		Long: `Run a whole cluster in one process: etcd, rooms and a console, all on 127.0.0.1.
 
 Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
@@ -64,8 +64,10 @@ base+31; the i-th room's doors for clients of Redis, Leaf, TinyId and CosId on b
 base+50+i, base+60+i and base+70+i. TinyId's token is "dev". Tags are created when they
 are first asked for.
 
---rooms and --boundary count at the first start only: then the rooms get equal
-ranges. Later the layout that the data directory holds does.`,
+A tag is created when a caller first asks for it.
+
+--rooms and --boundary count at the first start only: the rooms then get equal
+ranges. Later starts use the layout in the data directory.`,
 		Example: `  march dev
   march dev --data-dir ./data --rooms eu-1,us-1,ap-1 --boundary 1200`,
 		Args: noArgs,
@@ -134,7 +136,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		return err
 	}
 	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !stored.Layout.Equal(layout) {
-		d.log.Warn("--rooms and --boundary are not used: the data directory has a layout already", "data_dir", d.data.dir, "version", stored.Layout.Version)
+		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir", d.data.dir, "version", stored.Layout.Version)
 	}
 	return d.serve(ctx, etcd, l, cons, stored)
 }
@@ -166,7 +168,7 @@ func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 		Logger: d.etcdLogger(),
 	})
 	if err != nil && start.Err() != nil && ctx.Err() == nil {
-		return nil, allocator.Errorf(allocator.Unavailable, "etcd in %s was not ready within %v; --log-level error shows what it says", d.data.etcd(), embedded.ReadyWithin)
+		return nil, allocator.Errorf(allocator.Unavailable, "etcd in %s was not ready within %v; --log-level error shows its log", d.data.etcd(), embedded.ReadyWithin)
 	}
 	if err != nil {
 		return nil, err
@@ -175,8 +177,8 @@ func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 	return etcd, nil
 }
 
-// etcdLogger is quiet unless a level was asked for: etcd logs errors in the
-// course of a first start and of a clean stop. That it failed, Failed tells.
+// etcdLogger is quiet unless the user set a level: etcd logs errors during a first
+// start and during a clean stop. Server.Failed reports real failures.
 func (d *dev) etcdLogger() hclog.Logger {
 	if d.common.logLevel == "" {
 		return nil
@@ -184,8 +186,7 @@ func (d *dev) etcdLogger() hclog.Logger {
 	return d.log.Named("etcd")
 }
 
-// openLedger opens a ledger with a connection of its own, as a process of its
-// own would.
+// openLedger opens a ledger with its own connection, as a separate process would.
 func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
 	endpoints := []string{d.ports.address(portEtcdClient)}
 	l, err := newLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
@@ -236,7 +237,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 }
 
 // slots returns the rooms of the current layout in the order of their ports, and
-// which of these each has.
+// each room's slot: the number of its ports.
 func (d *dev) slots(ctx context.Context, l *ledger.Ledger, stored record.Layout) ([]allocator.Room, map[allocator.Room]int, error) {
 	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, maxDevLayouts)
 	if err != nil {
@@ -249,7 +250,7 @@ func (d *dev) slots(ctx context.Context, l *ledger.Ledger, stored record.Layout)
 	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
 	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
 	if last := slots[names[len(names)-1]]; last >= maxDevRooms {
-		return nil, nil, allocator.Errorf(allocator.Refused, "the layout in %s has %d rooms, or more were there before; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
+		return nil, nil, allocator.Errorf(allocator.Refused, "the layout in %s needs ports for more than %d rooms; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
 	}
 	return names, slots, nil
 }
@@ -284,7 +285,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	return room.New(cfg)
 }
 
-// announce says what runs where once all rooms are ready.
+// announce prints the addresses of all servers once all rooms are ready.
 func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []allocator.Room, slots map[allocator.Room]int, stored record.Layout) error {
 	ready := time.NewTicker(5 * time.Millisecond)
 	defer ready.Stop()
@@ -326,7 +327,7 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 		self, flags[0], self, flags[0], self, flags[1])
 	_ = w.Flush()
 	if _, err := text.WriteTo(d.common.stdout); err != nil {
-		d.log.Warn("could not say what runs where", "error", err)
+		d.log.Warn("could not print the servers' addresses", "error", err)
 	}
 	return nil
 }
@@ -339,7 +340,7 @@ func selfName() string {
 	return os.Args[0]
 }
 
-// close takes everything down, in the opposite order of opening.
+// close closes everything, in the reverse order of opening.
 func (d *dev) close() {
 	for i := len(d.closers) - 1; i >= 0; i-- {
 		d.closers[i]()

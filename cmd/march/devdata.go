@@ -19,9 +19,9 @@ import (
 //	unfinished  there while the first start is under way
 //
 // An etcd that is killed in its very first start may never start again on what
-// it left. So what an unfinished first start left is thrown away: no room ran
-// on it yet, so no ID was issued. An etcd directory that was there before any
-// march dev is never thrown away.
+// its data. So the data of an unfinished first start is deleted: no room ran on it
+// yet, so no ID was issued. An etcd directory that is older than the first march
+// dev is never deleted.
 type devData struct {
 	dir       string
 	temporary bool
@@ -32,8 +32,8 @@ func (d *devData) etcd() string       { return filepath.Join(d.dir, "etcd") }
 func (d *devData) journal() string    { return filepath.Join(d.dir, "journal") }
 func (d *devData) unfinished() string { return filepath.Join(d.dir, "unfinished") }
 
-// open makes, locks and tidies the directory, a temporary one where none is
-// named.
+// open makes, locks and tidies the directory. If no directory was named, it makes a
+// temporary one.
 func (d *devData) open() error {
 	if d.dir == "" {
 		dir, err := os.MkdirTemp("", "march-dev-")
@@ -59,7 +59,7 @@ func (d *devData) open() error {
 	return nil
 }
 
-// begin marks a first start, and throws away what one before left.
+// begin marks a first start, and deletes the data of an earlier unfinished one.
 func (d *devData) begin() error {
 	_, err := os.Stat(d.unfinished())
 	switch {
@@ -77,8 +77,8 @@ func (d *devData) begin() error {
 	return d.sync()
 }
 
-// finish ends the first start. It must return before any room runs: from
-// now on the data is kept, come what may.
+// finish ends the first start. It must return before any room runs: from then on
+// the data is always kept.
 func (d *devData) finish() error {
 	err := os.Remove(d.unfinished())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -93,9 +93,10 @@ func newIDBatch(c *common, t *target) *cobra.Command {
 	var contiguous, texts bool
 	cmd := &cobra.Command{
 		Use:   "batch TAG",
-		Short: "Issue many IDs, printed as runs: the first ID and how many follow each other from it",
-		Long: `Issue many IDs, printed as runs: the first ID and how many follow each other from
-it. A third number is how far apart they lie, where that is not 1. It takes 100,000
+		Short: "Issue many IDs, printed as runs: the first ID and the number of IDs",
+		Long: `Issue many IDs, printed as runs: the first ID and the number of IDs. A
+		third number is the distance between IDs, if that is not 1. The command takes
+		100,000
 IDs from the room at a time, and with -o json prints a line for each time.
 
 With --contiguous all IDs follow each other. They then come in one call: as many as
@@ -164,8 +165,8 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 		if err != nil {
 			return err
 		}
-		if request.GetContiguous() && len(answer.GetRuns()) != 1 { // a room of an earlier release does not know the field
-			return allocator.Errorf(allocator.Refused, "the room gave %d runs, as its release knows no --contiguous; the IDs are lost, a gap", len(answer.GetRuns()))
+		if request.GetContiguous() && len(answer.GetRuns()) != 1 { // rooms of earlier releases ignore the field
+			return allocator.Errorf(allocator.Refused, "the room answered with %d runs, because its release does not support --contiguous; upgrade the room (these IDs are lost and leave a gap)", len(answer.GetRuns()))
 		}
 		if answer.GetFormat() == "" {
 			most = api.MaxBatch
@@ -251,8 +252,8 @@ reads a text of that format. It needs no server for these.`,
 	return cmd
 }
 
-// acceptNegative makes a command take -5 for what it is, a number that is no ID, and not
-// for a flag.
+// acceptNegative makes a command read -5 as a number, which is not a valid ID, and not
+// as a flag.
 func acceptNegative(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
@@ -274,14 +275,14 @@ func parseID(s string) (int64, error) {
 	return id, nil
 }
 
-// unknownOrigin says why it is not known which room issued an ID.
+// unknownOrigin returns why the room that issued an ID is not known.
 func unknownOrigin(d *marchv1.DecodeResponse) string {
 	rooms := strings.Join(d.GetRooms(), " or ")
 	switch {
 	case len(d.GetUnreadable()) > 0 && rooms != "":
-		return "it cannot be told: layouts of its time are no longer kept, or the history is damaged (see `march verify`); by the marks " + rooms
+		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`); by the marks " + rooms
 	case len(d.GetUnreadable()) > 0:
-		return "it cannot be told: layouts of its time are no longer kept, or the history is damaged (see `march verify`)"
+		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`)"
 	case d.GetMaybeLost():
 		return "not known: it may have been leased in a history that a restore of etcd lost"
 	case rooms != "":

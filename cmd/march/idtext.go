@@ -31,8 +31,8 @@ func (t *textFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&t.keys, "opaque-key", nil, opaqueKeyUsage)
 }
 
-// parse reads a description, with the keys. Its errors are usage errors; one of the
-// description shows the place.
+// parse reads a description, with the keys. Its errors are usage errors; an error
+// in the description shows the place.
 func (t *textFlags) parse(description string) (*format.Format, error) {
 	keys, err := readKeys(t.keys)
 	if err != nil {
@@ -272,7 +272,7 @@ It needs no server.`,
 		},
 	}
 	t.add(cmd)
-	cmd.Flags().StringVar(&t.period, "period", "", "the first day of the tag's period, such as 2026-11-22, where the format shows it and the ID does not have it")
+	cmd.Flags().StringVar(&t.period, "period", "", "the first day of the tag's period, such as 2026-11-22; needed if the format shows the period and the ID does not contain it")
 	acceptNegative(cmd)
 	return cmd
 }
@@ -319,9 +319,9 @@ func textError(err error) error {
 	return usageError{err}
 }
 
-// printValue prints what a text stands for.
+// printValue prints the value of a text.
 func (c *common) printValue(f *format.Format, v format.Value) error {
-	// As in every answer, 64-bit numbers are strings.
+	// 64-bit numbers are strings, as in every answer.
 	out := struct {
 		ID       *int64 `json:"id,omitempty,string"`
 		Period   string `json:"period,omitempty"`

@@ -69,10 +69,10 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 func newInstanceForget(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "forget ROOM INSTANCE",
-		Short: "Take away the registration of an instance that is gone for good",
-		Long: `Take away the registration of an instance that is gone for good, so that
-migrations do not wait for it. Should it live after all, it drops what it holds
-within seconds of reaching etcd, and registers anew.`,
+		Short: "Remove the registration of an instance that is gone for good",
+		Long: `Remove the registration of an instance that is gone for good, so that
+migrations do not wait for it. If it still runs, it drops its IDs within seconds
+of reaching etcd, and registers anew.`,
 		Example: `  march instance forget a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,11 +90,11 @@ within seconds of reaching etcd, and registers anew.`,
 func newInstanceConfirm(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm ROOM INSTANCE",
-		Short: "Let an instance lease that started without its journal",
-		Long: `Let an instance lease that started without its journal, where the cluster requires
-one (` + "`march cluster update --journal required`" + `). You say by this that etcd did not
-go back in time since the last ID was leased, or that ` + "`march recover`" + ` was run since.
-The instance takes it up within seconds.`,
+		Short: "Allow an instance that started without its journal to lease",
+		Long: `Allow an instance that started without its journal to lease, if the cluster
+requires journals (` + "`march cluster update --journal required`" + `). You confirm that etcd
+did not go back in time since the last ID was leased, or that ` + "`march recover`" + ` was
+run since. The instance begins to lease within seconds.`,
 		Example: `  march instance confirm a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {

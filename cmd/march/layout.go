@@ -41,8 +41,8 @@ round them):
 func newLayoutInit(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:     "init FILE",
-		Short:   "Make the cluster, with its first layout",
-		Long:    "Make the cluster, with its first layout: once, where there is none yet.\n\n" + layoutFile,
+		Short:   "Create the cluster, with its first layout",
+		Long:    "Create the cluster, with its first layout. This works once, if there is none yet.\n\n" + layoutFile,
 		Example: `  march layout init layout.json`,
 		Args:    exactly("a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,7 +91,7 @@ func newLayoutShow(c *common, t *target) *cobra.Command {
 func newLayoutHistory(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "history",
-		Short: "List every layout that ever was, the newest first",
+		Short: "List all layouts so far, the newest first",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
@@ -161,14 +161,14 @@ exits 1 if there is one.
 	}
 }
 
-// silent is an error that was told already.
+// silent is an error that was printed already.
 type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// excerpt makes a parser's message that quotes a file fit for a line: of a
-// bounded length and without control characters.
+// excerpt shortens a parser's message, which may quote the file, to fit a line, and
+// removes control characters.
 func excerpt(msg string) string {
 	const most = 400
 	if len(msg) > most {
@@ -206,7 +206,7 @@ func parseLayout(path string, content []byte) (*marchv1.Layout, error) {
 	}
 	layout := &marchv1.Layout{}
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(content, layout); err != nil {
-		// protojson varies the space after its name, on purpose.
+		// protojson varies the space after its name on purpose.
 		msg := excerpt(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 "))
 		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; %s", path, msg, layoutLooks)
 	}
@@ -234,8 +234,8 @@ func readBounded(path string, most int64) ([]byte, error) {
 	return content, nil
 }
 
-// recordText shows a layout. cluster is empty where the identity cannot be read; old says
-// that the layout in force cannot be used, and this is the last good one.
+// recordText shows a layout. cluster is empty if the identity cannot be read. old is true
+// if the layout in force cannot be used, and r is the last good one.
 func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string, old bool) {
 	if cluster != "" {
 		_, _ = fmt.Fprintf(w, "cluster\t%s\n", cluster)

@@ -13,8 +13,8 @@ import (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// run runs a command line and returns its exit code. The first SIGINT or
-// SIGTERM ends the command in good order, a second one at once.
+// run runs a command line and returns its exit code. The first SIGINT or SIGTERM
+// stops the command in good order, a second one stops it at once.
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

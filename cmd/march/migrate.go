@@ -32,7 +32,7 @@ func newMigrate(c *common) *cobra.Command {
 			answer, err := s.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: id})
 			return answer.GetMigration(), err
 		}),
-		one("resume", "Go on with a migration that was paused", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+		one("resume", "Continue a paused migration", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
 			answer, err := s.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: id})
 			return answer.GetMigration(), err
 		}),
@@ -49,8 +49,8 @@ func newMigratePlan(c *common, t *target) *cobra.Command {
 		Use:   "plan",
 		Short: "Plan a change of layout; changes nothing",
 		Long: `Plan a change of layout; changes nothing. Say where to go by a layout file
-(--target), or by edits of the current layout. The moves come at once. What they
-cost follows: the console reads all tags for that.`,
+(--target), or by edits of the current layout. The moves come at once. Their
+cost follows: the console reads all tags for it.`,
 		Example: `  march migrate plan --move a:25-50=b            residues 25 to 49 of room a go to b
   march migrate plan --add-room c=75-100 --out plan.json
   march migrate plan --drain a
@@ -81,17 +81,17 @@ cost follows: the console reads all tags for that.`,
 	flags.StringVar(&targetFile, "target", "", "the layout to reach: a JSON file, - for standard input")
 	flags.StringArrayVar(&r.Move, "move", nil, "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated")
 	flags.StringArrayVar(&r.AddRoom, "add-room", nil, "C=LOWER-UPPER: a new room gets residues; may be repeated")
-	flags.StringArrayVar(&r.Drain, "drain", nil, "a room that goes; its residues become free; may be repeated")
+	flags.StringArrayVar(&r.Drain, "drain", nil, "a room to remove; its residues become free; may be repeated")
 	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
-	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch where there is no way in smaller moves")
-	flags.BoolVar(&r.Force, "force", false, "plan also a change that apply refuses: one that may leave a room no ID of a tag, or a boundary above a thousandth of what a tag has left")
+	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch if smaller moves cannot reach the target")
+	flags.BoolVar(&r.Force, "force", false, "also plan a change that apply refuses: one that may leave a room no ID of a tag, or a boundary above a thousandth of the IDs that a tag has left")
 	flags.StringVar(&out, "out", "", "write the plan to this file, for apply")
 	return cmd
 }
 
-// showPlan prints a plan, and what it costs once that is counted. Then it writes the
-// plan to the file out, if that is not empty. Its error is Refused if the plan would not
-// be applied without force.
+// showPlan prints a plan, and its cost when that is counted. Then it writes the plan to
+// the file out, if that is not empty. Its error is Refused if the plan would not be
+// applied without force.
 func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
 	if c.output == "text" {
 		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
@@ -120,7 +120,7 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 		err := c.print(plan, func(w *tabwriter.Writer) {
 			planCostText(w, plan.GetCost())
 			if out != "" && refused == "" {
-				_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` follows it\n", out, out)
+				_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` applies it\n", out, out)
 			}
 		})
 		if err != nil {
@@ -152,12 +152,13 @@ func newMigrateApply(c *common, t *target) *cobra.Command {
 	var hold time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply PLAN",
-		Short: "Follow a plan, and watch it; ^C leaves it running",
-		Long: `Follow a plan, and watch it until it has ended. It is the consoles that make the
-moves: ^C leaves the migration running.
+		Short: "Apply a plan, and watch the migration; ^C leaves it running",
+		Long: `Apply a plan, and watch the migration until it has ended. Consoles make
+		the moves, so ^C leaves the migration running.
 
-First a console reads all tags, and refuses a plan that may leave a room no ID of
-one, or whose boundary is too large for one. With --force it does not read them.`,
+First a console reads all tags, and refuses a plan that may leave a room no ID
+of a tag, or whose boundary is too large for a tag. With --force it does not
+read them.`,
 		Example: `  march migrate plan --move a:25-50=b --out plan.json
   march migrate apply plan.json`,
 		Args: exactly("a plan's file"),
@@ -194,7 +195,7 @@ one, or whose boundary is too large for one. With --force it does not read them.
 				return err
 			})
 			if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
-				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` tells whether it was started")
+				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` shows whether it was started")
 			}
 			if err != nil || detach {
 				return err
@@ -204,15 +205,15 @@ one, or whose boundary is too large for one. With --force it does not read them.
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
-	flags.BoolVar(&detach, "detach", false, "start it and do not watch")
-	flags.BoolVar(&force, "force", false, "apply it though it may leave a room no ID of a tag, or its boundary is above a thousandth of what a tag has left; a plan made with --force needs it no more")
-	flags.DurationVar(&hold, "hold", 0, "for how long to wait at least for an instance that is silent (default the instance's own --hold)")
+	flags.BoolVar(&detach, "detach", false, "start the migration and do not watch it")
+	flags.BoolVar(&force, "force", false, "apply the plan even if it may leave a room no ID of a tag, or its boundary is above a thousandth of the IDs that a tag has left; not needed for a plan made with --force")
+	flags.DurationVar(&hold, "hold", 0, "how long at least to wait for a silent instance (default the instance's own --hold)")
 	return cmd
 }
 
-// checkCost has a console count what a plan costs, and returns what names the count: to
-// apply the plan the console need not count it again. Its error is Refused if it would
-// not apply the plan.
+// checkCost has a console count the cost of a plan. It returns the name of that count,
+// so that the console need not count again to apply the plan. Its error is Refused if
+// the console would not apply the plan.
 func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (count string, err error) {
 	counted, err := planCost(ctx, c, t, plan)
 	if err == nil && counted.GetRefused() != "" {
@@ -221,7 +222,7 @@ func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (c
 	return counted.GetCount(), err
 }
 
-// confirm shows a plan, and asks a person whether to apply it.
+// confirm shows a plan, and asks whether to apply it.
 func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) error {
 	if path == "-" || !interactive() {
 		return cannotAsk()
@@ -238,7 +239,7 @@ func newMigrateOne(c *common, t *target, use, short string, call func(context.Co
 	return &cobra.Command{
 		Use:   use + " [ID]",
 		Short: short,
-		Long:  short + ". Without an ID it is the one that is under way, or else the last.",
+		Long:  short + ". Without an ID it takes the migration under way, or else the last one.",
 		Args:  atMostOneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
@@ -261,7 +262,7 @@ func atMostOneID(cmd *cobra.Command, args []string) error {
 
 func newMigrateAbort(c *common, t *target) *cobra.Command {
 	var yes bool
-	cmd := newMigrateOne(c, t, "abort", "Undo a migration: go back to where it began, from wherever it stands", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+	cmd := newMigrateOne(c, t, "abort", "Undo a migration: go back to the layout before it", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
 		answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
 		return answer.GetMigration(), err
 	})
@@ -287,10 +288,10 @@ func newMigrateContinue(c *common, t *target) *cobra.Command {
 	})
 	cmd.Long += `
 
-It holds for the processes that are registered now, and for the next move. Without
---without it names the instances that the migration waits for. An instance that is
-left out may still issue IDs of residues that its room gave up, from what it
-holds: unique, but no longer in its room's range.`
+This counts only for the processes that are registered now, and for the next
+move. Without --without it prints the instances that the migration waits for. An
+instance that is left out may still issue IDs that it holds of residues that its
+room gave up: unique, but no longer in its room's range.`
 	cmd.Example = `  march migrate continue --without a/host-7`
 	cmd.Flags().StringSliceVar(&without, "without", nil, "ROOM/INSTANCE, as status shows it; may be repeated")
 	return cmd

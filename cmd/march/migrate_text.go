@@ -56,15 +56,15 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 }
 
-// planCostText shows what a plan costs, if that is known.
+// planCostText shows the cost of a plan, if it is known.
 func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
 	if cost == nil {
-		_, _ = fmt.Fprintln(w, "\nIts costs were not counted.")
+		_, _ = fmt.Fprintln(w, "\nThe cost of this plan was not counted.")
 		return
 	}
-	_, _ = fmt.Fprintf(w, "\nskipped in all, at most: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
+	_, _ = fmt.Fprintf(w, "\nskipped in total, at most: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
 	if n := cost.GetEnding(); n > 0 {
-		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan rooms have hardly any IDs left, of %s:\n", counted(n, "tag"))
+		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan, rooms have hardly any IDs left of %s:\n", counted(n, "tag"))
 		for _, e := range cost.GetEnds() {
 			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), counted(e.GetLeft(), "ID"), e.GetLimit())
 		}
@@ -72,7 +72,7 @@ func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
 	costText(w, cost.GetWorst())
 }
 
-// costText shows what a plan does to each room of tags.
+// costText shows the cost of a plan for each tag and room.
 func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 	if len(tags) > 0 {
 		_, _ = fmt.Fprintln(w, "\nTAG\tROOM\tNEXT ID NOW\tTHEN, AT MOST\tSKIPS\tLEFT\tLASTS NOW\tLASTS AFTER")
@@ -103,7 +103,7 @@ func lastsText(d *durationpb.Duration) string {
 	return yearsText(d.GetSeconds())
 }
 
-// yearsText shows a long time with one unit.
+// yearsText shows a long time in one unit.
 func yearsText(seconds int64) string {
 	const day, year = 24 * 3600, 365 * 24 * 3600
 	switch {
@@ -124,8 +124,8 @@ func stateText(m *marchv1.Migration) string {
 	return api.Word(m.GetState())
 }
 
-// migrationProblems returns what keeps a migration from going on. A console of an
-// earlier version tells only of an error.
+// migrationProblems returns the problems that stop a migration. A console of an
+// earlier version reports only an error.
 func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
 	if len(m.GetProblems()) > 0 || m.GetError() == "" {
 		return m.GetProblems()
@@ -155,7 +155,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	for i, move := range m.GetMoves() {
 		if until := move.GetClientsUntil(); until != nil {
 			_, _ = fmt.Fprintln(w)
-			folded(w, "", fmt.Sprintf("move %d: clients with leased IDs may use residues that rooms %s lost until %s",
+			folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues that rooms %[2]s lost",
 				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339)))
 		}
 	}
@@ -175,8 +175,9 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	}
 }
 
-// watch shows a migration until it has ended: in place on a terminal, else a
-// line for each change. A console that goes away is waited for.
+// watch shows a migration until it has ended: a terminal has one line that changes,
+// other outputs a new line for each change. If the console goes away, watch waits
+// for it.
 func watch(ctx context.Context, c *common, t *target, id string) error {
 	show := newProgress(c)
 	var last *marchv1.Migration
@@ -237,7 +238,7 @@ func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Mig
 	})
 }
 
-// migrationLine says how far a migration is.
+// migrationLine shows how far a migration is.
 func migrationLine(m *marchv1.Migration) string {
 	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
 	if n := m.GetReached(); n > 0 {
@@ -261,9 +262,9 @@ func migrationLine(m *marchv1.Migration) string {
 	return line
 }
 
-// planCost has a console count what a plan costs, and shows on a terminal how far it
-// is. The answer is nil where the console is of an earlier version, which has the costs
-// in its plans.
+// planCost has a console count the cost of a plan, and shows the progress on a
+// terminal. The answer is nil if the console is of an earlier version: its plans
+// contain the cost.
 func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*marchv1.CountPlanCostResponse, error) {
 	l, err := t.dial()
 	if err != nil {
@@ -300,9 +301,9 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 	}
 }
 
-// costLine says how far the costs of a plan are counted.
+// costLine shows how far the cost of a plan is counted.
 func costLine(r *marchv1.CountPlanCostResponse) string {
-	const text = "counting the costs of the plan"
+	const text = "counting the cost of the plan"
 	all := r.GetTags()
 	if all == 0 {
 		return text

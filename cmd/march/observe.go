@@ -22,13 +22,13 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// watched is what a server is watched with; the zero value is nothing.
+// watched has a server's metrics and traces; the zero value has none.
 type watched struct {
 	metrics *observe.Metrics
 	tracer  trace.TracerProvider
 }
 
-// watchFlags say how a server is watched.
+// watchFlags are the flags of traces.
 type watchFlags struct {
 	traces string
 	ratio  float64
@@ -37,11 +37,11 @@ type watchFlags struct {
 func (f *watchFlags) add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.traces, "traces", "", "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty for none")
-	flags.Float64Var(&f.ratio, "traces-ratio", 1, "the share of traces to keep, 0 to 1, of those that no caller decided on")
+	flags.Float64Var(&f.ratio, "traces-ratio", 1, "the share of calls to trace, 0 to 1; a caller's own decision to trace wins")
 }
 
-// start returns what watches a server, and what sends the last of it at the
-// end.
+// start returns a server's metrics and traces, and a function that sends the last
+// traces.
 func (f *watchFlags) start(ctx context.Context, service, instance string, labels prometheus.Labels, log hclog.Logger) (w watched, stop func(), err error) {
 	stop = func() {}
 	if f.traces != "" {
@@ -56,10 +56,10 @@ func (f *watchFlags) start(ctx context.Context, service, instance string, labels
 	if f.traces == "" {
 		return w, stop, nil
 	}
-	// OpenTelemetry has one place for what goes wrong in the background.
+	// OpenTelemetry has one global handler for errors in the background.
 	var line throttle.Log
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		line.Log(time.Now(), log.Warn, "traces not sent", "error", err)
+		line.Log(time.Now(), log.Warn, "traces not sent: check --traces and its collector", "error", err)
 	}))
 	tracer, err := observe.NewTraces(ctx, observe.TracesConfig{URL: f.traces, Ratio: f.ratio, Service: service, Instance: instance, Build: build()})
 	if err != nil {
@@ -79,7 +79,7 @@ func (f *watchFlags) start(ctx context.Context, service, instance string, labels
 func checkReceiver(text string) error {
 	u, err := url.Parse(text)
 	if err != nil {
-		return allocator.Errorf(allocator.Invalid, "traces: not a URL; allowed: http://HOST:PORT or https://HOST:PORT") // err would show a password
+		return allocator.Errorf(allocator.Invalid, "traces: not a URL; allowed: http://HOST:PORT or https://HOST:PORT") // err would contain a password
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Port() == "", u.Path != "", u.RawQuery != "", u.Fragment != "", u.User != nil:
@@ -88,8 +88,8 @@ func checkReceiver(text string) error {
 	return nil
 }
 
-// rereadLevel sets the log's level from the settings file again at each SIGHUP,
-// until the function that it returns is called.
+// rereadLevel sets the log's level from the settings file again at each SIGHUP. The
+// function that it returns ends that.
 func (c *common) rereadLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Level) (stop func()) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -138,7 +138,7 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 	if was == level {
 		return nil
 	}
-	if level > was { // say it while it can be heard
+	if level > was { // log it before the level hides it
 		log.Info("log level changed", "from", was.String(), "to", level.String())
 		log.SetLevel(level)
 		return nil

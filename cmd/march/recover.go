@@ -34,8 +34,9 @@ func newHalt(c *common) *cobra.Command {
 		Aliases: []string{"fence"},
 		Short:   "Halt leasing in all rooms, before etcd is restored from a backup",
 		Long: `Halt leasing in all rooms on purpose: before etcd is restored from a backup, or
-moved. Rooms go on issuing what they hold, about ten minutes' worth of a busy tag,
-and nothing else until ` + "`march recover`" + ` has begun a new epoch.`,
+moved. Rooms go on issuing the IDs that they hold, about ten minutes' worth of a
+busy tag, and lease none until ` + "`march recover`" + ` has begun a new
+epoch.`,
 		Example: `  march halt --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --why "restore of last night's backup"`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,7 +50,7 @@ and nothing else until ` + "`march recover`" + ` has begun a new epoch.`,
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; then `march recover`\nmeanwhile rooms issue what they hold, and lease nothing\n",
+				_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; then `march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n",
 					h.By, h.Time.Format(time.RFC3339), h.Why)
 				return err
 			})
@@ -57,7 +58,7 @@ and nothing else until ` + "`march recover`" + ` has begun a new epoch.`,
 	}
 	cluster.add(cmd)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	cmd.Flags().StringVar(&why, "why", "march halt", "the reason that rooms give for leasing nothing")
+	cmd.Flags().StringVar(&why, "why", "march halt", "the reason, which rooms show while they lease nothing")
 	return cmd
 }
 
@@ -90,17 +91,18 @@ func newRecover(c *common) *cobra.Command {
 	f := recoverFlags{wait: 5 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Lease again after etcd went back in time: was restored, rebuilt, or halted",
-		Long: `Lease again after etcd went back in time. Without --yes nothing is changed: recover
+		Short: "Begin to lease again after etcd was restored or rebuilt, or after march halt",
+		Long: `Begin to lease again after etcd went back in time. Without --yes nothing is changed: recover
 shows what it would do, and which instances did not answer.
 
-Recover asks every instance that it can learn of what it leased. Then it halts
-leasing, asks again, raises the marks that an instance knows to be higher than etcd
-does, and begins a new epoch. It may be run again after it failed.
+Recover asks every instance that it can learn of for its leases. Then it halts
+leasing, asks again, raises the marks that are higher in an instance's memory
+than in etcd, and begins a new epoch. After a recover has failed, run it again.
 
-An instance that does not answer is named. If it does not run but its journal is
-there, give that (--journal). Else stop it for good, then go on without it
-(--without): what it leased since the backup is then covered by a margin only.`,
+Recover names each instance that does not answer. If such an instance does not
+run but its journal is there, give the journal (--journal). Otherwise stop the
+instance for good, then go on without it (--without): only a margin then covers
+the IDs that it leased since the backup.`,
 		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
 		Args: noArgs,
@@ -128,14 +130,14 @@ there, give that (--journal). Else stop it for good, then go on without it
 	f.cluster.add(cmd)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.yes, "yes", "y", false, "do it, and do not ask")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and do not ask")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
 	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
-	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags of which a mark cannot be read, to be left as they are, separated by commas")
+	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags with a mark that cannot be read, to leave as they are, separated by commas")
 	flags.StringArrayVar(&f.journals, "journal", nil, "a journal of an instance that does not run, FILE; may be given more than once")
-	flags.StringVar(&f.layout, "layout", "", "the layout to go on with where etcd has an older one than an instance knows: known, stored or FILE")
+	flags.StringVar(&f.layout, "layout", "", "the layout to go on with if an instance knows a later one than etcd: known (the instance's), stored (etcd's) or FILE")
 	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, for instances that etcd has forgotten to register again")
-	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes on without (default by the age of the backup, for each of them)")
+	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes on without (default computed from the age of the backup, for each of them)")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an instance may take to begin its answer, and to go on with it")
 	return cmd
 }
@@ -189,7 +191,7 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 	return cfg, nil
 }
 
-// recoverProgress prints a line a second of how far a recover is.
+// recoverProgress prints the progress of a recover, one line a second.
 func recoverProgress(w io.Writer) func(recovery.Progress) {
 	var mu sync.Mutex
 	next := time.Now()
@@ -212,8 +214,8 @@ func recoverProgress(w io.Writer) func(recovery.Progress) {
 	}
 }
 
-// askInstance returns how an instance is asked for its memory. The timeout is for the
-// begin of the answer, and for each part of it: there may be many.
+// askInstance returns the function that asks an instance for its memory. The timeout
+// counts for the start of the answer, and for each of its parts: there may be many.
 func askInstance(timeout time.Duration) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -241,7 +243,7 @@ func askInstance(timeout time.Duration) recovery.Ask {
 // longestAnswer bounds one instance's whole answer.
 const longestAnswer = 10 * time.Minute
 
-// recoverText prints what was done, or would be.
+// recoverText prints what recover did, or would do.
 func recoverText(c *common, r *recovery.Report) error {
 	if c.output == "json" {
 		return json.NewEncoder(c.stdout).Encode(recoverJSON(r))
@@ -276,7 +278,7 @@ func recoverText(c *common, r *recovery.Report) error {
 	layoutChanges(w, r)
 	if n := len(r.AtLimit); n > 0 {
 		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the end, the first ones %s: --margin makes it smaller, or raise their limits\n", counted(int64(n), "tag"), names)
+		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, or give a smaller --margin\n", counted(int64(n), "tag"), names)
 	}
 	if r.Margin > 0 {
 		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", counted(r.Margin, "step"), r.Total)
@@ -284,7 +286,7 @@ func recoverText(c *common, r *recovery.Report) error {
 	if r.Epoch != "" {
 		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n", counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
 	} else {
-		_, _ = fmt.Fprintf(w, "would\traise %s that an instance knows better than etcd; nothing is done yet\n", counted(r.Higher, "mark"))
+		_, _ = fmt.Fprintf(w, "would\traise %s that are higher in an instance's memory than in etcd; nothing is changed yet\n", counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
 		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may issue until then\n", utc(r.NotBefore))
@@ -300,7 +302,7 @@ func layoutChanges(w io.Writer, r *recovery.Report) {
 	if r.Layout.Ranges == nil || r.Known.Ranges == nil || r.Layout.Equal(r.Known) {
 		return
 	}
-	_, _ = fmt.Fprintf(w, "ranges\tagainst layout version %d, which an instance knows:\n", r.Known.Version)
+	_, _ = fmt.Fprintf(w, "ranges\tcompared with layout version %d, which an instance knows:\n", r.Known.Version)
 	if r.Known.Boundary != r.Layout.Boundary {
 		_, _ = fmt.Fprintf(w, "\tboundary %d -> %d\n", r.Known.Boundary, r.Layout.Boundary)
 	}

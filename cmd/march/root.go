@@ -32,13 +32,14 @@ const (
 // usageError is an error of the command line itself.
 type usageError struct{ error }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the error itself.
 func (e usageError) Unwrap() error { return e.error }
 
-// finding is what a check found: the command worked, and its answer is no.
+// finding is a problem that a check found: the command worked, and its result is
+// negative.
 type finding struct{ error }
 
-// Unwrap returns what was found.
+// Unwrap returns the problem.
 func (f finding) Unwrap() error { return f.error }
 
 func exitCode(err error) int {
@@ -86,18 +87,18 @@ func (c *common) root() *cobra.Command {
 Each room issues only IDs with lower <= id mod boundary < upper. Rooms share
 one etcd and serve from memory.
 
-Flags that say where things are and how a server runs are settings too: they
-can be set in the environment (--console as MARCH_CONSOLE) and in a YAML file
-named by --config or MARCH_CONFIG (console: HOST:PORT). A flag wins over the
-environment, the environment over the file. Flags that say what one command is
-to do (--count, --to) are flags only.
+Flags for addresses, paths and servers are settings: they can also be set in the
+environment (--console as MARCH_CONSOLE) and in a YAML file named by --config or
+MARCH_CONFIG (console: HOST:PORT). A flag wins over the
+environment, the environment over the file. Flags for one run of a command
+(--count, --to) are flags only.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed,
 2 wrong usage (a flag, argument, setting or value that is not allowed), 3 not
 found, 4 conflict or exists already, 5 unavailable.`,
 		Example: `  march dev                          a whole cluster here, to try things
   march id next order --count 10     ten IDs
-  march layout show                  who issues what`,
+  march layout show                  the rooms and their ranges`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
@@ -112,7 +113,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "YAML file with settings, named as the flags are")
-	flags.StringVar(&c.logLevel, "log-level", "", "least level to log: trace, debug, info, warn, error, off (default info; warn for dev)")
+	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, off (default info; warn for dev)")
 	flags.StringVar(&c.logFormat, "log-format", "text", "text or json")
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
@@ -133,7 +134,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	return root
 }
 
-// newHelp is `march help COMMAND`, which refuses what is no command.
+// newHelp is `march help COMMAND`. It refuses words that are not commands.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
@@ -161,7 +162,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// group is a command that only has others.
+// group is a command that only has subcommands.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, RunE: help, Args: noArgs}
 	cmd.AddCommand(children...)
@@ -211,8 +212,8 @@ func (c *common) logger(usual hclog.Level) (hclog.Logger, error) {
 	}), nil
 }
 
-// stopped makes a server that was told to stop succeed, even while it started:
-// what it was waiting for then failed for that reason.
+// stopped turns the error of a server into success if the server was told to stop.
+// Also a start then fails, for that reason alone.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || allocator.KindOf(err) == allocator.Unavailable) {
 		return nil
@@ -271,11 +272,11 @@ func newVersion(c *common) *cobra.Command {
 	return cmd
 }
 
-// ofTheHost are the flags with defaults that depend on the host, and what a man page says
-// instead: a page is the same on any host.
+// ofTheHost are the flags whose defaults depend on the host, and the words for these
+// defaults in man pages, so that a page is the same on any host.
 var ofTheHost = map[string]string{"name": "the host's name", "max-busy-streams": "half of the processors"}
 
-// newMan is hidden: packages need it once, operators have `march help`.
+// newMan is hidden: only packaging needs it. Operators have `march help`.
 func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

@@ -45,7 +45,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout show' prints it)")
 	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
 	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
-	flags.StringVar(&f.ca, "etcd-ca", "", "file with the certificates (PEM) that etcd's is checked against; turns TLS on")
+	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on")
 	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
 	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
 	f.maxTags = admin.DefaultConfig().MaxTags
@@ -91,7 +91,8 @@ func (f *clusterFlags) ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	return newLedger(cfg, own, w, log)
 }
 
-// admin returns what a server may create. The metrics count the tags that it refuses.
+// admin returns the limits of what a server may create. The metrics count the tags
+// that it refuses.
 func (w watched) admin(maxTags int64) admin.Config {
 	return admin.Config{MaxTags: maxTags, TooManyTags: w.metrics.Limit(admin.MaxTags, maxTags).Count}
 }
@@ -259,7 +260,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	cluster.add(cmd)
 	watch.add(cmd)
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&name, "name", hostname, "this instance's name, its own and stable over restarts")
+	flags.StringVar(&name, "name", hostname, "this instance's name: no other instance has it, and it stays the same over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
 	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as 'march cluster update --journal required' has it for all instances")
 	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
@@ -270,8 +271,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
 	flags.StringSliceVar(&keys, "opaque-key", nil, opaqueKeyUsage)
 	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for none")
-	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready while nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")
-	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "for how long a tag may be unused before its IDs are dropped from memory")
+	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready if nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")
+	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "how long a tag may be unused before its IDs are dropped from memory")
 	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, and rooms the IDs of strict tags after etcd last confirmed the layout")
 	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer or has no layout yet, instead of ending with exit code 5 or 1")
@@ -282,7 +283,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
 	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
 	flags.StringVar(&callers, "client-workers", "half", "how many workers of its slice the room lends to clients, which issue time-ordered IDs themselves: half of the slice, which is the most, or a number; 0 for none")
-	flags.BoolVar(&cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's clock is ahead of the other instances': IDs then sort as far ahead for ever")
+	flags.BoolVar(&cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's clock is ahead of the other instances' clocks; these IDs will always sort too late")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }
@@ -293,14 +294,14 @@ func newConsole(c *common) *cobra.Command {
 		watch       watchFlags
 		start       = startup.Server{What: "console"}
 		cfg         = console.DefaultConfig()
-		hostname, _ = os.Hostname() // a name for people, no more
+		hostname, _ = os.Hostname() // only for people
 	)
 	cmd := &cobra.Command{
 		Use:   "console",
 		Short: "Run a console, which the operators' commands and browsers call",
 		Long: `Run a console, which the operators' commands call, and which shows the cluster to
-browsers (--http). It keeps nothing itself: run as many as you like, anywhere, of
-one cluster.`,
+browsers (--http). A console keeps no data: run any number of them for one
+cluster, anywhere.`,
 		Example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -348,19 +349,19 @@ one cluster.`,
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
-	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many of them one caller may")
+	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep up to date at once")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
-	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "for how long an instance must be silent to be forgotten")
+	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "how long an instance must be silent to be forgotten")
 	return cmd
 }
 
-// hostsFlag says by which names HTTP may be called.
+// hostsFlag is the flag of the host names that HTTP requests may have.
 func hostsFlag(cmd *cobra.Command, names *[]string) {
 	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
-		"names besides localhost by which HTTP may be called where it listens on a loopback address: a proxy's in front that passes its own on")
+		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: the name of a proxy that passes its own name on")
 }
 
-// limitFlags bound what callers may take of a server.
+// limitFlags are the limits on how much of a server callers may use.
 func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
 	flags := cmd.PersistentFlags()
 	flags.IntVar(&l.Connections, "max-connections", l.Connections, "how many connections may be open, gRPC and HTTP together")
@@ -385,7 +386,7 @@ func advertise(set string, at net.Addr, hostname string) string {
 	return tcp.String()
 }
 
-// journalDir returns the directory of journals, empty for none.
+// journalDir returns the directory of journals, or "" for none.
 func journalDir(set string) (string, error) {
 	switch set {
 	case "off":

@@ -20,17 +20,17 @@ import (
 	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
-// Settings are the persistent flags. A command's other flags say what it is to
-// do this once: --force from the environment, or dev's rooms for `tag skip`,
-// would be a trap.
+// Settings are the persistent flags. A command's other flags count for one run:
+// --force from the environment, or the rooms of dev for `tag skip`, would surprise
+// the operator.
 
-// settle sets each setting that was not given as a flag from the environment,
-// or else from the file named by --config.
+// settle gives each setting without a flag its value from the environment, or else
+// from the file named by --config.
 func settle(cmd *cobra.Command, c *common) error {
 	for parent := cmd; parent.HasParent(); parent = parent.Parent() {
 		switch parent.Name() {
 		case "help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
-			return nil // they work whatever the settings are
+			return nil // they ignore settings
 		}
 	}
 	if err := fromEnvironment(cmd.Flags().Lookup("config")); err != nil {
@@ -92,7 +92,8 @@ type setting struct {
 	line   int
 }
 
-// set sets f. field is what the user called it.
+// set sets f. field is the name that the user gave: flag, variable, or file and
+// line.
 func (s setting) set(field string, f *pflag.Flag) error {
 	list, takesList := f.Value.(pflag.SliceValue)
 	var err error
@@ -111,8 +112,8 @@ func (s setting) set(field string, f *pflag.Flag) error {
 	return nil
 }
 
-// maxSettings bounds the file, in bytes, and maxNested how deep brackets in it
-// go: the YAML parser's memory grows with the square of that.
+// maxSettings bounds the file, in bytes. maxNested bounds the depth of its
+// brackets: the YAML parser's memory grows with the square of that depth.
 const (
 	maxSettings = 16 << 10
 	maxNested   = 8
@@ -140,8 +141,8 @@ func readSettings(root *cobra.Command, path string) (map[string]setting, error) 
 	return settings, nil
 }
 
-// parseSettings reads a YAML mapping of names to values or lists of them. All
-// are taken as they are written: a room named 007 is not room 7.
+// parseSettings reads a YAML mapping of names to values or lists of them. Values
+// stay as they are written: a room named 007 is not room 7.
 func parseSettings(path string, content []byte) (map[string]setting, error) {
 	tokens := lexer.Tokenize(string(content))
 	depth := 0
@@ -153,7 +154,7 @@ func parseSettings(path string, content []byte) (map[string]setting, error) {
 			depth--
 		}
 		if depth > maxNested {
-			return nil, badSettings(path, t.Position.Line, "more than %d brackets in each other; allowed: lines of NAME: VALUE", maxNested)
+			return nil, badSettings(path, t.Position.Line, "brackets nested deeper than %d; allowed: lines of NAME: VALUE", maxNested)
 		}
 	}
 	file, err := parser.Parse(tokens, 0)
@@ -186,7 +187,7 @@ func parseSettings(path string, content []byte) (map[string]setting, error) {
 				return nil, badSettings(path, line(entry.Key), "there is no setting %s", excerpt(fmt.Sprintf("%q", name)))
 			}
 			if before, twice := settings[name]; twice {
-				return nil, badSettings(path, line(entry.Key), "%s: set in line %d already", name, before.line)
+				return nil, badSettings(path, line(entry.Key), "%s: already set in line %d", name, before.line)
 			}
 			s, err := values(entry.Value)
 			if err != nil {
@@ -264,8 +265,8 @@ func settingNames(cmd *cobra.Command) []string {
 	return slices.Compact(names)
 }
 
-// flagError says what is wrong with a flag in the words of all other messages:
-// the field, the value, what is allowed.
+// flagError returns the error of a flag in the form of all other messages: the
+// field, the value, the allowed values.
 func flagError(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	var missing *pflag.ValueRequiredError
@@ -278,13 +279,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError{allocator.Errorf(allocator.Invalid, "%w; see `%s --help`", err, cmd.CommandPath())}
 }
 
-// notAllowed says that a flag does not take value. field is what the user
-// called it.
+// notAllowed returns the error of a value that a flag does not take. field is the
+// name that the user gave.
 func notAllowed(field string, f *pflag.Flag, value string) error {
 	return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: %s", field, value, allowed(f))
 }
 
-// allowed says what a flag's type takes.
+// allowed describes the values of a flag's type.
 func allowed(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "int", "int64":
@@ -301,8 +302,8 @@ func allowed(f *pflag.Flag) string {
 	return "a " + f.Value.Type()
 }
 
-// required demands a flag. (cobra's own check has its own words, and an error
-// that cannot be told from others.)
+// required demands a flag. cobra's own check has another wording, and an error of
+// no type of its own.
 func required(cmd *cobra.Command, flag string) error {
 	if cmd.Flags().Changed(flag) {
 		return nil

@@ -13,21 +13,21 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// measureAfter is how long a console takes to measure rates once it was asked.
+// measureAfter is how long a console needs to measure rates after a request.
 const measureAfter = 1500 * time.Millisecond
 
 func newStatus(c *common) *cobra.Command {
 	t := &target{}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what every room does now, the migration that is under way, and all problems",
+		Short: "Show the state of every room, the migration under way, and all problems",
 		Long: `Show what every room does now, the migration that is under way, and all
 problems: since when, until when, the next step, and the command.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
-				if err == nil && !measured(o) { // no page or command asked of late: a rate needs two looks
+				if err == nil && !measured(o) { // no page or command asked recently, and a rate needs two readings
 					select {
 					case <-ctx.Done():
 					case <-time.After(measureAfter):
@@ -84,7 +84,8 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		problemsText(w, o.GetProblems())
 		return
 	}
-	// Nothing is wrong, or the console is of a version that has no list of problems.
+	// There are no problems, or the console is of a version without a list of
+	// problems.
 	for _, r := range o.GetRooms() {
 		for _, problem := range r.GetProblems() {
 			_, _ = fmt.Fprintf(w, "\n%s", problem)

@@ -50,9 +50,9 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	flags.Int64Var(&f.minStep, "min-step", d.MinStep, "the least number of IDs leased at once, and the first")
 	flags.Int64Var(&f.maxStep, "max-step", d.MaxStep, "the largest number of IDs leased at once")
 	flags.DurationVar(&f.reserve, "reserve", d.Reserve.Duration(), "how long the IDs that an instance holds should last at the recent peak rate")
-	flags.Int64Var(&f.maxJump, "max-jump", d.MaxJump, "how far a room may be made to jump ahead without an operator's consent")
+	flags.Int64Var(&f.maxJump, "max-jump", d.MaxJump, "how far one room's mark may lie above the marks of all others before rooms need an operator's consent to go on above it")
 	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how far below the furthest room's mark an instance may begin a lease; IDs that it holds already may lie further behind; 0 is no bound")
-	flags.BoolVar(&f.strictRetract, "strict-retract", false, "rather issue nothing than a residue that the room may have given up: only under a layout that etcd confirmed lately")
+	flags.BoolVar(&f.strictRetract, "strict-retract", false, "issue nothing rather than an ID of a residue that the room may have given up: issue only if etcd recently confirmed the layout")
 }
 
 // tag returns a message with the settings that were given. Its error is Invalid.
@@ -114,7 +114,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 	}
 	f.add(cmd, true)
 	cmd.Flags().BoolVar(&fresh, "fresh", false,
-		"the name was never in use: its first IDs need not leave free what recovers left free")
+		"the name was never in use, so its first IDs need not leave the margins of recovers free")
 	return cmd
 }
 
@@ -123,7 +123,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:     "update TAG",
-		Short:   "Change a tag's settings; those that are not named stay",
+		Short:   "Change a tag's settings; other settings stay as they are",
 		Example: `  march tag update order --reserve 30m --max-step 500000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,7 +145,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 				return err
 			}
 			_, _ = fmt.Fprintln(c.stderr, err)
-			if err := ask(cmd.Context(), c, "Lower the limit all the same?"); err != nil {
+			if err := ask(cmd.Context(), c, "Lower the limit anyway?"); err != nil {
 				return err
 			}
 			request.Confirm = true
@@ -157,11 +157,11 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 	return cmd
 }
 
-// sayBehind names the instances that did not follow a change of a tag.
+// sayBehind prints the instances that have not yet applied a change of a tag.
 func sayBehind(c *common, behind []string) {
 	if len(behind) > 0 {
 		_, _ = fmt.Fprintf(c.stderr,
-			"changed; these instances did not answer, or did not follow within 3 s, and may go on with what they hold: %s\n",
+			"changed; these instances did not answer, or did not apply the change within 3 s, and may still issue the IDs that they hold: %s\n",
 			strings.Join(behind, ", "))
 	}
 }
@@ -200,14 +200,14 @@ func newTagList(c *common, t *target) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "only tags that begin so")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only tags whose names begin with this")
 	return cmd
 }
 
 func newTagShow(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show TAG",
-		Short: "Show a tag, its mark in each room, and what each instance holds of it",
+		Short: "Show a tag, its mark in each room, and how many IDs each instance holds",
 		Args:  exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
@@ -224,7 +224,7 @@ func newTagShow(c *common, t *target) *cobra.Command {
 func newTagDelete(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete TAG",
-		Short: "Delete a tag: rooms issue no more IDs of it. One of the same name would go on above them",
+		Short: "Delete a tag: rooms issue no more of its IDs. A new tag of the same name goes on above them",
 		Args:  exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
@@ -244,7 +244,7 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:     "skip TAG --to ID",
-		Short:   "Jump ahead on purpose: rooms issue only IDs from --to on; returns when those that answer do",
+		Short:   "Skip IDs: rooms issue only IDs from --to on. Returns when all instances that answer have applied it",
 		Example: `  march tag skip order --to 5000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -272,7 +272,7 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 	var d time.Duration
 	cmd := &cobra.Command{
 		Use:     "prescale TAG --step N",
-		Short:   "Have every instance hold at least --step IDs for a time, ahead of a sale, say; 0 ends it",
+		Short:   "Make every instance hold at least --step IDs for a time, for example before a sale; 0 ends it",
 		Example: `  march tag prescale order --step 5000000 --duration 2h`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -289,11 +289,10 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int64Var(&step, "step", 0, "how many IDs to hold at least, up to the tag's max-step")
-	cmd.Flags().DurationVar(&d, "duration", time.Hour, "for how long, 1s to 168h")
+	cmd.Flags().DurationVar(&d, "duration", time.Hour, "how long, 1s to 168h")
 	return cmd
 }
 
-// callConsole checks -o and calls a console.
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
 	if t.GetFormat() != "" {
@@ -352,7 +351,7 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 	var by string
 	cmd := &cobra.Command{
 		Use:   "search [TEXT]",
-		Short: "List tags whose names contain a text, sorted by what they do now",
+		Short: "List tags whose names contain a text, sorted by name, rate, space used, or time left",
 		Example: `  march tag search --sort rate --descending
   march tag search shard --sort lasts`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -402,7 +401,7 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&by, "sort", "name", "name, strict, rate, used, lasts, next or created")
-	flags.BoolVar(&r.Descending, "descending", false, "the largest first, or the last name")
-	flags.Int32VarP(&r.PageSize, "most", "n", 100, "at most so many, 1 to 1000")
+	flags.BoolVar(&r.Descending, "descending", false, "sort in descending order")
+	flags.Int32VarP(&r.PageSize, "most", "n", 100, "how many at most, 1 to 1000")
 	return cmd
 }

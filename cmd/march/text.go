@@ -50,8 +50,8 @@ func folded(w io.Writer, begin, text string) {
 	}
 }
 
-// cell returns the parts as far as they fit into a table's cell, and how many more
-// there are.
+// cell returns the parts that fit into a table's cell, and the number of the
+// others.
 func cell(parts []string) string {
 	text := ""
 	for i, part := range parts {
@@ -65,7 +65,7 @@ func cell(parts []string) string {
 }
 
 // layoutRows writes a layout as a row of a table: what it is, its picture and its
-// ranges, which go on in rows below; end follows the last one.
+// ranges. More ranges go on in the rows below; end follows the last one.
 func layoutRows(w io.Writer, what string, l *marchv1.Layout, end string) {
 	lines := fold(rangeParts(l), ",", rangesWidth)
 	lines[len(lines)-1] += end
@@ -75,16 +75,16 @@ func layoutRows(w io.Writer, what string, l *marchv1.Layout, end string) {
 	}
 }
 
-// problemsText lists what is wrong: each with since when, what to do, and the command.
+// problemsText lists the problems, each with its start, its remedy and the command.
 func problemsText(w io.Writer, problems []*marchv1.Problem) {
 	_, _ = io.WriteString(w, problem.Lines(problems, printable))
 }
 
-// doText says what to do about a problem, and the command.
+// doText returns the remedy of a problem, and the command.
 func doText(p *marchv1.Problem) string { return problem.Do(p, printable) }
 
-// stoppedText lists what is wrong. A console of an earlier version has no list, and tells
-// only of a halt and of a layout that cannot be used.
+// stoppedText lists the problems. A console of an earlier version has no list, and
+// reports only a halt and a layout that cannot be used.
 func stoppedText(w io.Writer, problems []*marchv1.Problem, halt *marchv1.Halt, unusable string) {
 	if len(problems) == 0 && halt != nil {
 		problems = append(problems, problem.Halted(halt.GetBy(), halt.GetWhy(), halt.GetTime().AsTime()))
@@ -121,7 +121,7 @@ func unmarshalWords(b []byte, m proto.Message) error {
 	}), m)
 }
 
-// compact takes out the white space that protojson varies at random.
+// compact removes the white space that protojson varies at random.
 func compact(b []byte) []byte {
 	var out bytes.Buffer
 	if json.Compact(&out, b) != nil {
@@ -130,16 +130,15 @@ func compact(b []byte) []byte {
 	return out.Bytes()
 }
 
-// replaceEnums returns the JSON of a message with the texts replaced that stand for values
-// of enums.
+// replaceEnums returns the JSON of a message with the texts of enum values replaced.
 func replaceEnums(text []byte, m proto.Message, replace func(enum protoreflect.EnumDescriptor, text string) string) []byte {
 	r := &replacer{text: text, tokens: json.NewDecoder(bytes.NewReader(text)), replace: replace}
 	r.value(nil, m.ProtoReflect().Descriptor())
 	return append(r.out, text[r.copied:]...)
 }
 
-// replacer reads the tokens of text, and copies text to out. Where text is no JSON, it
-// reads up to there.
+// replacer reads the tokens of text, and copies text to out. It stops where text is
+// not JSON.
 type replacer struct {
 	text    []byte
 	tokens  *json.Decoder
@@ -148,8 +147,8 @@ type replacer struct {
 	copied  int64 // how much of text is in out
 }
 
-// value reads a value of a field, or of a message that is in no field. Both are nil for a
-// field that the message does not have.
+// value reads a value of a field, or a message that is in no field. Both are nil if the
+// message does not have the field.
 func (r *replacer) value(field protoreflect.FieldDescriptor, message protoreflect.MessageDescriptor) {
 	token, _ := r.tokens.Token()
 	switch token := token.(type) {

@@ -31,7 +31,7 @@ func (l *timeLayout) flags(cmd *cobra.Command) {
 	flags.StringVar(&l.preset, "preset", "", "a time-ordered ID of a known layout: "+strings.Join(timeid.PresetNames(), ", "))
 	flags.StringVar(&l.bits, "bits", "", "a time-ordered ID of these bits of time/worker/sequence, such as 41/10/12; needs --time-epoch")
 	flags.StringVar(&l.unit, "unit", "1ms", "with --bits: the unit of time, 1ms, 10ms or 1s")
-	flags.StringVar(&l.epoch, "time-epoch", "", "when the time begins: RFC 3339 or Unix ms; with --preset, in place of the preset's")
+	flags.StringVar(&l.epoch, "time-epoch", "", "the time of tick 0: RFC 3339 or Unix ms; with --preset, in place of the preset's")
 	flags.StringVar(&l.order, "order", timeid.WorkerMiddle.String(), "with --bits: worker-middle or worker-last")
 	for name, values := range map[string][]string{
 		"preset": timeid.PresetNames(), "unit": {"1ms", "10ms", "1s"},
@@ -46,7 +46,7 @@ func (l *timeLayout) given(cmd *cobra.Command) bool {
 	return slices.ContainsFunc(timeFlags, cmd.Flags().Changed)
 }
 
-// layout returns what the flags describe. Its errors are Invalid.
+// layout returns the layout that the flags describe. Its errors are Invalid.
 func (l *timeLayout) layout(cmd *cobra.Command) (timeid.Layout, error) {
 	var layout timeid.Layout
 	changed := cmd.Flags().Changed
@@ -57,14 +57,14 @@ func (l *timeLayout) layout(cmd *cobra.Command) (timeid.Layout, error) {
 		}
 		for _, other := range []string{"bits", "unit", "order"} {
 			if changed(other) {
-				return layout, allocator.Errorf(allocator.Invalid, "%s: given together with preset; allowed: either, as a preset has its own", other)
+				return layout, allocator.Errorf(allocator.Invalid, "%s: given together with preset; allowed: only one of them, because a preset has its own", other)
 			}
 		}
 		layout = preset.Layout
 	} else {
 		for _, needed := range []string{"bits", "time-epoch"} {
 			if !changed(needed) {
-				return layout, allocator.Errorf(allocator.Invalid, "%s: must be given where no preset is; see `%s --help`", needed, cmd.CommandPath())
+				return layout, allocator.Errorf(allocator.Invalid, "%s: must be given if preset is not; see `%s --help`", needed, cmd.CommandPath())
 			}
 		}
 		var err error
@@ -97,14 +97,14 @@ func decodeTime(cmd *cobra.Command, c *common, l *timeLayout, arg string) error 
 	if err != nil {
 		return usageError{err}
 	}
-	// No ID is further ahead of the clock of the machine that issued it.
+	// No program issues an ID that is further ahead of its own clock.
 	p, err := layout.DecomposeBefore(id, time.Now().Add(timeid.FurthestAhead).UnixMilli())
 	if err != nil {
 		return usageError{err}
 	}
 	at := time.UnixMilli(p.Time).UTC().Format(timeid.Format)
 	if c.output == "json" {
-		// As in every answer, 64-bit numbers are strings.
+		// 64-bit numbers are strings, as in every answer.
 		return json.NewEncoder(c.stdout).Encode(struct {
 			Time     string `json:"time"`
 			Worker   int64  `json:"worker,string"`
@@ -130,18 +130,18 @@ var policyFlags = []string{"sequence", "carry-to", "random-below", "rollback", "
 
 func (f *timeTagFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.sequence, "sequence", "reset", "of a time tag: a tick begins at 0 (reset), above the last one (carry) or at random")
-	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: the sequence from which on the next tick begins at 1 (default half of them)")
-	flags.Int64Var(&f.randomBelow, "random-below", 0, "with --sequence random: what a tick's first sequence lies below (default 100)")
-	flags.StringVar(&f.rollback, "rollback", "wait", "of a time tag, where the clock went back: wait for it, go on ahead of it (offset), or fail")
+	flags.StringVar(&f.sequence, "sequence", "reset", "of a time tag: the sequence of a tick begins at 0 (reset), above the last one (carry) or at random")
+	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: if a tick ends at this sequence or above, the next begins at 1 (default half of all sequences)")
+	flags.Int64Var(&f.randomBelow, "random-below", 0, "with --sequence random: the bound below which a tick's first sequence lies (default 100)")
+	flags.StringVar(&f.rollback, "rollback", "wait", "of a time tag, if the clock went back: wait until it has caught up, go on ahead of it (offset), or fail")
 	flags.DurationVar(&f.maxWait, "max-wait", timeid.DefaultMaxWait, "of a time tag: how long a call waits for a clock that went back")
 	for name, values := range map[string][]string{"sequence": {"reset", "carry", "random"}, "rollback": {"wait", "offset", "fail"}, "kind": {"counter", "time"}} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 
-// message returns the settings that were given, nil where the tag is a counter's. Its
-// errors are Invalid.
+// message returns the settings that were given, or nil for a counter. Its errors are
+// Invalid.
 func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
 	changed := cmd.Flags().Changed
 	p, given := &marchv1.TimeTag{}, f.kind == "time"
@@ -167,7 +167,7 @@ func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
 		return nil, nil
 	}
 	if f.kind == "counter" && changed("kind") {
-		return nil, allocator.Errorf(allocator.Invalid, "kind: counter, with settings of time-ordered IDs; allowed: time")
+		return nil, allocator.Errorf(allocator.Invalid, "kind: counter, with settings of time-ordered IDs; allowed with these: time")
 	}
 	if changed("sequence") {
 		var err error
@@ -214,7 +214,7 @@ func newWorkerList(c *common, t *target) *cobra.Command {
 	var bits int32
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the workers that were ever taken, their owners and windows",
+		Short: "List all workers taken so far, their owners and windows",
 		Long: `List the workers of time-ordered IDs that were ever taken: the instance that has each
 of them or had it last, and the window of time for which it may use the worker. A pinned
 worker keeps its number over restarts. One for a caller is in use in a caller's process.
@@ -244,7 +244,7 @@ Below the list are the slices: the workers that each room may take.`,
 			})
 		},
 	}
-	cmd.Flags().Int32Var(&bits, "bits", 0, "only workers of this width, as --bits of the tag has it in the middle")
+	cmd.Flags().Int32Var(&bits, "bits", 0, "only workers of this width: the middle number of the tag's --bits")
 	cmd.Flags().StringVar(&r.Room, "room", "", "only workers that this room has, or had last")
 	return cmd
 }
@@ -265,7 +265,7 @@ func workersText(w *tabwriter.Writer, all *marchv1.ListWorkersResponse) {
 	slicesText(w, all.GetSlices())
 }
 
-// slicesText writes which workers rooms may take, and how many of them are in use.
+// slicesText writes the rooms' slices, and how many of their workers are in use.
 func slicesText(w *tabwriter.Writer, slices []*marchv1.WorkerSlice) {
 	if len(slices) == 0 {
 		return

@@ -23,15 +23,15 @@ func newVerify(c *common) *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Check in etcd that all is well, and that no ID can have been issued twice",
+		Short: "Check the data in etcd, and that no ID can have been issued twice",
 		Long: `Check all that must hold in a cluster, from etcd alone, while it runs: layouts
 and their history, tags, marks and eras, instances; and for every tag, that no
 ID of the latest eras can have been issued by two rooms. It cannot see IDs that
 were issued in a history which a restore of etcd lost. Nothing is changed.
 
-Prints what is wrong, a line each (the first 1000), and exits 1 if anything is, or
-if leasing is halted. Of each key that cannot be read it says what that stops, and
-what to do.`,
+Prints the problems, one a line (the first 1000), and exits 1 if there are any,
+or if leasing is halted. For each key that cannot be read it prints the effect
+and the remedy.`,
 		Example: `  march verify --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -107,7 +107,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	return err
 }
 
-// foundText says what is wrong, in short.
+// foundText returns a short text of the problems.
 func foundText(problems int64, halt record.Halt) string {
 	switch {
 	case halt.By == "":
@@ -118,7 +118,7 @@ func foundText(problems int64, halt record.Halt) string {
 	return counted(problems, "problem") + ", and leasing is halted"
 }
 
-// verifyLine says how far a check is.
+// verifyLine shows how far a check is.
 func verifyLine(p verify.Progress) string {
 	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "era"))
 	if p.At != "" {
