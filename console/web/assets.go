@@ -22,7 +22,7 @@ type assets struct{ files map[string]asset }
 type asset struct {
 	kind          string // its media type
 	plain, zipped []byte
-	version       string // a digest, part of its address: a browser keeps it for good
+	version       string // a digest in its address, so that browsers may cache it for ever
 }
 
 func newAssets() (*assets, error) {

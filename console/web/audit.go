@@ -20,7 +20,7 @@ type auditView struct {
 
 type auditRow struct {
 	*marchv1.AuditEntry
-	Link     string // to the object, as far as there is a page of it
+	Link     string // to the object's page, empty if it has none
 	From, To string // in lines
 }
 
@@ -47,8 +47,8 @@ func (h *Handler) audit(c *call) (string, any, error) {
 	return "Audit", v, nil
 }
 
-// searched reports whether a page is of older entries, or of those that are like
-// something: each look for these may read thousands.
+// searched reports whether a page shows older entries or those that match a filter:
+// each reading of such a page may read thousands.
 func searched(q url.Values) bool {
 	return q.Get("before")+q.Get("actor")+q.Get("action")+q.Get("object") != ""
 }
@@ -68,7 +68,7 @@ func linkOf(object string) string {
 	return ""
 }
 
-// lines writes JSON in lines, as it is if it is none.
+// lines indents JSON. It returns other texts unchanged.
 func lines(text string) string {
 	var out bytes.Buffer
 	if text == "" || json.Indent(&out, []byte(text), "", "\u00a0\u00a0") != nil {

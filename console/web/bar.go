@@ -11,9 +11,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// hues is how many colours style.css has for rooms, the plainest first: the last
-// few count only where there are many rooms. With more rooms some share one: a
-// colour never stands without the room's name.
+// hues is how many colours style.css has for rooms, the clearest first: the last
+// few are used only if there are many rooms. With more rooms some share a colour,
+// so a colour never stands without the room's name.
 const hues, plain = 12, 8
 
 // colours gives each room a colour. It depends on the names alone, so that a
@@ -44,7 +44,7 @@ func colours(rooms ...string) map[string]int {
 type bar struct {
 	Label     string // in words
 	Stretches []stretch
-	Clashes   []clash // what two rooms have, in a layout that is not valid
+	Clashes   []clash // residues of two rooms, in a layout that is not valid
 	Ticks     []tick
 	Boundary  int64
 	Edges     []edge // that can be moved, in the planner
@@ -55,7 +55,7 @@ type stretch struct {
 	X, W         string // percentages
 	Room         string
 	Colour       int
-	Text         string // what fits in, perhaps nothing
+	Text         string // the text that fits in, perhaps none
 	Range        string
 	Share        float64
 	lower, upper int64
@@ -96,8 +96,8 @@ func rangesText(l *marchv1.Layout) string {
 	return strings.Join(parts, ", ")
 }
 
-// newBar draws a layout. It draws one that is not valid too, as well as that
-// goes.
+// newBar draws a layout. It also draws layouts that are not valid, as far as
+// possible.
 func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 	b := &bar{Boundary: l.GetBoundary(), Label: "boundary " + num(l.GetBoundary()) + ": " + rangesText(l)}
 	if b.Boundary < 1 {
@@ -139,7 +139,7 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 	return b
 }
 
-// ticks numbers the edges that are far enough from each other.
+// ticks labels the edges that are far enough from each other.
 func (b *bar) ticks() {
 	const apart = 9.0 // percent
 	last := 0.0
@@ -155,8 +155,7 @@ func (b *bar) ticks() {
 	b.Ticks = append(b.Ticks, tick{X: "100%", Anchor: "end", Text: num(b.Boundary)})
 }
 
-// movable finds the edges that can be moved: where two ranges meet it is one
-// edge of both.
+// movable finds the edges that can be moved. Two ranges that meet share one edge.
 func (b *bar) movable() {
 	for i, s := range b.Stretches {
 		if s.Room == "" {
@@ -187,18 +186,18 @@ func (b *bar) movable() {
 	}
 }
 
-// sparkWidth and sparkHeight are the size of a sparkline's drawing; it is
-// stretched to its place.
+// sparkWidth and sparkHeight are the size of a sparkline's drawing, which the
+// browser stretches to its place.
 const sparkWidth, sparkHeight = 240.0, 40.0
 
-// spark is a line of rates, the present one at the right, and the area below it.
+// spark is a line of rates, the latest at the right, and the area below it.
 type spark struct {
 	Lines, Areas []string
 	Most         float64
 }
 
-// newSpark draws rates; slots is for how many there is room. The line has a gap where
-// no rate was measured.
+// newSpark draws rates; slots is how many rates fit in. The line has a gap where no
+// rate was measured.
 func newSpark(rates []float64, slots int) spark {
 	s := spark{}
 	for _, v := range rates {

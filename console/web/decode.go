@@ -32,7 +32,7 @@ type originView struct {
 	Range  string
 }
 
-// underView is an ID under one of the layouts that ever were.
+// underView is an ID under one of the layouts so far.
 type underView struct {
 	Version, Boundary, Block, Residue int64
 	Room                              string
@@ -61,7 +61,7 @@ func (h *Handler) decode(c *call) (string, any, error) {
 			id, v.Text = v.DecodeResponse.GetId(), v.DecodeResponse.Id
 		}
 	}
-	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // a fault of the form, or a value that cannot be read
+	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the form is wrong, or a value cannot be read
 		c.failed, c.err = "decode", err
 		v.Problem = c.problemOf("decode", "tag", "id")
 		return "Decode", v, nil
@@ -71,7 +71,7 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	}
 	v.Found = true
 	colour, err := h.colours(c)
-	if t := v.DecodeResponse.GetTime(); t != nil { // it is no block and residue
+	if t := v.DecodeResponse.GetTime(); t != nil { // time-ordered IDs have no block and residue
 		v.TimeRoom = &originView{Origin: &marchv1.Origin{Room: t.GetRoom()}, Colour: colour[t.GetRoom()]}
 		return "Decode", v, err
 	}
@@ -89,8 +89,8 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	return "Decode", v, nil
 }
 
-// decodeUnder lists the layouts of a page, the newest first, with what an ID is
-// under each.
+// decodeUnder lists the layouts of a page, the newest first, with the room, block
+// and residue of an ID under each.
 func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[string]int) error {
 	q := c.URL.Query()
 	before := q.Get("before")
@@ -100,7 +100,7 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[strin
 	}
 	var until *timestamppb.Timestamp
 	if before != "" {
-		version, _ := parseInt(before) // ListLayouts took it
+		version, _ := parseInt(before) // ListLayouts checked it
 		newer, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{Version: version})
 		if err != nil {
 			return err

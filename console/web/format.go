@@ -15,7 +15,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// functions are what templates call.
+// functions are the functions that templates call.
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp, "milli": milli,
@@ -38,7 +38,8 @@ func (h *Handler) functions() template.FuncMap {
 	}
 }
 
-// prose returns a message with what is in back quotes, commands, as code.
+// prose returns a message with the texts in back quotes, which are commands, as
+// code.
 func prose(message any) template.HTML {
 	var b strings.Builder
 	parts := strings.Split(fmt.Sprint(message), "`")
@@ -60,7 +61,7 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// entry is one of the menu's.
+// entry is an entry of the menu.
 type entry struct{ Name, Label, Path string }
 
 var menu = []entry{
@@ -145,8 +146,7 @@ func short(p *durationpb.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-// lasts returns a long time, that may have more years than a time.Duration can
-// say.
+// lasts returns a long time, which may be longer than a time.Duration can hold.
 func lasts(p *durationpb.Duration) string {
 	const day, year = 24 * 3600, 365 * 24 * 3600
 	switch s := p.GetSeconds(); {
@@ -162,7 +162,7 @@ func lasts(p *durationpb.Duration) string {
 	return short(p)
 }
 
-// ago returns how long a time is past.
+// ago returns how long ago a time was.
 func ago(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "–"
@@ -174,8 +174,8 @@ func ago(t *timestamppb.Timestamp) string {
 	return short(durationpb.New(d)) + " ago"
 }
 
-// clock and stamp return a time for people, without and with its day. UTC: what
-// is on two screens in two countries should be the same.
+// clock and stamp return a time for people, without and with its day. The zone is
+// UTC, so that two screens in two countries show the same.
 func clock(t *timestamppb.Timestamp) string { return at(t, "15:04:05") }
 func stamp(t *timestamppb.Timestamp) string { return at(t, "2006-01-02 15:04:05 UTC") }
 

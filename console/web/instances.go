@@ -15,7 +15,7 @@ type instancesView struct {
 	Room     string
 	Current  int64 // the layout's version
 	Problems []*marchv1.Problem
-	Stopped  bool // nothing is leased in any room
+	Stopped  bool // leasing is halted in all rooms
 	Forget   *marchv1.Instance
 	Problem  *problem
 }

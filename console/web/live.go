@@ -21,11 +21,11 @@ const (
 )
 
 const (
-	// heartbeat is how often a stream says something, so that proxies do not take
-	// it for dead.
+	// heartbeat is how often a stream sends something, so that proxies do not close
+	// it.
 	heartbeat = 15 * time.Second
-	// sendWithin bounds one write to a stream: a browser that takes nothing is
-	// gone.
+	// sendWithin bounds one write to a stream: a browser that reads nothing for so
+	// long is gone.
 	sendWithin = 30 * time.Second
 	// retryAfter is how soon a browser comes back after a stream ended, in
 	// milliseconds.
@@ -72,7 +72,7 @@ func (l *live) leave(caller netip.Addr) {
 	}
 }
 
-// keep streams a page's live part whenever it changed, until the browser goes
+// keep sends a page's live part whenever it changed, until the browser disconnects
 // or the server stops.
 func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	caller := serve.Caller(r.Context())
@@ -84,7 +84,7 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	defer h.live.leave(caller)
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // the server's would end the request's context
+	_ = control.SetReadDeadline(time.Time{}) // the server's deadline would end the request's context
 	send := func(format string, args ...any) error {
 		if err := control.SetWriteDeadline(time.Now().Add(sendWithin)); err != nil {
 			return err
@@ -123,8 +123,8 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	}
 }
 
-// event returns what a page's stream has to say now, and its id. That a page
-// could not be made is an event called trouble: the page keeps what it shows.
+// event returns the next event of a page's stream, and its id. If the page could
+// not be made, that is an event called trouble: the page keeps its present content.
 func (h *Handler) event(p *page, r *http.Request) (event, id string) {
 	name := ""
 	var text bytes.Buffer
@@ -141,7 +141,7 @@ func (h *Handler) event(p *page, r *http.Request) (event, id string) {
 	var out bytes.Buffer
 	out.WriteString(name)
 	for line := range bytes.Lines(text.Bytes()) {
-		if line = bytes.TrimSpace(line); len(line) > 0 { // between tags and words one space is as good as many
+		if line = bytes.TrimSpace(line); len(line) > 0 { // in HTML one space equals many
 			out.WriteString("data: ")
 			out.Write(line)
 			out.WriteByte('\n')

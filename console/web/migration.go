@@ -17,10 +17,10 @@ type migrationView struct {
 	*marchv1.Migration
 	From, Target *bar
 	Steps        []step
-	Says         string // what it does now
+	Says         string // the present activity
 	Ended        bool
-	Percent      string   // of the moves and waits, how many are behind it
-	Do           string   // what is to be confirmed
+	Percent      string   // the share of the moves and waits that is done
+	Do           string   // the action to confirm
 	Leave        []string // the instances that the migration is to go on without, to be confirmed
 	Problem      *problem
 }
@@ -39,7 +39,7 @@ type step struct {
 	LastOfAll bool
 }
 
-// change is what a move does to a room.
+// change is the effect of a move on a room.
 type change struct {
 	Room       string
 	Colour     int
@@ -47,13 +47,13 @@ type change struct {
 	Gains, Los int64 // residues; only under one boundary
 }
 
-// report is where an instance stands with a move. The console says which instances the
-// move waits for; the page shows the silent ones of these as silent.
+// report says whether an instance has reported a move. The console knows which
+// instances the move waits for; the page shows the silent ones of these as silent.
 type report struct {
 	*marchv1.Report
 	Colour       int
-	State        string                 // silent, or as the console has it
-	Since, Until *timestamppb.Timestamp // of one that is silent
+	State        string                 // silent, or the console's state
+	Since, Until *timestamppb.Timestamp // of a silent instance
 }
 
 // changes lists what differs between two layouts, room by room.
@@ -76,7 +76,7 @@ func changes(before, after *marchv1.Layout, colour map[string]int) []change {
 	return list
 }
 
-// steps draws moves from a layout on.
+// steps draws moves, starting at a layout.
 func steps(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]int) []step {
 	var list []step
 	before := from
@@ -90,7 +90,7 @@ func steps(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]int) [
 	return list
 }
 
-// roomNames returns all rooms that a way through layouts names.
+// roomNames returns all rooms of the first layout and of the layouts of moves.
 func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []string {
 	names = append(slices.Clone(names), roomsOf(from)...)
 	for _, m := range moves {
@@ -157,7 +157,7 @@ func newReport(m *marchv1.Migration, r *marchv1.Report, colour map[string]int) r
 	return shown
 }
 
-// says tells in a sentence what a migration does now.
+// says returns a sentence about the present activity of a migration.
 func says(v *migrationView) string {
 	var waiting []string
 	for _, w := range v.GetWaiting() {
@@ -172,7 +172,7 @@ func says(v *migrationView) string {
 		return "Done: all moves were made and reported."
 	case marchv1.MigrationState_MIGRATION_STATE_ABORTED:
 		if v.GetNoWayBack() != "" {
-			return "Aborted where it stood, as there is no way back: " + v.GetNoWayBack() + "."
+			return "Aborted at the current layout, because there is no way back: " + v.GetNoWayBack() + "."
 		}
 		return "Aborted: the layout is as it was."
 	case marchv1.MigrationState_MIGRATION_STATE_PAUSED:
@@ -180,7 +180,7 @@ func says(v *migrationView) string {
 	}
 	switch {
 	case v.GetError() != "":
-		return back + "It cannot go on at present."
+		return back + "It cannot go on now."
 	case len(waiting) > 0:
 		return back + "Waiting until " + strings.Join(waiting, ", ") + " reports."
 	case int(v.GetReached()) < len(v.GetMoves()):
@@ -229,7 +229,7 @@ func (h *Handler) abortMigration(c *call) (string, error) {
 func (h *Handler) continueMigration(c *call) (string, error) {
 	id := c.PathValue("id")
 	if len(c.Form["without"]) == 0 {
-		return "", allocator.Errorf(allocator.Invalid, "without: no instance is chosen; allowed: one or more of those that are waited for")
+		return "", allocator.Errorf(allocator.Invalid, "without: no instance is chosen; allowed: one or more of the instances that the migration waits for")
 	}
 	_, err := h.console.ContinueMigration(c.Context(), &marchv1.ContinueMigrationRequest{Id: id, Without: c.Form["without"]})
 	return "/migrations/" + escape(id) + "?done=continued", err

@@ -90,7 +90,7 @@ func TestAborted(t *testing.T) {
 	layout := &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 100}}}
 	for problem, want := range map[string]string{
 		"":                        "Aborted: the layout is as it was.",
-		"the layout is version 3": "Aborted where it stood, as there is no way back: the layout is version 3.",
+		"the layout is version 3": "Aborted at the current layout, because there is no way back: the layout is version 3.",
 	} {
 		m := &marchv1.Migration{State: marchv1.MigrationState_MIGRATION_STATE_ABORTED, Abort: true, From: layout, Target: layout, NoWayBack: problem}
 		if page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9"); !strings.Contains(page, want) {

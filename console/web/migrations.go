@@ -36,12 +36,12 @@ type planner struct {
 	Version  int64
 	Boundary string
 	Rows     []row
-	Bar      *bar // of what was typed
+	Bar      *bar // of the typed layout
 	Now      *bar
 	Atomic   bool
 	Force    bool
 	Broken   bool      // a field is wrong, or the layout
-	Touched  bool      // something was asked for
+	Touched  bool      // the form was sent
 	Changed  bool      // and it differs from the current layout
 	Problems []problem // of the boundary (Field is boundary), or of all
 	Plan     *marchv1.Plan
@@ -92,7 +92,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 		v.History = append(v.History, r)
 	}
 	if l.GetLayout() == nil {
-		return "Migrations", v, nil // no layout can be read, so there is nothing to plan from
+		return "Migrations", v, nil // without a layout there is no plan
 	}
 	if c.live { // a plan is not in the live part
 		return "Migrations", v, nil
@@ -103,10 +103,10 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	return "Migrations", v, nil
 }
 
-// plan reads the planner's form and plans. Only what is no fault of the form is
-// an error.
+// plan reads the planner's form and plans. Faults of the form are shown in it and
+// are not errors.
 func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) {
-	_ = c.ParseForm() // what of it can be read is shown
+	_ = c.ParseForm() // the page shows the fields that can be read
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
 		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
@@ -143,7 +143,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 		return p, nil
 	}
 	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
-	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // a fault of the plan, or a value that cannot be read
+	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the plan is wrong, or a value cannot be read
 		p.Problems, p.Broken = append(p.Problems, problem{Text: err.Error()}), true
 		return p, nil
 	}
@@ -192,7 +192,7 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 		case name == "":
 			r.Problems = append(r.Problems, "room: empty; allowed: a name for the new room")
 		case twice:
-			r.Problems = append(r.Problems, "room "+name+": named twice; allowed: once, as a room has one range")
+			r.Problems = append(r.Problems, "room "+name+": named twice; allowed: once, because a room has one range")
 		case err1 != nil:
 			r.Problems = append(r.Problems, "lower: "+strconv.Quote(lower)+"; allowed: a whole number, 0 or more")
 		case err2 != nil:
@@ -217,7 +217,7 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	return target
 }
 
-// blame puts what a layout breaks next to what it is about.
+// blame puts each problem of a layout next to its field.
 func (p *planner) blame(problems []*marchv1.LayoutProblem) {
 	for _, b := range problems {
 		found := false
@@ -233,13 +233,13 @@ func (p *planner) blame(problems []*marchv1.LayoutProblem) {
 	}
 }
 
-// scale fills the form in with the ranges that a new boundary leads to.
+// scale fills the form with the ranges scaled to a new boundary.
 func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	boundary, err := parseInt(c.Form.Get("boundary"))
 	if err != nil || boundary == now.GetBoundary() || boundary == 0 {
-		return nil // read tells what is wrong with it
+		return nil // read reports the problem
 	}
-	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true}) // it only asks for the ranges
+	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true}) // force, because only the ranges are needed
 	if allocator.KindOf(err) == allocator.Invalid || allocator.KindOf(err) == allocator.Refused {
 		p.Problems = append(p.Problems, problem{"boundary", err.Error()})
 		return nil
@@ -258,12 +258,12 @@ func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	return nil
 }
 
-// applyMigration is a form: it holds the plan that was shown, and the console
-// refuses one that is no longer what it would plan.
+// applyMigration handles a form that holds the plan which was shown. The console
+// refuses the plan if it would now plan other moves.
 func (h *Handler) applyMigration(c *call) (string, error) {
 	plan := &marchv1.Plan{}
 	if err := protojson.Unmarshal([]byte(c.FormValue("plan")), plan); err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "plan: not one that this page made: %w", err)
+		return "", allocator.Errorf(allocator.Invalid, "plan: not a plan that this page made: %w; plan again", err)
 	}
 	hold, err := period(c, "hold")
 	if err != nil {

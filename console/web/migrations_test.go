@@ -172,7 +172,7 @@ func (b *browser) steering(t *testing.T) {
 	p.click(css("#resume"))
 	p.says("Waiting until a/host-2 reports.")
 	p.click(button("Go on without a/host-2"))
-	p.says("it may go on to issue residues that its room gave up")
+	p.says("it may issue IDs that it holds of residues that its room gave up")
 	p.click(button("Go on without"))
 	p.says("Done: all moves were made and reported.")
 	p.says("Gone on without a/host-2.")

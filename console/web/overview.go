@@ -9,7 +9,7 @@ import (
 
 type overviewView struct {
 	*marchv1.GetOverviewResponse
-	Bar       *bar // nil where no layout can be read
+	Bar       *bar // nil if no layout can be read
 	Cards     []roomCard
 	Migration *migrationView // nil without one
 	Total     float64        // IDs per second; -1 for unknown
@@ -26,10 +26,10 @@ type roomCard struct {
 	Spark  spark
 	Behind bool // it serves an older layout than the current
 	Down   bool // no instance can issue its IDs
-	Low    bool // little is left should etcd go away
+	Low    bool // its reserve is short
 }
 
-// lowReserve is below how many seconds a reserve is pointed out.
+// lowReserve is the reserve, in seconds, below which the page warns.
 const lowReserve = 30
 
 func (h *Handler) overview(c *call) (string, any, error) {

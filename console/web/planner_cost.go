@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// costsSoon is how long a page waits for the costs of its plan: a page must come
-	// at once. costsLater is how long one waits that asks for them again.
+	// costsSoon is how long a page waits for the cost of its plan: a page must come
+	// at once. costsLater is how long later requests of that page wait for the cost.
 	costsSoon  = 100 * time.Millisecond
 	costsLater = time.Second
-	// applyWithin is how long a form waits until a plan is applied, so that there is
-	// time to say why it was not.
+	// applyWithin is how long a form waits until a plan is applied. It is short
+	// enough that the page can still say why a plan was not applied.
 	applyWithin = 5 * time.Second
 )
 
-// costs is what a plan costs, or how far that is counted.
+// costs is the cost of a plan, or the progress of counting it.
 type costs struct {
 	*marchv1.CountPlanCostResponse
-	ID    string // of the element; the same for the same plan
-	Again string // the address that shows more of it; empty where it is counted
-	Wrong string // why it is not being counted; empty where it is
+	ID    string // of the HTML element; the same for the same plan
+	Again string // the address that asks again; empty if the cost is counted
+	Wrong string // why it is not being counted; empty if it is
 	Rows  []cost
 }
 
@@ -42,8 +42,8 @@ type roomCost struct {
 	Skipped int64
 }
 
-// countCosts asks what the planner's plan costs. The console goes on counting while the
-// page asks again.
+// countCosts asks for the cost of the planner's plan. The console goes on counting
+// while the page asks again.
 func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour map[string]int) {
 	wait, count := costsSoon, c.Form.Get("costs")
 	if count != "" {
@@ -107,8 +107,8 @@ func (p *planner) Switches() bool {
 	})
 }
 
-// refresh returns the address that a browser without scripts asks for the costs that
-// are being counted; empty where none are.
+// refresh returns the address at which a browser without scripts asks again for a
+// cost that is being counted; empty if none is.
 func (v *migrationsView) refresh() string {
 	if v.Planner == nil || v.Planner.Costs == nil {
 		return ""

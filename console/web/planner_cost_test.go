@@ -64,7 +64,7 @@ func (c *counting) ApplyMigration(_ context.Context, r *marchv1.ApplyMigrationRe
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.applied = r
-	return nil, allocator.Errorf(allocator.Unavailable, "the plan is not applied yet: 5 of 7 tags were read")
+	return nil, allocator.Errorf(allocator.Unavailable, "the plan is not applied: only 5 of 7 tags were read")
 }
 
 func (c *counting) says(answers ...func() (*marchv1.CountPlanCostResponse, error)) {
@@ -132,7 +132,7 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	apply, refresh := "Apply: 1 move", `<noscript><meta http-equiv="refresh"`
 	c.says(counts(230_000))
 	shows(movedForm, []string{
-		"The plan: 1 move", "being counted: 230,000 of 1,000,000 tags read", "Show the costs", `hx-trigger="load`, `costs=count-1`, refresh, "Apply…",
+		"The plan: 1 move", "being counted: 230,000 of 1,000,000 tags read", "Show the cost", `hx-trigger="load`, `costs=count-1`, refresh, "Apply…",
 	}, []string{"in all, at most"})
 	shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of", "do=apply", refresh}, []string{apply})
 	shows(movedForm+"&do=apply&force=1", []string{"being counted: 230,000 of", apply}, nil)
@@ -151,7 +151,7 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	c.says(func() (*marchv1.CountPlanCostResponse, error) {
 		return nil, allocator.Errorf(allocator.Unavailable, "etcd is away")
 	})
-	shows(movedForm, []string{"The plan: 1 move", "What it costs is not known: etcd is away", "Try again"}, []string{"in all, at most"})
+	shows(movedForm, []string{"The plan: 1 move", "The cost is not known: etcd is away", "Try again"}, []string{"in all, at most"})
 }
 
 // TestApplyFromThePage: a form names the count that its page showed. If an apply has to wait
@@ -173,7 +173,7 @@ func TestApplyFromThePage(t *testing.T) {
 	if c.applied.GetCount() != "count-1" {
 		t.Errorf("applied %v", c.applied)
 	}
-	if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "the plan is not applied yet: 5 of 7 tags were read") {
+	if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "the plan is not applied: only 5 of 7 tags were read") {
 		t.Errorf("%s\n%s", answer.Status, text)
 	}
 }

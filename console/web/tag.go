@@ -22,17 +22,17 @@ type tagView struct {
 	Used     float64
 	Next     int64
 	Settings tagForm
-	Lower    string // why settings that were sent are to be confirmed: their limit stops rooms
+	Lower    string // the error of a limit that stops rooms, which the user must confirm
 	Skip     skipView
 	Prescale prescaleView
-	Time     *timeView // nil for a counter, and all of the above but Settings says nothing else
+	Time     *timeView // nil for a counter; if set, only Settings of the fields above counts
 }
 
-// markView is a room's mark, drawn against the others.
+// markView is a room's mark, drawn beside the other rooms' marks.
 type markView struct {
 	*marchv1.Mark
 	Colour int
-	X      string // where it is between the least and the largest
+	X      string // its place between the least and the largest mark
 	Behind int64  // the largest
 	Skip   int64  // the least ID it may lease; 0 for no bound
 }
@@ -113,7 +113,7 @@ func (h *Handler) updateTag(c *call) (string, error) {
 	return "/tags/" + escape(t.GetName()) + "?done=saved", nil
 }
 
-// skipView is the form of a skip and, once that was filled in, what it will do.
+// skipView is the form of a skip and, once that was filled in, its effect.
 type skipView struct {
 	To      string
 	Rooms   []choice
@@ -128,7 +128,7 @@ type choice struct {
 	Checked bool
 }
 
-// skipRoom is what a skip does to one room.
+// skipRoom is the effect of a skip on one room.
 type skipRoom struct {
 	Room     string
 	From, To int64
@@ -179,7 +179,7 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 		v.What = append(v.What, s)
 	}
 	if v.Confirm = slices.ContainsFunc(v.What, func(s skipRoom) bool { return s.To > s.From }); !v.Confirm {
-		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid, "to: %d; allowed: above the mark of a room that is chosen, else nothing changes", to)
+		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid, "to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", to)
 		v.Problem = c.problemOf("skip", "to", "rooms")
 	}
 	return v
@@ -200,7 +200,7 @@ func (h *Handler) skipTag(c *call) (string, error) {
 	return "/tags/" + escape(name) + "?done=skipped", nil
 }
 
-// prescaleView is the form of a prescale and what it will do.
+// prescaleView is the form of a prescale and its effect.
 type prescaleView struct {
 	Step, For string
 	Confirm   bool

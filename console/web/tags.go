@@ -77,7 +77,7 @@ func (h *Handler) tags(c *call) (string, any, error) {
 			} else {
 				order = "down"
 			}
-		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" { // the largest are asked for
+		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" { // the largest come first
 			order = "down"
 		}
 		col.Address = with(q, "sort", col.Name, "order", order, "page", "")
@@ -108,7 +108,8 @@ func previous(page int) string {
 	return strconv.Itoa(page - 1)
 }
 
-// used is a width for the share used; a share above 0 can always be seen.
+// used returns the width of a bar for the share used; a share above 0 is always
+// visible.
 func used(share float64) string {
 	if share > 0 {
 		share = max(share, 0.01)
@@ -125,7 +126,7 @@ func (h *Handler) colours(c *call) (map[string]int, error) {
 	return colours(l.GetEver()...), nil
 }
 
-// createTag is a form.
+// createTag handles the form of a new tag.
 func (h *Handler) createTag(c *call) (string, error) {
 	kind, err := readKind(c)
 	if err != nil {
@@ -179,7 +180,7 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	}
 	strict := t.GetStrictRetract()
 	if c.failed == form && c.err != nil {
-		strict = c.FormValue("strict_retract") != "" // a box that is not ticked is not sent
+		strict = c.FormValue("strict_retract") != "" // browsers do not send an unticked box
 	}
 	return tagForm{
 		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
@@ -190,7 +191,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	}
 }
 
-// readTag reads the form of a tag. An empty field is not set, except the box.
+// readTag reads the form of a tag. An empty field leaves its setting unset, except
+// the box.
 func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
 	strict := c.FormValue("strict_retract") != ""
 	t := &marchv1.Tag{StrictRetract: &strict}

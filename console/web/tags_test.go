@@ -119,7 +119,7 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Skip…"))
 	p.says("The IDs in between are never issued.")
 	p.click(button("Skip to 500,000"))
-	p.says("Done: rooms lease only IDs from there on.")
+	p.says("Done: rooms lease only IDs from that number on.")
 	testcluster.Await(t, "a issues from there", func() bool {
 		r, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: "order"})
 		return err == nil && r.GetId() >= 500_000
@@ -128,7 +128,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#pre-step", "50000")
 	p.fill("#pre-duration", "soon")
 	p.click(button("Prescale…"))
-	p.says(`duration: "soon"; allowed: a time with its unit`)
+	p.says(`duration: "soon"; allowed: a duration such as`)
 	p.fill("#pre-duration", "30m")
 	p.click(button("Prescale…"))
 	p.says("Prescale to 50,000 for 30m?")

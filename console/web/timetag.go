@@ -26,7 +26,7 @@ const (
 	kindTime    = "time"
 )
 
-// timeFields are the form's names, but for kind.
+// timeFields are the names of the form's fields, except kind.
 var timeFields = []string{"preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
 
 // counterFields are the names of the settings that only counters have.
@@ -57,8 +57,8 @@ func newTimeForm(c *call, form string, t *marchv1.TimeTag) timeForm {
 	return f
 }
 
-// readKind returns the kind of the tag that a form creates. It refuses what the other kind
-// has: a browser may hide such a field, and still send it. Its errors are Invalid.
+// readKind returns the kind of the tag that a form creates. It refuses fields of the other
+// kind: a browser may hide such a field, and still send it. Its errors are Invalid.
 func readKind(c *call) (kind string, err error) {
 	others := timeFields
 	switch kind = c.FormValue("kind"); kind {
@@ -71,14 +71,14 @@ func readKind(c *call) (kind string, err error) {
 	}
 	for _, field := range others {
 		if text := c.FormValue(field); text != "" {
-			return kind, allocator.Errorf(allocator.Invalid, "kind: %s: such a tag has no %s; leave it empty (it is %q)", kind, strings.ReplaceAll(field, "_", " "), text)
+			return kind, allocator.Errorf(allocator.Invalid, "kind: %s: a tag of this kind has no %s; leave it empty (it is %q)", kind, strings.ReplaceAll(field, "_", " "), text)
 		}
 	}
 	return kind, nil
 }
 
-// readTime reads the settings of time-ordered IDs: their layout too, for a tag to be
-// created. An empty field is not set. Its errors are Invalid.
+// readTime reads the settings of time-ordered IDs, with their layout for a new tag.
+// An empty field leaves its setting unset. Its errors are Invalid.
 func readTime(c *call, fresh bool) (*marchv1.TimeTag, error) {
 	t := &marchv1.TimeTag{}
 	if fresh {
@@ -117,7 +117,8 @@ func readTime(c *call, fresh bool) (*marchv1.TimeTag, error) {
 	return t, nil
 }
 
-// readTimeLayout reads a preset, or what describes a layout. Its errors are Invalid.
+// readTimeLayout reads a preset, or the fields that describe a layout. Its errors
+// are Invalid.
 func readTimeLayout(c *call, t *marchv1.TimeTag) error {
 	t.Preset = c.FormValue("preset")
 	if text := c.FormValue("bits"); text != "" {
@@ -149,7 +150,7 @@ func readTimeLayout(c *call, t *marchv1.TimeTag) error {
 		}
 		t.EpochMs = &epoch
 	} else if t.GetPreset() == "" {
-		return allocator.Errorf(allocator.Invalid, "epoch: none, and no preset; allowed: when the time begins, RFC 3339 or Unix ms")
+		return allocator.Errorf(allocator.Invalid, "epoch: none, and no preset; allowed: the time of tick 0, RFC 3339 or Unix ms")
 	}
 	return nil
 }

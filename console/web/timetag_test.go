@@ -20,7 +20,7 @@ func (b *browser) timeTag(t *testing.T) {
 	ids, _ := w.server("a", "host-1")
 	p := b.open(t, at)
 	p.visit("/workers")
-	p.says("No such worker was ever taken.")
+	p.says("No such worker has been taken yet.")
 	p.visit("/tags")
 	p.click(button("New tag"))
 	p.until("a counter has a start, and no bits", `document.querySelector("#new-start").offsetParent && !document.querySelector("#new-bits").offsetParent`)
@@ -29,7 +29,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.until("a time tag has bits, and no start", `!document.querySelector("#new-start").offsetParent && document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-bits", "41/10/12")
 	p.click(button("Create"))
-	p.says("epoch: none, and no preset; allowed: when the time begins")
+	p.says("epoch: none, and no preset; allowed: the time of tick 0")
 	p.until("the rest is as it was filled in", `document.querySelector("#new-kind").value === "time" && document.querySelector("#new-bits").value === "41/10/12"`)
 	p.fill("#new-epoch", "2026-01-01T00:00:00Z")
 	p.choose("#new-rollback", "offset")
@@ -37,7 +37,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.says("The tag was created.")
 	p.says("41/10/12 time/worker/sequence")
 	p.says("2026-01-01 00:00:00 UTC")
-	p.says("No worker of this width was taken yet")
+	p.says("No worker of this width has been taken yet")
 	tag, err := w.Admin.Tag(t.Context(), "event")
 	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Offset || tag.Time.WorkerBits != 10 {
 		t.Fatalf("%+v, %v", tag.Time, err)
@@ -66,7 +66,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.visit("/workers?room=a&bits=10")
 	p.until("the worker is listed", `document.querySelectorAll("[id^=w-10-]").length === 1`)
 	p.visit("/workers?room=b")
-	p.says("No such worker was ever taken.")
+	p.says("No such worker has been taken yet.")
 	p.visit(fmt.Sprintf("/decode?tag=event&id=%d", answer.GetId()))
 	p.says("Issued by")
 	p.until("its parts are there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%d")`, time.Now().UTC().Year()))
@@ -84,9 +84,9 @@ func TestFormsOfTimeTags(t *testing.T) {
 		}
 	}
 	for form, want := range map[string]string{
-		"kind=time&preset=cosid&start=5":                 "kind: time: such a tag has no start",
-		"kind=time&preset=cosid&strict_retract=on":       "kind: time: such a tag has no strict retract",
-		"kind=counter&bits=41/10/12":                     "kind: counter: such a tag has no bits",
+		"kind=time&preset=cosid&start=5":                 "kind: time: a tag of this kind has no start",
+		"kind=time&preset=cosid&strict_retract=on":       "kind: time: a tag of this kind has no strict retract",
+		"kind=counter&bits=41/10/12":                     "kind: counter: a tag of this kind has no bits",
 		"kind=dial":                                      "kind: &#34;dial&#34;; allowed: counter, time",
 		"kind=time":                                      "bits: none, and no preset",
 		"kind=time&preset=cosid&bits=41/10/12":           "preset: cosid, together with bits",

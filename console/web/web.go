@@ -26,9 +26,9 @@ import (
 //go:embed templates
 var templates embed.FS
 
-// Config says what the pages show.
+// Config are the settings of the pages.
 type Config struct {
-	// Console is what all goes through.
+	// Console answers all reads and changes of the pages.
 	Console marchv1.ConsoleServiceServer
 	// Stopping is closed when the server begins to stop: it ends the streams.
 	Stopping <-chan struct{}
@@ -50,14 +50,14 @@ type Handler struct {
 }
 
 const (
-	// buildWithin bounds what it takes to gather what a page shows: the server
+	// buildWithin bounds how long gathering a page's content may take: the server
 	// gives an answer 10 s.
 	buildWithin = 8 * time.Second
 	// maxForm bounds a form, in bytes: a plan of 64 rooms has some 100 KiB.
 	maxForm = 1 << 20
 )
 
-// New returns a handler. Its error is of the files in this package.
+// New returns a handler. Its error comes from the embedded files of this package.
 func New(cfg Config) (*Handler, error) {
 	a, err := newAssets()
 	if err != nil {
@@ -92,11 +92,11 @@ func New(cfg Config) (*Handler, error) {
 // page is one of the pages.
 type page struct {
 	name  string        // of its template
-	nav   string        // the entry of the menu that it belongs to
-	path  string        // empty for the page of all others
-	every time.Duration // how often its stream looks whether it changed
-	// still reports whether a page that could be made has no stream, as it hardly
-	// changes, or costs much to make. nil for never.
+	nav   string        // the menu's entry of the page
+	path  string        // empty for the page of unknown addresses
+	every time.Duration // how often its stream checks whether it changed
+	// still reports whether a page has no stream, because it hardly changes or
+	// costs much to make. nil means that it always has one.
 	still func(url.Values) bool
 	build func(*Handler, *call) (title string, body any, err error)
 	text  *template.Template
@@ -107,7 +107,7 @@ func always(url.Values) bool { return true }
 // call is a request as a page or a form sees it.
 type call struct {
 	*http.Request
-	live   bool   // only the page's live part is asked for
+	live   bool   // the request is for the page's live part only
 	failed string // the form that was refused, and why
 	err    error
 }
@@ -162,13 +162,13 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 	handle("/", func(w http.ResponseWriter, r *http.Request) { h.show(w, h.pages["none"], &call{Request: r}) })
 }
 
-// none is the page of addresses that lead nowhere.
+// none is the page of unknown addresses.
 func (*Handler) none(c *call) (string, any, error) {
-	return "", nil, allocator.Errorf(allocator.NotFound, "%s %s leads nowhere here", c.Method, c.URL.Path)
+	return "", nil, allocator.Errorf(allocator.NotFound, "%s %s: this console has no such page", c.Method, c.URL.Path)
 }
 
 // actor returns a context that names the actor of changes for the audit. Behind a proxy
-// that is the user whom the proxy names.
+// the actor is the user that the proxy names.
 func actor(r *http.Request) context.Context {
 	who := "web"
 	if user := r.Header.Get("X-Forwarded-User"); user != "" {
@@ -190,7 +190,7 @@ func actor(r *http.Request) context.Context {
 	return ctx
 }
 
-// headers sets what every answer carries.
+// headers sets the headers of every answer.
 func headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
@@ -203,23 +203,23 @@ func headers(next http.Handler) http.Handler {
 	})
 }
 
-// frame is what a page's template is given.
+// frame is the data of a page's template.
 type frame struct {
 	Title, Nav string
 	Live       string // the address of its stream; empty for none
 	Body       any
 	Err        error // why there is no Body
-	Missing    bool  // as there is no such thing
+	Missing    bool  // Err is NotFound
 	Notice     string
 	Refresh    string // the address that a browser without scripts goes on to; empty for none
 }
 
-// notices are what a page says after a change, by the parameter done.
+// notices are the texts that a page shows after a change, by the parameter done.
 var notices = map[string]string{
-	"created": "The tag was created.", "saved": "The settings were saved; rooms take them up at once.",
-	"skipped": "Done: rooms lease only IDs from there on.", "prescaled": "Done: instances fill up now.",
+	"created": "The tag was created.", "saved": "The settings were saved; rooms apply them at once.",
+	"skipped": "Done: rooms lease only IDs from that number on.", "prescaled": "Done: instances lease the IDs now.",
 	"paused": "The migration stops before its next move.", "resumed": "The migration goes on.", "aborted": "The migration goes back.",
-	"continued": "The migration goes on without them.", "forgotten": "The instance was forgotten.", "started": "The migration has begun.",
+	"continued": "The migration goes on without these instances.", "forgotten": "The instance was forgotten.", "started": "The migration has begun.",
 }
 
 // show answers with a page.
@@ -245,12 +245,12 @@ func (h *Handler) render(p *page, c *call) ([]byte, int) {
 	return text.Bytes(), status
 }
 
-// frame gathers what a page shows. Its error is in the frame too.
+// frame gathers the content of a page. The frame contains its error, too.
 func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	ctx, cancel := context.WithTimeout(c.Context(), buildWithin)
 	defer cancel()
 	address := *c.URL
-	if c.Method == http.MethodPost { // a refused form: its page is
+	if c.Method == http.MethodPost { // a refused form: show its page again
 		address = url.URL{Path: pathOf(p, c)}
 	}
 	f := &frame{Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
@@ -273,7 +273,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	return f, nil
 }
 
-// labelOf returns how the menu calls a page.
+// labelOf returns a page's label in the menu.
 func labelOf(nav string) string {
 	for _, e := range menu {
 		if e.Name == nav {
@@ -298,9 +298,9 @@ type problem struct {
 	Text  string
 }
 
-// problemOf returns why a form was refused, nil if it was not. Messages begin
-// with the field they are about; where it is one of the form's, they are shown
-// at it, and else above the form.
+// problemOf returns why a form was refused, nil if it was not. A message begins
+// with its field's name. If the form has that field, the message is shown next to
+// it, otherwise above the form.
 func (c *call) problemOf(form string, fields ...string) *problem {
 	if c.failed != form || c.err == nil {
 		return nil
@@ -314,7 +314,7 @@ func (c *call) problemOf(form string, fields ...string) *problem {
 	return &problem{Text: text}
 }
 
-// or returns what was filled in where the form was refused, else value.
+// or returns the user's input if the form was refused, otherwise value.
 func (c *call) or(form, field, value string) string {
 	if c.failed == form && c.err != nil && c.Form.Has(field) {
 		return c.FormValue(field)
@@ -322,7 +322,7 @@ func (c *call) or(form, field, value string) string {
 	return value
 }
 
-// with returns a query with values set; "" takes a name out.
+// with returns a query with values set; "" removes a name.
 func with(q url.Values, pairs ...string) string {
 	next := url.Values{}
 	for name, values := range q {
@@ -352,7 +352,7 @@ func number(c *call, field string) (int64, error) {
 func period(c *call, field string) (time.Duration, error) {
 	d, err := time.ParseDuration(strings.ReplaceAll(c.FormValue(field), " ", ""))
 	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time with its unit, like 30s, 10m or 1h30m", field, c.FormValue(field))
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a duration such as 30s, 10m or 1h30m", field, c.FormValue(field))
 	}
 	return d, nil
 }

@@ -123,10 +123,10 @@ func TestNotFound(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	for path, want := range map[string]string{
-		"/nothing": "GET /nothing leads nowhere here", "/tags/": "GET /tags/ leads nowhere here",
+		"/nothing": "GET /nothing: this console has no such page", "/tags/": "GET /tags/: this console has no such page",
 		"/tags/none":                             "tag none does not exist; create it with <code>march tag create none</code>",
 		"/migrations/01M7ZJKZWRJWBA2S6WT424NRG9": "migration 01M7ZJKZWRJWBA2S6WT424NRG9 does not exist",
-		"/%3Cscript%3E":                          "GET /&lt;script&gt; leads nowhere here",
+		"/%3Cscript%3E":                          "GET /&lt;script&gt;: this console has no such page",
 	} {
 		answer, page := get(t, at+path)
 		if answer.StatusCode != http.StatusNotFound || !strings.Contains(page, "There is no such page") || !strings.Contains(page, want) ||
