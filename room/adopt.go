@@ -11,14 +11,14 @@ import (
 
 const (
 	// adoptWindow is how many chains are renewed at once. The refiller bounds the
-	// leases under way; this keeps refills of chains in need from queueing
-	// behind all tags of the room.
+	// leases under way; this window keeps urgent refills from queueing behind the
+	// renewals of all tags.
 	adoptWindow = 256
 	adoptPoll   = 5 * time.Millisecond
-	// Renewals are spread over adoptWithin, so that they take little from the
-	// calls that go on meanwhile; but there are adoptLeast a second at least, as a
-	// room of few tags need not take as long as one of many, and adoptMost at
-	// most, which bounds what a move asks of etcd.
+	// Renewals are spread over adoptWithin, so that they hardly slow down calls.
+	// There are at least adoptLeast a second, because a room of few tags need not
+	// take as long as one of many, and at most adoptMost, which bounds the load of
+	// a move on etcd.
 	adoptWithin = 5 * time.Second
 	adoptLeast  = 50
 	adoptMost   = 2000
@@ -45,13 +45,13 @@ func (s *Server) adoptLayouts(ctx context.Context, served int64) error {
 	}
 }
 
-// adopt renews every chain that holds what layout does not keep, the busiest
-// first, and reports the version. It returns false when ctx ended, a newer layout
-// came or the registration was lost first.
+// adopt renews every chain that holds a segment which layout does not keep, the
+// busiest first, and reports the version. It returns false if before that ctx
+// ended, a newer layout came or the registration was lost.
 func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	part := layout.Part(s.cfg.Room)
 	if part.Range.Width() == 0 {
-		s.log.Warn("this room has no range in the layout: it issues nothing until it has", "version", layout.Version)
+		s.log.Warn("this room has no range in the layout: it issues nothing until `march migrate` gives it one", "version", layout.Version)
 	}
 	start := time.Now()
 	renewed, ok := s.renewAll(ctx, part)
@@ -64,16 +64,15 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	return true
 }
 
-// renewAll renews every chain that holds a segment which part outdates, and
-// returns how many there were: where the room's range has grown, or has not
-// changed, there is none. Those that are cold lease nothing: they drop what they
-// hold, and are made ready to lease under the new layout in one round trip, when
-// they are asked.
+// renewAll renews every chain that holds a segment which part does not keep, and
+// returns how many there were: none if the room's range has grown or has not
+// changed. Cold chains lease nothing: they drop their segments, and are prepared so
+// that the next request needs one round trip only.
 func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, ok bool) {
 	pending := slices.DeleteFunc(s.chains.all(), func(t tagged) bool { return t.chain.RenewIfKept(part) })
 	s.chains.sortByPeak(pending)
 	total = len(pending)
-	asked := 0 // so many of pending, from the front, were asked to renew
+	asked := 0 // the number of pending chains, from the front, that were asked to renew
 	rate := min(max(adoptLeast, float64(total)/adoptWithin.Seconds()), adoptMost)
 	start, renewals := time.Now(), 0
 	var reading sync.WaitGroup
@@ -84,7 +83,7 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 			if !s.renewed(t, part) {
 				kept = append(kept, t)
 				if t.chain.Status().Failure == nil {
-					busy++ // one that fails does not hold up the others
+					busy++ // a chain that fails does not delay the others
 				}
 			}
 		}
@@ -113,15 +112,15 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 	}
 }
 
-// renewCold puts a chain in the place of a cold one that knows the tag as it is
-// under the present layout, and holds nothing.
+// renewCold replaces a cold chain by one that holds nothing and has read the tag
+// under the current layout.
 func (s *Server) renewCold(ctx context.Context, t tagged, part allocator.Part) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	fresh, err := s.readCold(ctx, t.tag)
 	switch {
 	case !t.chain.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
-		t.chain.Renew(part) // what it holds serves while etcd is away
+		t.chain.Renew(part) // its segments serve callers while etcd is away
 	case err != nil: // its next caller gets the reason
 		s.chains.remove(t.tag, t.chain)
 	default:
@@ -138,8 +137,8 @@ func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*tagChain, er
 	return s.readChain(ctx, tag)
 }
 
-// renewed reports whether a chain issues only IDs that part keeps. One for which
-// nothing can ever be leased under it is dropped: callers then get the reason.
+// renewed reports whether a chain issues only IDs that part keeps. It drops a chain
+// for which nothing can ever be leased under part: callers then get the reason.
 func (s *Server) renewed(t tagged, part allocator.Part) bool {
 	if t.chain.Renewed(part) {
 		return true
@@ -155,8 +154,8 @@ func (s *Server) renewed(t tagged, part allocator.Part) bool {
 	return false
 }
 
-// report says that this instance serves version. It returns false when ctx
-// ended or the registration was lost first.
+// report stores that this instance serves version. It returns false if before that
+// ctx ended or the registration was lost.
 func (s *Server) report(ctx context.Context, version int64) bool {
 	for pause := adoptPoll; ; pause = min(2*pause, time.Second) {
 		err := s.instance.Serve(ctx, version)
@@ -164,7 +163,7 @@ func (s *Server) report(ctx context.Context, version int64) bool {
 			return true
 		}
 		if allocator.KindOf(err) == allocator.Refused {
-			return false // the heartbeat finds out, too, and stops the server
+			return false // the heartbeat notices this, too, and stops the server
 		}
 		select {
 		case <-ctx.Done():

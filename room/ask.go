@@ -13,15 +13,15 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// AskMarks asks an instance what it remembers of its leases. It calls use with each
+// AskMarks asks an instance for its memory of its leases. It calls use with each
 // part of the marks, and returns the rest. Its errors are the instance's, use's, and
-// Invalid where what the instance says cannot be.
+// Invalid if the answer is not valid.
 func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 	r := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
 	if q.Barrier != nil {
 		r.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
 	}
-	ctx, cancel := context.WithCancel(ctx) // ends the stream where this returns before its end
+	ctx, cancel := context.WithCancel(ctx) // ends the stream if this function returns early
 	defer cancel()
 	stream, err := marchv1.NewRoomServiceClient(conn).ReportMarks(ctx, r)
 	for first := true; err == nil; first = false {
@@ -43,7 +43,7 @@ func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q record.Quest
 		err = nil
 	}
 	if err == nil && m.UUID == "" {
-		err = allocator.Errorf(allocator.Invalid, "the instance answered with nothing")
+		err = allocator.Errorf(allocator.Invalid, "the instance's answer is empty; it must have at least one part")
 	}
 	return m, err
 }

@@ -17,9 +17,9 @@ import (
 
 // chains is the chains in memory, by tag.
 type chains struct {
-	owner   allocator.Instance // whose they are
+	owner   allocator.Instance // the instance that has these chains
 	loading singleflight.Group // of chains being made, by tag
-	slots   chan struct{}      // one for each that is read now
+	slots   chan struct{}      // one token for each tag that is being read
 	unknown unknown
 	deleted deletedTimes
 	tour    tour
@@ -44,8 +44,8 @@ func (c *chains) get(tag string) *tagChain {
 	return c.mu.chains[allocator.Tag(tag)]
 }
 
-// pageOfAll is how many chains are copied at once where all are wanted: a writer
-// that waits for the lock holds up every Next.
+// pageOfAll is how many chains are copied under the lock at once: a writer that
+// waits for the lock delays every Next.
 const pageOfAll = 1000
 
 // all returns the chains, in the order of tags.
@@ -60,7 +60,7 @@ func (c *chains) all() []tagged {
 	}
 }
 
-// lastTag returns the tag of the last chain of a list, empty where it is empty.
+// lastTag returns the tag of the last chain of a list, or "" for an empty list.
 func lastTag(list []tagged) allocator.Tag {
 	if len(list) == 0 {
 		return ""
@@ -92,9 +92,9 @@ func (c *chains) after(tag allocator.Tag, n int) (list []tagged, more bool) {
 	return list, false
 }
 
-// sortByPeak sorts chains by their recent peak rate, the highest first. Those
-// that are equally busy come in an order that is the instance's own, so that the
-// instances of a room do not all want the same mark at once.
+// sortByPeak sorts chains by their recent peak rate, the highest first. The order
+// of equally busy chains differs between instances, so that the instances of a room
+// do not all compete for the same mark.
 func (c *chains) sortByPeak(list []tagged) {
 	type rank struct {
 		peak float64
@@ -128,7 +128,7 @@ func (c *chains) set(tag allocator.Tag, chain *tagChain) {
 	c.mu.index.put(tagged{tag, chain})
 }
 
-// remove takes chain out, where it still is the tag's, and closes it.
+// remove removes chain, if it still is the tag's, and closes it.
 func (c *chains) remove(tag allocator.Tag, chain *tagChain) {
 	chain.Close()
 	c.mu.Lock()
@@ -143,8 +143,8 @@ func (c *chains) remove(tag allocator.Tag, chain *tagChain) {
 	}
 }
 
-// replace puts chain in the place of another, where that still is the tag's,
-// and closes the other.
+// replace puts chain in the place of other, if other still is the tag's, and closes
+// other.
 func (c *chains) replace(tag allocator.Tag, other, chain *tagChain) {
 	c.mu.Lock()
 	other.Close() // a call that finds it closed looks the tag up again, and finds the new one
@@ -166,10 +166,9 @@ func (c *chains) closeAll() int64 {
 	return c.tour.totals().dropped
 }
 
-// tagChanged is told by the ledger of a tag whose settings changed. A chain in
-// memory takes them up; a deleted tag's chain is dropped; and one that is
-// prescaled is made, so that what was asked for is there before its first
-// caller.
+// tagChanged applies a change of a tag that the ledger saw. A chain in memory gets
+// the new settings. The chain of a deleted tag is dropped. The chain of a prescaled
+// tag is made, so that its IDs are there before its first caller.
 func (s *Server) tagChanged(change ledger.TagChange) {
 	s.chains.unknown.changed(change.Name)
 	if change.Settings == nil {
@@ -187,7 +186,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 	case chain != nil && !chain.text.Is(change.Settings.Format, change.Settings.KeyCheck): // it was deleted and made anew
 		s.chains.remove(change.Name, chain)
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
-		s.chains.remove(change.Name, chain) // its next caller gets one that is as it should be
+		s.chains.remove(change.Name, chain) // the next caller makes a new chain
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))
 	case chain != nil:
 		if err := chain.Update(change.Settings.Chain()); err != nil {
@@ -201,7 +200,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 	case change.Settings.Prescale > 0 && time.Now().Before(change.Settings.PrescaleUntil):
 		select {
 		case s.prescaled <- change.Name:
-		default: // so many at once are made as they are asked for
+		default: // beyond maxPrescaled, tags are made by their first callers
 		}
 	}
 }
@@ -219,7 +218,7 @@ func (s *Server) warmPrescaled(ctx context.Context) error {
 		case tag := <-s.prescaled:
 			warming, cancel := context.WithTimeout(ctx, 5*time.Second)
 			if err := s.warmTag(warming, tag); err != nil && ctx.Err() == nil {
-				s.lines.unwarmed.Log(time.Now(), s.log.Warn, "tag not prescaled yet, its first caller will", "tag", tag, "error", err)
+				s.lines.unwarmed.Log(time.Now(), s.log.Warn, "tag not prescaled yet; its first caller prescales it", "tag", tag, "error", err)
 			}
 			cancel()
 		}

@@ -13,8 +13,8 @@
 //     the same and the room's new range contains the segment's range. Such a segment
 //     stays, so a room that lost nothing leases nothing. The instance replaces every
 //     other segment, tag by tag, the busiest tag first: it leases a fresh segment
-//     under the new layout, then drops the old one. A tag that no caller asked for of
-//     late (Config.ColdAfter) drops its segments and leases nothing. Its mark is read,
+//     under the new layout, then drops the old one. A tag that no caller asked for
+//     recently (Config.ColdAfter) drops its segments and leases nothing. Its mark is read,
 //     so that its next caller waits for one transaction only. When every chain is
 //     done the instance reports the layout's version.
 //  4. A changed tag's settings take effect at once.

@@ -197,7 +197,7 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 	return max(chain.Status().Last+1, chain.getSpace().start), nil
 }
 
-// doorCreate makes a tag, where this room creates tags at all.
+// doorCreate creates a tag, if this room may create tags.
 func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made bool, err error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
@@ -205,7 +205,7 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 	}
 	if !s.cfg.CreateTags {
 		switch _, err := s.doorPeek(ctx, name); {
-		case err == nil, allocator.KindOf(err) == allocator.Refused: // it is there, of whichever kind
+		case err == nil, allocator.KindOf(err) == allocator.Refused: // the tag exists, of either kind
 			return false, nil
 		case allocator.KindOf(err) != allocator.NotFound:
 			return false, err

@@ -35,7 +35,7 @@ func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) er
 			return err
 		}
 		if chain == nil {
-			continue // it is of time-ordered IDs
+			continue // the tag has time-ordered IDs
 		}
 		chain.asked.Add(1)
 		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {

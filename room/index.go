@@ -8,18 +8,17 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// index is the chains in the order of their tags: blocks that are sorted, each
-// before the next. To add or remove one, and to find where a page begins, costs
-// little however many there are. The zero value is empty.
+// index has the chains in the order of their tags, in sorted blocks. So adding or
+// removing a chain, and finding the start of a page, are cheap however many chains
+// there are. The zero value is empty.
 type index struct{ blocks [][]tagged }
 
-// maxBlock is how many chains a block has at most. One that is full is cut in
-// two.
+// maxBlock is how many chains a block has at most. A full block is split in two.
 const maxBlock = 256
 
 func (x tagged) compare(tag allocator.Tag) int { return cmp.Compare(x.tag, tag) }
 
-// find returns the block in which a tag is or belongs, and where in it.
+// find returns the block in which a tag is or belongs, and the place in it.
 func (x *index) find(tag allocator.Tag) (block, at int, found bool) {
 	block = max(sort.Search(len(x.blocks), func(i int) bool { return x.blocks[i][0].tag > tag })-1, 0)
 	if len(x.blocks) == 0 {

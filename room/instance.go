@@ -40,7 +40,7 @@ func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*m
 	return operator.UpdateTag(ctx, s.admin, r)
 }
 
-// SkipTag implements RoomService: without rooms it is for this room alone.
+// SkipTag implements RoomService. A request without rooms skips for this room only.
 func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
 	if len(r.GetRooms()) == 0 {
 		r.Rooms = []string{string(s.cfg.Room)}

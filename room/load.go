@@ -51,7 +51,7 @@ func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
 	}
 	select {
 	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read before the caller's deadline: %w", tag, context.Cause(ctx))
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read from etcd before the caller's deadline: %w", tag, context.Cause(ctx))
 	case r := <-loaded:
 		return r.chain, r.err
 	}
@@ -203,8 +203,8 @@ func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, 
 }
 
 // loadAtOnce is how many tags are read at once, for callers and for a new layout
-// together: so that a thousand cold tags do not storm an etcd that is slow, or
-// just back.
+// together: so that a thousand cold tags do not overload an etcd that is slow or
+// has just come back.
 const loadAtOnce = 64
 
 // enter waits until a tag may be read. The caller reads it and then calls leave.
@@ -214,6 +214,6 @@ func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), er
 	case c.slots <- struct{}{}:
 		return func() { <-c.slots }, nil
 	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow to answer for %d others", tag, loadAtOnce)
+		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
 	}
 }

@@ -12,17 +12,17 @@ import (
 const MaxMetricsTags = 100_000
 
 // otherTags is the tag label's value in the series of all tags that have none
-// of their own. No tag is named so.
+// of their own. No tag can have this name.
 const otherTags = "(other)"
 
 // metrics are the chains' states as Prometheus reads them: computed when it
 // asks, so that they cost nothing per ID.
 //
-// At most limit tags have series of their own, the busiest first; a tag that
-// has one keeps it for as long as it is in memory. The others are one series
-// together: the sum of what can be added, the least reserve and time to the
-// limit. Each ID is counted in one series only, once and for all: counters do
-// not fall when a tag gets or loses its own.
+// At most limit tags have series of their own, the busiest first. A tag keeps its
+// series for as long as it is in memory. The other tags share one series: the sums
+// of their counters, and the least reserve and time to the limit. Each ID is
+// counted in one series only and stays there: counters do not fall when a tag gets
+// or loses its own series.
 type metrics struct {
 	server  *Server
 	results *prometheus.CounterVec
@@ -45,25 +45,25 @@ func newMetrics(s *Server) *metrics {
 			Name: "march_refills_total", Help: "Segments asked of the ledger, by result: ok, or the kind of error.",
 		}, []string{"result"}),
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "march_orphaned_tags_total", Help: "Tags whose IDs may have been issued twice, as a recover went on without this instance.",
+			Name: "march_orphaned_tags_total", Help: "Tags whose IDs may have been issued twice, because a recover went on without this instance.",
 		}),
 		skipped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "march_contiguous_skipped_ids_total", Help: "IDs that were skipped so that others come in one run; they are in march_chain_dropped_ids_total, too.",
 		}),
 		chains:  desc("chains", "Tags in memory."),
 		ready:   desc("ready", "1 while this instance can issue IDs."),
-		served:  desc("layout_served_version", "The layout that this instance says it serves: it issues only IDs of segments that this layout keeps, or that are newer."),
+		served:  desc("layout_served_version", "The layout that this instance reports: it issues only IDs of segments that this layout keeps, or of newer segments."),
 		held:    desc("chain_held_ids", "IDs in memory.", "tag"),
-		reserve: desc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; of a strict tag no longer than hold lets it go on.", "tag"),
+		reserve: desc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; for a strict tag no longer than hold.", "tag"),
 		step:    desc("chain_step_ids", "How many IDs the chain aims to hold.", "tag"),
-		asked:   desc("chain_requests_total", "Requests for IDs, whatever became of them; each message of a stream is one.", "tag"),
+		asked:   desc("chain_requests_total", "Requests for IDs, failed ones included; each message of a stream is one.", "tag"),
 		issued:  desc("chain_issued_ids_total", "IDs issued.", "tag"),
-		dropped: desc("chain_dropped_ids_total", "Waste: IDs leased and never to be issued.", "tag"),
+		dropped: desc("chain_dropped_ids_total", "Waste: IDs that were leased and will never be issued.", "tag"),
 		refills: desc("chain_refills_total", "Segments leased.", "tag"),
-		waits:   desc("chain_waits_total", "Callers that found too little in memory and waited.", "tag"),
+		waits:   desc("chain_waits_total", "Callers that found too few IDs in memory and waited.", "tag"),
 		mark:    desc("tag_mark", "The room's mark, the next ID not yet leased, as of this instance's last lease.", "tag"),
 		used:    desc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark.", "tag"),
-		lasts:   desc("tag_limit_seconds", "When the mark reaches the tag's limit, should it rise as in the last hour; +Inf while that is not in sight.", "tag"),
+		lasts:   desc("tag_limit_seconds", "Seconds until the mark reaches the tag's limit, if it rises as in the last hour; +Inf if it does not rise.", "tag"),
 	}
 	s.chains.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*tagChain]series)}
 	m.results.WithLabelValues(resultOK)
@@ -74,7 +74,7 @@ func newMetrics(s *Server) *metrics {
 
 const resultOK = "ok"
 
-// refilled takes note of a lease's outcome.
+// refilled counts a lease by its outcome.
 func (m *metrics) refilled(err error) {
 	result := resultOK
 	if err != nil {
@@ -126,14 +126,14 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.send(out, otherTags, rest, others)
 }
 
-// state is what a series shows beside its totals; of several chains together
-// sums, and otherwise the worst.
+// state has the values of a series besides its totals. For several chains these are
+// sums or the worst values.
 type state struct {
 	held, step           int64
 	reserve, used, lasts float64
 }
 
-// send sends a series of everything that all have.
+// send sends the metrics of one series.
 func (m *metrics) send(out chan<- prometheus.Metric, tag string, t totals, s state) {
 	for _, v := range []struct {
 		desc  *prometheus.Desc

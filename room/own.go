@@ -2,19 +2,19 @@ package room
 
 import "github.com/march-id/march/allocator"
 
-// own is the chains with series of their own. It is guarded by the tour; nil
-// where nothing is measured.
+// own is the set of chains with series of their own. It is guarded by the tour; nil
+// without metrics.
 type own struct {
 	limit   int
 	chains  map[*tagChain]series
-	past    totals // what the own series showed of chains that are gone
+	past    totals // the last totals of own series whose chains are gone
 	scrapes int64
 }
 
 // series is a chain's own series.
 type series struct {
 	tag    allocator.Tag
-	before totals // what was counted among the others before
+	before totals // the totals that were counted in the shared series before
 }
 
 // has reports whether a chain has a series of its own, and notes when it was
@@ -38,19 +38,18 @@ func (o *own) free() int {
 	return max(o.limit-len(o.chains), 0)
 }
 
-// give gives series of their own to the busiest chains of a round, as far as
-// there are free ones.
+// give gives free series to the busiest chains of a round.
 func (o *own) give(r *round) {
 	if o == nil || len(r.rising) == 0 {
 		return
 	}
 	r.cut(o.free())
 	for _, s := range r.rising {
-		if s.chain.final.Load() != nil { // it was removed just now
+		if s.chain.final.Load() != nil { // the chain was just removed
 			continue
 		}
 		one := series{tag: s.tag}
-		if s.chain.shown <= o.scrapes { // a scrape has shown it among the others
+		if s.chain.shown <= o.scrapes { // a scrape has shown the chain in the shared series
 			one.before = s.chain.seen
 		}
 		o.chains[s.chain] = one
@@ -59,16 +58,15 @@ func (o *own) give(r *round) {
 	r.rising = nil
 }
 
-// scrape returns the chains with series of their own, with what is counted in
-// these, the state of the others, and what is counted in the others' series: all
-// that was ever counted less what is or was counted in others' own. So each ID
-// is counted in one series, and no counter falls when a tag gets or loses its
-// own.
+// scrape returns the chains with series of their own and their totals, and the
+// state and the totals of the shared series. The shared totals are those of all
+// chains less all that own series have or had. So each ID is counted in one series,
+// and no counter falls when a tag gets or loses its own.
 func (s *Server) scrape() (list []seen, others state, rest totals) {
 	t := &s.chains.tour
 	last := s.look()
 	if last.gave {
-		last = s.look() // the others without those that have just got series
+		last = s.look() // without the chains that have just got series of their own
 	}
 	others = last.others
 	t.Lock()

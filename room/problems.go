@@ -11,13 +11,13 @@ import (
 	"github.com/march-id/march/internal/problem"
 )
 
-// problems lists what is wrong with this instance, the worst first.
+// problems lists the problems of this instance, the worst first.
 func (s *Server) problems() []*marchv1.Problem {
 	_, lacks := s.judge()
 	return s.problemsOf(lacks)
 }
 
-// problemsOf is problems, where judge was asked what the instance lacks.
+// problemsOf is problems if judge has already found what the instance lacks.
 func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	me := problem.Instance{Room: s.cfg.Room, Name: s.cfg.Name}
 	var list []*marchv1.Problem
@@ -42,7 +42,8 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	return s.met.Note(problem.Unique(list), time.Now())
 }
 
-// cause returns what keeps this instance from leasing besides a halt, nil for nothing.
+// cause returns the problem, other than a halt, that keeps this instance from leasing,
+// or nil.
 func (s *Server) cause(me problem.Instance, halted bool) *marchv1.Problem {
 	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
 		return me.EtcdAway(contact.Cause, contact.Away)

@@ -14,13 +14,13 @@ import (
 // minutes, and all consoles see the same.
 const rateEvery = time.Second
 
-// rates remembers how many IDs were issued per second of late.
+// rates remembers how many IDs were issued per second in the last minutes.
 type rates struct {
 	mu struct {
 		sync.Mutex
 		list   []float64 // the oldest first
-		issued int64     // in all, at the last note
-		at     time.Time // when that was
+		issued int64     // in total, at the last note
+		at     time.Time // the time of the last note
 	}
 }
 
@@ -31,8 +31,8 @@ func (r *rates) start(now time.Time) {
 	r.mu.at = now
 }
 
-// note takes note of how many IDs were issued in all until now. A time that
-// was late counts for all the seconds that it took.
+// note adds a rate from issued, the number of IDs issued until now. If a call comes
+// late, its rate counts for all seconds since the last one.
 func (r *rates) note(now time.Time, issued int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -82,7 +82,7 @@ func workersToProto(leases []record.Lease) (all []*marchv1.RememberedWorker) {
 	return all
 }
 
-// barred returns which recover has barred this instance, nil for none.
+// barred returns the recover that has barred this instance, or nil.
 func (s *Server) barred() *marchv1.Barred {
 	if b, is := s.instance.Barred(); is {
 		return &marchv1.Barred{By: b.By, Since: timestamppb.New(b.Since)}
@@ -90,8 +90,8 @@ func (s *Server) barred() *marchv1.Barred {
 	return nil
 }
 
-// orphaned is told of a tag of which this instance held IDs that other instances may
-// have issued, too, since a recover went on without it.
+// orphaned logs and counts a tag of which this instance held IDs that other
+// instances may also have issued, because a recover went on without this instance.
 func (s *Server) orphaned(o ledger.Orphan) {
 	if s.metrics != nil {
 		s.metrics.orphans.Inc()
@@ -99,9 +99,10 @@ func (s *Server) orphaned(o ledger.Orphan) {
 	s.log.Error("IDs may have been issued twice: a recover went on without this instance", "tag", o.Tag, "from", o.Began, "below", o.Below)
 }
 
-// drop drops all that this instance holds. Callers are served from new chains.
+// drop drops all segments and workers of this instance. New chains then serve
+// callers.
 func (s *Server) drop(why string) {
 	s.chains.closeAll()
 	s.times.Drop()
-	s.log.Warn("all IDs that were held are dropped", "why", why)
+	s.log.Warn("all IDs that this instance held are dropped", "why", why)
 }

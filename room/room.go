@@ -32,11 +32,11 @@ import (
 	"github.com/march-id/march/room/timetags"
 )
 
-// Config says which room an instance serves, and how.
+// Config are the settings of an instance.
 type Config struct {
 	Room allocator.Room
-	// Name is the instance's, stable over restarts and its own: a host or pod
-	// name.
+	// Name is the instance's name, which no other instance has and which stays the
+	// same over restarts: a host or pod name.
 	Name allocator.Instance
 	// Ledger is the cluster. The server runs it, and does not close it.
 	Ledger *ledger.Ledger
@@ -50,70 +50,72 @@ type Config struct {
 	Advertise string
 	// Build is the program's version.
 	Build string
-	// Journal is the directory of this instance's journal, which tells after a
-	// restart whether etcd went back in time; empty for none.
+	// Journal is the directory of this instance's journal, from which it sees after
+	// a restart whether etcd went back in time; empty for none.
 	Journal string
-	// RequireJournal has this instance lease nothing without its journal until its
-	// marks are confirmed, whatever the cluster's settings say. Default false.
+	// RequireJournal makes this instance lease nothing without its journal until
+	// its marks are confirmed, whatever the cluster's settings say. Default false.
 	RequireJournal bool
 	// CreateTags creates a tag with default settings when it is first asked for,
 	// instead of answering not_found. For development: with it a misspelt tag
 	// is a new sequence. Default false.
 	CreateTags bool
-	// WarmTags get their first segment before the instance says it is ready.
+	// WarmTags get their first segment before the instance reports that it is
+	// ready.
 	WarmTags []allocator.Tag
-	// IdleAfter is for how long a tag may be unused before its chain is dropped
-	// from memory. Default 30 minutes.
+	// IdleAfter is how long a tag may be unused before its chain is dropped from
+	// memory. Default 30 minutes.
 	IdleAfter time.Duration
-	// Hold is for how long IDs of a layout may be issued since it was last
-	// confirmed with etcd: by clients from what they lease, always, and by this
-	// instance where StrictRetract or the tag says so. Default 10 minutes; 1 s to
-	// 7 days.
+	// Hold is how long IDs of a layout may be issued after the layout was last
+	// confirmed with etcd. It always bounds clients, for the segments that they
+	// lease. It bounds this instance if StrictRetract or the tag says so. Default
+	// 10 minutes; 1 s to 7 days.
 	Hold time.Duration
-	// StrictRetract makes all tags of this instance strict: it rather stops than
-	// issues a residue that the room may have given up. Default false: it goes on
-	// with what it holds, and the IDs are unique all the same.
+	// StrictRetract makes all tags of this instance strict: it stops rather than
+	// issue a residue that the room may have given up. Default false: it goes on
+	// with the segments that it holds. The IDs are unique either way.
 	StrictRetract bool
 	// Worker chooses the number of the workers of time-ordered IDs that this instance
 	// takes, counted from the lower end of its room's slice; the zero value leaves the
-	// choice to the instance. WorkerWindow bounds the windows of a worker so chosen: the
-	// next process waits for so long after a crash. Default 30 s.
+	// choice to the instance. WorkerWindow bounds the windows of such a worker: after a
+	// crash the next process waits for the end of the window. Default 30 s.
 	Worker       worker.Pin
 	WorkerWindow time.Duration
-	// ClientWorkers is how many workers of its slice, the last ones, the room lends to
-	// clients at most: never more than half of the slice, which is the default (0).
-	// Negative for none.
+	// ClientWorkers bounds the workers that the room lends to clients, taken from the
+	// end of its slice: at most half of the slice, which is the default (0). Negative
+	// for none.
 	ClientWorkers int64
 	// OpaqueKeys are the keys of tags whose texts are opaque numbers, by their names.
 	OpaqueKeys []format.Key
 	// AgreeClock has this instance take workers although its clock is ahead of the other
 	// instances'. Default false.
 	AgreeClock bool
-	// Limits bound what callers may take of the server.
+	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
 	// MaxBusyStreams is how many streams answer at the same moment. The others wait
 	// for their turn, so that unary calls find a processor free. Default half of the
 	// processors.
 	MaxBusyStreams int
 	// MaxUnknownTags is how many names of tags that do not exist a caller may ask
-	// for in a minute, and ten times as many all callers together. Default 100.
+	// for in a minute. All callers together may ask for ten times as many. Default
+	// 100.
 	MaxUnknownTags int
-	// ColdAfter is for how long a tag's IDs were not asked for when a new layout
-	// drops them without leasing others ahead. Default 1 minute.
+	// ColdAfter is how long a tag must have had no request for it to be cold: a new
+	// layout drops a cold tag's IDs and leases none ahead. Default 1 minute.
 	ColdAfter time.Duration
-	// ReadyReserve is how much the busiest of the tags in use must still hold for the
-	// instance to be ready while it can lease nothing. Default 0: some ID; 7 days at
-	// most.
+	// ReadyReserve is how long the IDs of some tag in use must last for the instance
+	// to be ready while it can lease nothing. Default 0: until they have run out; 7
+	// days at most.
 	ReadyReserve time.Duration
 	// Drain is how long calls under way may take at the end. Default 10 s.
 	Drain time.Duration
 	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
 	// Default math/rand's.
 	Rand func() float64
-	// AllowedHosts are names by which HTTP may be called besides localhost and
-	// loopback addresses, where it listens on such an address. Default none.
+	// AllowedHosts are host names that HTTP requests may have besides localhost and
+	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
-	// Metrics, where they are set, are served at /metrics.
+	// Metrics, if set, are served at /metrics.
 	Metrics *observe.Metrics
 	// MetricsTags is how many tags have series of their own in them; the others
 	// share one. Default 1000.
@@ -148,13 +150,13 @@ type Server struct {
 	texts    *texts.Cache
 	health   *health.Server
 	status   status
-	met      problem.Log // since when problems are
+	met      problem.Log // since when each problem exists
 	turns    *turns
 	issued   atomic.Int64   // IDs, to all callers
-	streams  sync.WaitGroup // what answers streams
-	loads    loads          // what makes chains
+	streams  sync.WaitGroup // the goroutines that answer streams
+	loads    loads          // the work that makes chains
 
-	prescaled   chan allocator.Tag // tags to be made ahead of their first caller
+	prescaled   chan allocator.Tag // tags whose chains to make before their first caller
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
@@ -220,7 +222,7 @@ func New(cfg Config) (*Server, error) {
 	if host, _, err := net.SplitHostPort(cfg.Advertise); err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q; allowed: HOST:PORT", cfg.Advertise)
 	} else if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is no address that others can reach; give --advertise HOST:PORT where --grpc listens on all addresses", cfg.Advertise)
+		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is not an address that other processes can reach; if --grpc listens on all addresses, give --advertise HOST:PORT", cfg.Advertise)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -254,8 +256,8 @@ func New(cfg Config) (*Server, error) {
 }
 
 // Run registers and serves until ctx ends, then finishes the calls under way,
-// deregisters, and returns nil. It returns an error when it cannot start, and
-// when the registration is lost to another process of the same name.
+// deregisters, and returns nil. It returns an error if it cannot start, and if
+// another process of the same name takes over the registration.
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
@@ -295,7 +297,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { s.times.Run(background); return nil })
 	work.Go(func() error {
 		err := s.instance.Run(background)
-		if err != nil { // another process has this one's name: issue nothing more
+		if err != nil { // another process has taken this one's name: issue nothing more
 			s.log.Error("registration lost", "error", err)
 			s.status.stopped()
 			s.chains.closeAll()
@@ -312,7 +314,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
-	defer context.AfterFunc(background, stopServing)() // the registration is lost, say
+	defer context.AfterFunc(background, stopServing)() // for example because the registration is lost
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = serve.Run(serving, serve.Config{
@@ -336,8 +338,8 @@ func (s *Server) Run(ctx context.Context) error {
 	warming.Wait()
 	s.streams.Wait()
 
-	// Nothing may be leased after Leave, and a heartbeat after it would find the
-	// registration lost.
+	// Stop leasing and heartbeats before Leave: nothing may be leased after it, and
+	// a heartbeat would find the registration lost.
 	stop()
 	lost := work.Wait()
 	s.loads.end()
@@ -358,12 +360,12 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// enterPatience bounds how long an instance starts because it first has to compare
-// what it leased with the marks: it may be asked meanwhile for what needs no lease.
+// enterPatience bounds how long a start waits until the instance has compared its
+// leases with the marks. After that it answers calls that need no lease.
 const enterPatience = 2 * time.Second
 
-// warm fetches the first segments of the tags that want them, then says that
-// the instance is ready.
+// warm leases the first segments of the warm tags, then reports that the instance
+// is ready.
 func (s *Server) warm(ctx context.Context) {
 	for _, tag := range s.cfg.WarmTags {
 		for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
@@ -388,7 +390,7 @@ func (s *Server) warm(ctx context.Context) {
 		s.status.started()
 		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
 		if err := s.reportHealth(); err != nil {
-			s.log.Warn("but nothing can be issued", "error", err)
+			s.log.Warn("the instance has started, but cannot issue IDs", "error", err)
 		}
 	}
 }

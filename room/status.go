@@ -18,13 +18,13 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Why an instance is not ready by its own state.
+// Reasons for which an instance is not ready because of its own state.
 var (
 	errStarting = errors.New("starting")
 	errStopping = &allocator.Error{Kind: allocator.Unavailable, Msg: "this instance is stopping; call another"}
 )
 
-// status is whether the instance serves.
+// status says whether the instance serves calls.
 type status struct {
 	reason atomic.Pointer[error] // why not, or nil
 	stop   chan struct{}         // closed when the reason is errStopping, for good
@@ -44,7 +44,7 @@ func (s *status) stopped() {
 	s.once.Do(func() { close(s.stop) })
 }
 
-// started ends errStarting, and nothing else: a stop may have come first.
+// started clears errStarting only: a stop may have come first.
 func (s *status) started() {
 	if was := s.reason.Load(); errors.Is(*was, errStarting) {
 		var none error
@@ -63,19 +63,19 @@ func (s *status) stopping() error {
 	return nil
 }
 
-// Ready returns why the instance cannot issue IDs, nil when it can: it is
-// ready once it registered and warmed its tags, and stays so without etcd
-// while it holds IDs that it may issue.
+// Ready returns why the instance cannot issue IDs, or nil. The instance is ready
+// when it has registered and warmed its tags. Without etcd it stays ready while it
+// holds IDs that it may issue.
 func (s *Server) Ready() error { return serve.Failed(s.checks()) }
 
-// checks is what Ready rests on.
+// checks are the checks of Ready.
 func (s *Server) checks() []serve.Check {
 	checks, _ := s.judge()
 	return checks
 }
 
-// judge returns what Ready rests on, and what the instance lacks to be ready while it can
-// lease nothing, in the words of a problem: empty where it lacks nothing.
+// judge returns the checks of Ready. If the instance can lease nothing and is not ready,
+// lacks is the text for a problem that says what is missing.
 func (s *Server) judge() (checks []serve.Check, lacks string) {
 	record, _ := s.ledger.Layout()
 	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d", record.Layout.Version, record.Layout.Boundary)}
@@ -83,7 +83,7 @@ func (s *Server) judge() (checks []serve.Check, lacks string) {
 		layout.Err = allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
 	}
 	serving := serve.Check{Name: "serving", Err: s.status.get()}
-	if serving.Err != nil { // before it has joined there is no instance to ask
+	if serving.Err != nil { // before Join there is no instance
 		return []serve.Check{serving, layout}, ""
 	}
 	ids, lacks := s.checkIDs()
@@ -93,13 +93,13 @@ func (s *Server) judge() (checks []serve.Check, lacks string) {
 	}
 	if b, is := s.instance.Barred(); is {
 		checks = append(checks, serve.Check{Name: "recover", Note: fmt.Sprintf(
-			"%s runs one that has barred this instance from leasing since %s", b.By, b.Since.UTC().Format(time.RFC3339))})
+			"%s runs a recover that has barred this instance from leasing since %s", b.By, b.Since.UTC().Format(time.RFC3339))})
 	}
 	return checks, lacks
 }
 
-// checkIDs says whether this instance can lease, and for how long it can issue IDs if it
-// cannot. An instance is not ready if it can lease nothing, and no tag in use has IDs
+// checkIDs checks whether this instance can lease, and if not, for how long it can issue
+// IDs. An instance is not ready if it can lease nothing, and no tag in use has IDs
 // for longer than ready-reserve. A tag that is at its own limit does not count. lacks
 // is as judge returns it.
 func (s *Server) checkIDs() (ids serve.Check, lacks string) {
@@ -115,7 +115,7 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 	}
 	switch kind := allocator.KindOf(why); {
 	case r.held == 0 && s.times.Issue():
-		ids.Note = "only time-ordered ones, until the windows of their workers end: " + why.Error()
+		ids.Note = "only time-ordered IDs, until the windows of their workers end: " + why.Error()
 	case r.held == 0:
 		lacks = "it holds no IDs"
 		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
@@ -131,7 +131,7 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 	return ids, lacks
 }
 
-// short is a time as people read it.
+// short rounds a duration for people.
 func short(d time.Duration) time.Duration {
 	if d > time.Minute {
 		return d.Round(time.Second)
@@ -139,7 +139,7 @@ func short(d time.Duration) time.Duration {
 	return d.Round(time.Millisecond)
 }
 
-// cannotLease returns why this instance can lease nothing, nil when it can.
+// cannotLease returns why this instance can lease nothing, or nil.
 func (s *Server) cannotLease() error {
 	if err := s.away(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (s *Server) cannotLease() error {
 	return allocator.Errorf(allocator.KindOf(trouble.Err), "nothing can be leased since %s: %w", trouble.Since.UTC().Format(time.RFC3339), trouble.Err)
 }
 
-// away returns since when etcd has not answered and why, nil while it answers.
+// away returns since when and why etcd has not answered, or nil while it answers.
 func (s *Server) away() error {
 	contact := s.ledger.Contact()
 	if contact.Away.IsZero() {
@@ -167,7 +167,7 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said, troubled := false, false // that nothing can be issued, or leased
+	said, troubled := false, false // whether the log has said that nothing can be issued, or leased
 	for {
 		select {
 		case <-ctx.Done():
@@ -177,20 +177,20 @@ func (s *Server) watchHealth(ctx context.Context) error {
 		checks, lacks := s.judge()
 		err := serve.Failed(checks)
 		s.setHealth(err)
-		_ = s.problemsOf(lacks) // takes note of since when each is
+		_ = s.problemsOf(lacks) // notes since when each problem exists
 		if s.status.get() != nil {
-			continue // it starts or stops, which is said elsewhere
+			continue // a start or a stop, which has its own log line
 		}
 		switch why := s.cannotLease(); {
 		case why != nil && !troubled:
-			troubled = s.lines.troubled.Log(time.Now(), s.log.Warn, "nothing can be leased: only IDs that are held are issued", "error", why)
+			troubled = s.lines.troubled.Log(time.Now(), s.log.Warn, "no IDs can be leased: the room issues only the IDs that it holds", "error", why)
 		case why == nil && troubled:
 			troubled = false
 			s.log.Info("IDs can be leased again")
 		}
 		switch {
 		case err != nil && !said:
-			said = s.lines.unready.Log(time.Now(), s.log.Warn, "nothing can be issued", "error", err)
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err)
 		case err == nil && said:
 			said = false
 			s.log.Info("IDs can be issued again")
@@ -206,7 +206,8 @@ func (s *Server) reportHealth() error {
 	return why
 }
 
-// setHealth tells gRPC's health service why the instance is not ready, nil where it is.
+// setHealth sets the state of gRPC's health service; why is nil if the instance is
+// ready.
 func (s *Server) setHealth(why error) {
 	serving := healthpb.HealthCheckResponse_SERVING
 	if why != nil {

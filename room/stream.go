@@ -12,9 +12,9 @@ import (
 )
 
 // Stream implements IDService. A drain ends it with UNAVAILABLE between two
-// answers, so that the client goes elsewhere; at once where it is idle, or else
-// every client that keeps a stream would hold up every stop for the whole
-// drain.
+// answers, so that the client goes to another instance. It ends an idle stream at
+// once: otherwise every client that keeps a stream open would delay each stop for
+// the whole drain.
 func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 	var turn turn
 	ended := make(chan error, 1)
@@ -25,16 +25,16 @@ func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 	case <-s.status.stop:
 	}
 	if turn.end() {
-		return s.status.stopping() // and with it Recv ends
+		return s.status.stopping() // this also ends Recv
 	}
 	return <-ended
 }
 
 // answer answers the requests of a stream until it ends.
 func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error {
-	request := &marchv1.NextRequest{} // used for every message: no call below keeps it
+	request := &marchv1.NextRequest{} // reused for every message: no call below keeps it
 	tag := ""
-	var chain *tagChain // the tag's, kept so that it is not looked up each time
+	var chain *tagChain // the tag's chain, kept to avoid a lookup for each message
 	pass := pass{turns: s.turns}
 	for {
 		err := stream.RecvMsg(request)
@@ -72,7 +72,7 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 			return err
 		}
 		turn.rest()
-		if err := s.status.stopping(); err != nil { // before rest Stream may have found an answer under way
+		if err := s.status.stopping(); err != nil { // Stream may have found an answer under way before rest
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (s *Server) send(stream marchv1.IDService_StreamServer, tag string, id int6
 }
 
 // turn says whether a stream has an answer under way, or may be ended. One
-// goroutine begins and rests, another ends.
+// goroutine calls begin and rest, another calls end.
 type turn struct{ state atomic.Int32 }
 
 const (
@@ -104,5 +104,5 @@ func (t *turn) rest() { t.state.Store(resting) }
 // begin reports whether an answer may begin.
 func (t *turn) begin() bool { return t.state.CompareAndSwap(resting, answering) }
 
-// end reports whether no answer was under way; then none begins any more.
+// end reports whether no answer was under way. If so, no answer begins after it.
 func (t *turn) end() bool { return t.state.CompareAndSwap(resting, over) }

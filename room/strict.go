@@ -8,8 +8,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// An instance confirms its layout with etcd every confirmEvery, or four times
-// in a short hold, and confirmPause lies between two confirmations at least.
+// An instance confirms its layout with etcd every confirmEvery, or four times in a
+// short hold, and waits at least confirmPause between two confirmations.
 const (
 	confirmEvery = 5 * time.Second
 	confirmPause = 50 * time.Millisecond
@@ -21,7 +21,7 @@ func (s *Server) strict(settings record.TagSettings) bool {
 	return s.cfg.StrictRetract || settings.StrictRetract
 }
 
-// gateOf returns the gate of a tag's chain: nil where it is not strict.
+// gateOf returns the gate of a tag's chain, or nil if the tag is not strict.
 func (s *Server) gateOf(settings record.TagSettings) allocator.Gate {
 	if !s.strict(settings) {
 		return nil
@@ -29,11 +29,12 @@ func (s *Server) gateOf(settings record.TagSettings) allocator.Gate {
 	return s.gate
 }
 
-// gate is an allocator.Gate that lets IDs of a segment through until Hold after
-// a layout was last confirmed that keeps the segment: the one that it was leased
-// under, or a newer one. Once a layout that takes its residues away is in force,
-// none such is confirmed any more. So Hold after that change no ID of the segment
-// is issued, whatever this process has heard, and however long it was stopped.
+// gate is an allocator.Gate. It lets IDs of a segment through until Hold after the
+// last confirmation of a layout that keeps the segment: the layout under which it
+// was leased, or a newer one. Once a layout that takes its residues away is in
+// force, no layout that keeps the segment can be confirmed. So Hold after that
+// change no ID of the segment is issued, whatever this process knows, and however
+// long it was paused.
 func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) {
 	left, newest := s.left(seg)
 	if left > 0 {
@@ -41,10 +42,10 @@ func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) 
 	}
 	select {
 	case s.unconfirmed <- struct{}{}:
-	default: // another call has said so already
+	default: // a confirmation is already requested
 	}
 	err = allocator.Errorf(allocator.Unavailable,
-		"layout version %d, or a newer one with these residues, was not confirmed with etcd for longer than hold (%v), and strict_retract is set",
+		"no IDs under strict_retract: layout version %d, or a newer one with these residues, has not been confirmed with etcd for longer than hold (%v)",
 		seg.Version, s.cfg.Hold)
 	if away := s.away(); away != nil {
 		err = allocator.Errorf(allocator.Unavailable, "%w: %w", err, away)
@@ -52,8 +53,8 @@ func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) 
 	return newest, err
 }
 
-// left returns for how long IDs of a segment may still be issued by a strict
-// tag, not above 0 when no longer, and what the room has by the newest layout.
+// left returns how long a strict tag may still issue IDs of a segment, 0 or less if
+// no longer, and the room's part of the newest layout.
 func (s *Server) left(seg allocator.Segment) (left time.Duration, newest allocator.Part) {
 	at, newest := s.ledger.Confirmed(s.cfg.Room, seg)
 	if at.IsZero() {
@@ -62,7 +63,7 @@ func (s *Server) left(seg allocator.Segment) (left time.Duration, newest allocat
 	return s.cfg.Hold - allocator.Elapsed(at, time.Now()), newest
 }
 
-// open reports whether IDs of a segment may still be issued by a strict tag.
+// open reports whether a strict tag may still issue IDs of a segment.
 func (s *Server) open(seg allocator.Segment) bool {
 	left, _ := s.left(seg)
 	return left > 0
@@ -81,8 +82,8 @@ func (s *Server) statusOf(chain *allocator.Chain) allocator.Status {
 	return status
 }
 
-// ttl returns for how long a client may use seg. A client that is told so at
-// the end of a strict tag's hold has nothing of it, and asks again.
+// ttl returns how long a client may use seg. Near the end of a strict tag's hold
+// that is hardly any time, and the client asks again.
 func (s *Server) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duration {
 	if !chain.Gated() {
 		return s.cfg.Hold
@@ -91,9 +92,8 @@ func (s *Server) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duratio
 	return max(left, time.Nanosecond) // 0 would be no bound
 }
 
-// confirm has the ledger read the layout often enough that no strict tag stops
-// while etcd answers, and that a watch which went silent is no harm, until ctx
-// ends.
+// confirm makes the ledger read the layout until ctx ends. It does so often enough
+// that no strict tag stops while etcd answers, even if a watch has gone silent.
 func (s *Server) confirm(ctx context.Context) error {
 	ticker := time.NewTicker(min(s.cfg.Hold/4, confirmEvery))
 	defer ticker.Stop()
@@ -104,12 +104,12 @@ func (s *Server) confirm(ctx context.Context) error {
 		case <-ticker.C:
 		case <-s.unconfirmed:
 		}
-		select { // one read serves both reasons
+		select { // one read serves both triggers
 		case <-ticker.C:
 		case <-s.unconfirmed:
 		default:
 		}
-		_, _ = s.ledger.Refresh(ctx) // the ledger says when etcd is away, and when a layout is refused
+		_, _ = s.ledger.Refresh(ctx) // the ledger reports an etcd that is away, and a refused layout
 		select {
 		case <-ctx.Done():
 		case <-time.After(confirmPause):

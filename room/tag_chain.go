@@ -9,21 +9,21 @@ import (
 	"github.com/march-id/march/allocator/texts"
 )
 
-// tagChain is a chain of a tag, and what is counted and known beside it. A room may
-// have a million, so it is 128 bytes, and has no objects of its own but the chain and
-// its source.
+// tagChain is a chain of a tag, with its counters and settings. A room may have a
+// million, so it has 128 bytes, and no objects of its own except the chain and its
+// source.
 type tagChain struct {
 	*allocator.Chain
 	text   *texts.Text  // how its IDs are texts; nil for a tag without a format. It does not change
 	asked  atomic.Int64 // requests for IDs of it, whatever became of them
 	growth growth
 	space  space                  // guarded by growth
-	final  atomic.Pointer[totals] // its last, set when it is removed
-	seen   totals                 // as the tour saw it last; guarded by tour
+	final  atomic.Pointer[totals] // its last totals, set when it is removed
+	seen   totals                 // its totals when the tour last saw it; guarded by tour
 	shown  int64                  // the number of the first scrape that may show it, 0 for none yet; guarded by tour
 }
 
-// space is the IDs that a tag has.
+// space is the interval of a tag's IDs.
 type space struct{ start, limit int64 }
 
 // usable returns an error where the IDs of a tag are to be texts, and cannot be: it is asked
@@ -52,7 +52,7 @@ func (c *tagChain) getSpace() space {
 	return c.space
 }
 
-// totals are what only grows: of one chain, or of many together.
+// totals are counters, which only grow, of one chain or of many together.
 type totals struct{ asked, issued, dropped, refills, waits int64 }
 
 func (t *totals) add(o totals) {
@@ -64,7 +64,7 @@ func (t totals) minus(o totals) totals {
 	return totals{t.asked - o.asked, t.issued - o.issued, t.dropped - o.dropped, t.refills - o.refills, t.waits - o.waits}
 }
 
-// totals returns c's, where s is its status.
+// totals returns the totals of c, whose status is s.
 func (c *tagChain) totals(s allocator.Status) totals {
 	if final := c.final.Load(); final != nil {
 		return *final
@@ -72,28 +72,28 @@ func (c *tagChain) totals(s allocator.Status) totals {
 	return totals{asked: c.asked.Load(), issued: s.Issued, dropped: s.Dropped, refills: s.Refills, waits: s.Waits}
 }
 
-// used returns how much of the tag's IDs lies below the mark as this instance
-// saw it last, 0 to 1.
+// used returns the share of the tag's IDs below the mark as this instance last saw
+// it, 0 to 1.
 func (c *tagChain) used(s allocator.Status) float64 {
 	all := c.getSpace()
 	return allocator.Used(all.start, all.limit, s.Last+1)
 }
 
-// lasts returns after how many seconds the mark reaches the tag's limit, should
-// it go on as lately; infinity where that is not in sight.
+// lasts returns after how many seconds the mark reaches the tag's limit at its
+// recent rate, or infinity.
 func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
 	all := c.getSpace()
 	left := all.limit - s.Last - 1
 	if left <= 0 {
-		return 0 // whatever the rate: 0/0 is no number
+		return 0 // at any rate, and 0/0 is not a number
 	}
 	return float64(left) / c.growth.rate(now, s.Last)
 }
 
-// growth measures how fast a tag's mark rises: over all instances of the room,
-// as seen from the segments of one. It looks back an hour, or two, and says
-// nothing before it has looked for ten minutes: a chain's first segments come in
-// quick succession and last for long.
+// growth measures how fast a tag's mark rises by all instances of the room, from
+// the segments of this one. It looks back one or two hours. It returns no rate in
+// the first ten minutes, because a chain's first segments come in quick succession
+// and last for long.
 type growth struct {
 	sync.Mutex
 	from, next         int64  // a mark's height at two times
@@ -105,7 +105,7 @@ const (
 	growthLeast  = 10 * time.Minute
 )
 
-// note takes note of a segment that was leased, by its last ID.
+// note notes a leased segment by its last ID.
 func (g *growth) note(now time.Time, last int64) {
 	g.Lock()
 	defer g.Unlock()

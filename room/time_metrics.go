@@ -22,7 +22,7 @@ func newTimeMetrics(s *Server) *timeMetrics {
 	return &timeMetrics{
 		server:    s,
 		tags:      desc("time_tags", "Tags of time-ordered IDs in memory."),
-		asked:     desc("time_requests_total", "Requests for time-ordered IDs, whatever became of them."),
+		asked:     desc("time_requests_total", "Requests for time-ordered IDs, failed ones included."),
 		issued:    desc("time_issued_ids_total", "Time-ordered IDs issued."),
 		overflows: desc("time_overflows_total", "Callers that found a tick's sequence full, and waited for a later tick."),
 		waited:    desc("time_overflow_wait_seconds_total", "How long those callers waited, together."),
@@ -45,7 +45,7 @@ func (m *timeMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *timeMetrics) Collect(out chan<- prometheus.Metric) {
-	if m.server.times == nil { // it has not joined yet
+	if m.server.times == nil { // the instance has not joined yet
 		return
 	}
 	t := m.server.times.Totals()

@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/room/timetags"
 )
 
-// startTimes makes what issues time-ordered IDs. Its error is Invalid.
+// startTimes makes the tags of time-ordered IDs. Its error is Invalid.
 func (s *Server) startTimes() error {
 	cfg := worker.DefaultConfig()
 	cfg.CallerWorkers = s.cfg.ClientWorkers
@@ -28,7 +28,7 @@ func (s *Server) startTimes() error {
 	return err
 }
 
-// pinned returns the number of a pin, nil where none is chosen.
+// pinned returns the number of a pin, or nil if none is chosen.
 func pinned(p worker.Pin) *int64 {
 	if number, is := p.Number(); is {
 		return &number

@@ -11,25 +11,25 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// tour goes round all chains, a few at a time: it looks after each, and adds up
-// what they are together. A room may have a million chains, so nothing that a
-// caller waits for walks over all of them, and nothing that runs every second.
+// tour visits all chains, a few at a time: it looks after each, and adds up their
+// values. A room may have a million chains, so no work that a caller waits for, or
+// that runs every second, visits all of them.
 //
-// Where there are at most fewChains, what is asked of the tour is true at that
-// moment. Beyond that it is what the last round found, 10 s ago at most; only
-// the totals of what was issued are always true (Server.issued).
+// With at most fewChains the values of the tour are current. With more they are
+// those of the last round, 10 s old at most; only the number of issued IDs is
+// always current (Server.issued).
 type tour struct {
 	sync.Mutex
-	at    allocator.Tag // the chain that was looked at last in the present round; empty: it begins
-	round round         // the present one
-	last  round         // the one before it, which is whole
-	sum   totals        // of all chains as they were seen last, those that were removed included
-	own   *own          // of the metrics, nil for none
+	at    allocator.Tag // the chain that was visited last in the current round; empty at its beginning
+	round round         // the current round
+	last  round         // the last complete round
+	sum   totals        // of all chains as they were last seen, removed ones included
+	own   *own          // of the metrics; nil without metrics
 }
 
 const (
 	tourEvery = 100 * time.Millisecond
-	// fewChains are gone round in a second, more in up to ten.
+	// fewChains chains are visited in a second, more in up to ten.
 	fewChains = 10_000
 	// timesEvery is after how many turns the tags of time-ordered IDs are looked at, all at
 	// once: there is little to look at.
@@ -38,18 +38,18 @@ const (
 	tourStep = 256
 )
 
-// round is what a tour found.
+// round has the values that one round of a tour found.
 type round struct {
 	held    int64
 	free    bool              // a chain without a gate holds an ID
 	gated   allocator.Segment // of the newest layout that a chain with a gate holds, empty for none
-	busy    bool              // a tag is in use that is not at its limit
-	longest time.Duration     // the most of such chains
-	reserve time.Duration     // the least of the chains in use
+	busy    bool              // some tag in use is not at its limit
+	longest time.Duration     // the longest reserve of such chains
+	reserve time.Duration     // the least reserve of the chains in use
 	scarce  allocator.Tag     // the tag of that chain; empty when none is in use
 	others  state             // of the chains without series of their own
-	rising  []seen            // of those the busiest, as many as there are series free
-	gave    bool              // its end gave chains series of their own: they are among the others still
+	rising  []seen            // the busiest of these, as many as there are free series
+	gave    bool              // at its end chains got series of their own; this round still counts them among the others
 }
 
 func newRound() round {
@@ -81,8 +81,8 @@ func (r *round) add(s seen) {
 	}
 }
 
-// addOther adds a chain to those without series of their own. One that never
-// held an ID has no reserve that could be low.
+// addOther adds a chain to those without series of their own. A chain that never
+// held an ID does not count for the least reserve.
 func (r *round) addOther(s seen, now time.Time, free int) {
 	r.others.held += s.status.Held
 	r.others.step += s.status.Target
@@ -99,7 +99,7 @@ func (r *round) addOther(s seen, now time.Time, free int) {
 	}
 }
 
-// cut leaves the n busiest of those that rise.
+// cut keeps the n busiest of rising.
 func (r *round) cut(n int) {
 	slices.SortFunc(r.rising, func(a, b seen) int {
 		return cmp.Or(cmp.Compare(b.status.Peak, a.status.Peak), cmp.Compare(a.tag, b.tag))
@@ -107,7 +107,7 @@ func (r *round) cut(n int) {
 	r.rising = slices.Delete(r.rising, min(n, len(r.rising)), len(r.rising))
 }
 
-// see takes note of a chain. The lock is held.
+// see adds a chain to the round. The lock is held.
 func (t *tour) see(c tagged, status allocator.Status) seen {
 	s := seen{c, status, c.chain.totals(status)}
 	t.sum.add(s.totals.minus(c.chain.seen))
@@ -115,7 +115,7 @@ func (t *tour) see(c tagged, status allocator.Status) seen {
 	return s
 }
 
-// finish takes note of a chain that was removed: its totals change no more.
+// finish stores the last totals of a removed chain.
 func (t *tour) finish(c *tagChain) {
 	t.Lock()
 	defer t.Unlock()
@@ -169,12 +169,12 @@ func (s *Server) visit(n int, care func(tagged)) {
 	}
 }
 
-// look returns the last round: where there are few chains, one from now.
+// look returns the last round. With few chains it makes a new one.
 func (s *Server) look() round {
 	t := &s.chains.tour
 	if s.chains.len() <= fewChains {
 		t.Lock()
-		t.at = "" // anew
+		t.at = "" // begin a new round
 		t.Unlock()
 		s.visit(2*fewChains, nil)
 	}
@@ -208,13 +208,13 @@ func (s *Server) sweep(ctx context.Context) error {
 }
 
 // may reports whether any chain holds an ID that may be issued: a chain with a gate
-// may issue those of a segment that is open.
+// may issue IDs of an open segment.
 func (s *Server) may(r round) bool { return r.free || r.gated.Count > 0 && s.open(r.gated) }
 
 // total is what all chains of an instance are together.
 type total struct {
 	issued, held, tags int64
-	reserve            time.Duration // the least of the chains in use
+	reserve            time.Duration // the least reserve of the chains in use
 	scarce             allocator.Tag // the tag of that chain; empty when none is in use
 }
 

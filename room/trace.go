@@ -11,9 +11,9 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// span begins a span of what callers of a tag wait for, where spans are made,
-// and returns what ends it. IDs from memory have none: to make one would cost
-// more than to issue the ID.
+// span begins a span of work that callers of a tag wait for, if spans are made, and
+// returns the function that ends it. IDs from memory have no span, because a span
+// would cost more than the ID.
 func (s *Server) span(ctx context.Context, operation string, tag allocator.Tag) (context.Context, func(error)) {
 	return s.spanOf(ctx, operation, attribute.String("march.tag", string(tag)))
 }

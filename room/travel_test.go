@@ -69,7 +69,7 @@ func TestHalted(t *testing.T) {
 		ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks,
 	) (record.Memory, error) {
 		m, err := c.report(ctx, s, q, use)
-		barred := "[+]recover ok: ann runs one that has barred this instance from leasing since 2"
+		barred := "[+]recover ok: ann runs a recover that has barred this instance from leasing since 2"
 		if _, body := a.get("/readyz?verbose"); contains(body, barred) != m.Barred {
 			t.Errorf("readyz where barred is %v: %s", m.Barred, body)
 		}

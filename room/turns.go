@@ -12,12 +12,12 @@ import (
 // Each stream has a goroutine, and a stream that is sent requests without end
 // can always run. Go's scheduler gives each of them its turn before the
 // goroutines of a unary call, which needs several: beside 500 eager streams a
-// call took 2 s. So streams beyond free wait here, where no processor is
-// busy with them, and processors are left for everything else.
+// call took 2 s. So streams without a turn wait here and need no processor, and
+// processors are left for all other work.
 //
-// A stream takes its turn for one answer. It may block in it: its tag has to be
-// leased, or its client does not read. So a turn ends after longestTurn in any
-// case, and the stream answers on without one.
+// A stream takes a turn for one answer. It may block during its turn, because its
+// tag has to be leased, or its client does not read. So a turn ends after
+// longestTurn in any case, and the stream goes on without one.
 type turns struct {
 	free chan struct{} // holds a token for each turn that is taken
 	busy atomic.Int32  // streams that answer, or wait for their turn
@@ -25,16 +25,16 @@ type turns struct {
 	answers atomic.Int64
 }
 
-// longestTurn is more than an answer takes by far.
+// longestTurn is much longer than an answer takes.
 const longestTurn = time.Millisecond
 
 func newTurns(most int) *turns { return &turns{free: make(chan struct{}, most)} }
 
-// pass is one stream's way to its turns.
+// pass takes and ends the turns of one stream.
 type pass struct {
 	turns *turns
-	timer *time.Timer // ends the turn; nil before the first that is waited for
-	held  bool        // the present turn was waited for
+	timer *time.Timer // ends the turn; nil before the first turn that the stream waits for
+	held  bool        // the stream waited for the present turn
 }
 
 // yieldAfter is how many answers streams give before one of them lets other goroutines

@@ -20,13 +20,13 @@ const (
 
 // unknown remembers tags that do not exist, and how many of them each caller
 // asked for. Such a tag costs a read of etcd when it is first asked for, and none
-// for a while after it; a tag that is created is read at once all the same, as
-// the ledger's watch tells of it.
+// for a while after it; a new tag is read at once all the same, because the
+// ledger's watch reports it.
 //
 // A caller may have so many names read a minute, and all callers together ten
-// times as many. Beyond that a tag that is not in memory is not read. Only a
-// caller that has asked for no unknown tag lately is not held to what all
-// together asked for: it gets its cold tags, however many others guess.
+// times as many. Beyond that a tag that is not in memory is not read. The limit of
+// all callers does not apply to a caller that has recently asked for no unknown
+// tag: it gets its cold tags, however many names others guess.
 //
 // Refused calls, and calls for a name that a caller asks for again and again, are
 // answered slowly: they would otherwise cost as much as good calls.
@@ -34,8 +34,8 @@ type unknown struct {
 	limit *observe.Limit
 	mu    struct {
 		sync.Mutex
-		tags    map[allocator.Tag]time.Time // until when to believe it; zero: it has changed, and may exist
-		heard   int                         // tags that were heard to have changed
+		tags    map[allocator.Tag]time.Time // until when the tag counts as unknown; zero if it has changed and may exist
+		heard   int                         // the number of changes of tags so far
 		callers map[netip.Addr]*window
 		all     window
 	}
@@ -52,11 +52,11 @@ const (
 	unknownFor    = 10 * time.Second
 	unknownWindow = time.Minute
 	slowly        = time.Second
-	// The memory is bounded, too. When it is full it begins anew.
+	// The memory is bounded, too. When it is full, it is cleared.
 	maxUnknown        = 10_000
 	maxUnknownCallers = 10_000
-	// Both are factors of the number of names that one caller may have read: how many
-	// names all callers may, and how many answers one caller gets without delay.
+	// Factors of the number of names that one caller may have read: for the names of
+	// all callers, and for the answers that one caller gets without delay.
 	unknownOfAll   = 10
 	unknownAnswers = 10
 )
@@ -67,7 +67,7 @@ func (u *unknown) init(limit *observe.Limit) {
 	u.mu.callers = make(map[netip.Addr]*window)
 }
 
-// at begins a new window where the present one is over by now.
+// at begins a new window if the present one has ended.
 func (w *window) at(now time.Time) *window {
 	if now.Sub(w.began) >= unknownWindow {
 		*w = window{began: now}
@@ -75,8 +75,8 @@ func (w *window) at(now time.Time) *window {
 	return w
 }
 
-// ask returns nil where a caller may have a tag read, NotFound where it is known
-// not to exist, and TooMany where the caller asked for too many that do not.
+// ask returns nil if a caller may have a tag read, NotFound if the tag is known not
+// to exist, and TooMany if the caller asked for too many such tags.
 func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
 	late, err := u.look(serve.Caller(ctx), tag, time.Now())
 	if !late {
@@ -92,7 +92,7 @@ func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
 	return err
 }
 
-// look is ask without the delay. late asks for that.
+// look is ask without the delay; late says that the answer must be delayed.
 func (u *unknown) look(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -113,7 +113,7 @@ func (u *unknown) look(caller netip.Addr, tag allocator.Tag, now time.Time) (lat
 	return false, nil
 }
 
-// window returns a caller's. The lock is held.
+// window returns a caller's window. The lock is held.
 func (u *unknown) window(caller netip.Addr, now time.Time) *window {
 	w := u.mu.callers[caller]
 	if w == nil {
@@ -134,8 +134,9 @@ func (u *unknown) hasChanged(tag allocator.Tag) bool {
 	return known && until.IsZero()
 }
 
-// add remembers that a tag does not exist, as a caller had it read, unless a
-// change of a tag was heard of since heard: it may have been created meanwhile.
+// add remembers that a tag does not exist, after a caller had it read. If a change
+// of a tag was seen since heard, it does not: the tag may have been created
+// meanwhile.
 func (u *unknown) add(caller netip.Addr, tag allocator.Tag, now time.Time, heard int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -156,14 +157,14 @@ func (u *unknown) set(tag allocator.Tag, until time.Time) {
 	u.mu.tags[tag] = until
 }
 
-// changes returns how many changes of tags were heard of.
+// changes returns the number of changes of tags so far.
 func (u *unknown) changes() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.mu.heard
 }
 
-// changed takes note that a tag was created, changed or deleted.
+// changed notes that a tag was created, changed or deleted.
 func (u *unknown) changed(tag allocator.Tag) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

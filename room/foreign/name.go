@@ -1,12 +1,12 @@
 // Package foreign turns the names of other systems' counters into names of tags, and back.
 //
-// A name of a tag has fewer letters than a key of Redis or of Leaf. What a tag cannot have
-// is written as _ and two hexadecimal digits, so order:id is the tag order_3aid. A _ that
-// two hexadecimal digits follow is written so itself; every other _ stays. A tag begins
-// with a letter or a digit: a name that would not gets 0_30 in front, which no other name
-// can begin with, because a 0 is never written as _30.
+// A name of a tag has fewer letters than a key of Redis or of Leaf. A byte that a tag
+// cannot have is written as _ and two hexadecimal digits, so order:id is the tag
+// order_3aid. A _ before two hexadecimal digits is escaped, too; every other _ stays. A
+// tag begins with a letter or a digit, so a name that does not gets 0_30 in front. No
+// other tag begins with 0_30, because a 0 is never escaped.
 //
-// Tag and Key are each other's reverse: no two names have one tag.
+// Key is the inverse of Tag: no two names have the same tag.
 package foreign
 
 import (
@@ -77,7 +77,7 @@ func plain(name string) bool {
 	return true
 }
 
-// escaped reports whether the byte at i is written as its number.
+// escaped reports whether the byte at i is written in hexadecimal.
 func escaped(name string, i int) bool {
 	switch c := name[i]; {
 	case alphanumeric(c), c == '.', c == '-':

@@ -13,9 +13,9 @@ import (
 // command is one of the commands that the door knows.
 type command struct {
 	do func(*conn, [][]byte)
-	// least is how many words it has at least, its own counted, and most how many at most.
+	// least and most bound the number of words, the command's name included.
 	least, most int
-	now         bool // it is done at once in a transaction, too
+	now         bool // also in a transaction it is executed at once
 }
 
 const many = maxArguments
@@ -48,12 +48,13 @@ func newCommands() map[string]command {
 	}
 }
 
-// refused has commands that clients of counters send, and why they are refused.
+// refused has the commands that clients of counters send and that the door refuses,
+// with the reason.
 var refused = map[string]string{
 	"decr":        "IDs only grow",
 	"decrby":      "IDs only grow",
 	"incrbyfloat": "IDs are whole numbers",
-	"getset":      "a tag's next ID is not set: `march tag skip` raises it",
+	"getset":      "a tag's next ID cannot be set; `march tag skip` raises it",
 	"getdel":      "a tag is deleted with `march tag delete`",
 	"del":         "a tag is deleted with `march tag delete`",
 	"unlink":      "a tag is deleted with `march tag delete`",
@@ -102,7 +103,7 @@ func (c *conn) command(args [][]byte) {
 	}
 }
 
-// reject answers an error of a command that cannot be done at all: a transaction then fails.
+// reject answers an error for a command that cannot be executed. A transaction then fails.
 func (c *conn) reject(text string) {
 	c.fail(text)
 	if c.queue != nil {
@@ -127,7 +128,8 @@ func (c *conn) unknown(args [][]byte, lower string) {
 	c.reject(b.String())
 }
 
-// tagOf returns the tag of a key, and false after it has answered that there is none such.
+// tagOf returns the tag of a key. It returns false after it has answered that the key is
+// not valid.
 func (c *conn) tagOf(key []byte) (string, bool) {
 	if string(key) == c.key && c.key != "" { // the compiler makes no string for this
 		return c.tag, true
@@ -181,7 +183,7 @@ func (c *conn) incrBy(args [][]byte) {
 	c.number(first + n - 1)
 }
 
-// peek returns the ID that would come next, and whether there is such a tag.
+// peek returns the likely next ID, and whether the tag exists.
 func (c *conn) peek(key []byte) (next int64, is bool, err error) {
 	tag, err := foreign.Tag(string(key))
 	if err != nil {
@@ -211,7 +213,7 @@ func (c *conn) mget(args [][]byte) {
 		if next, is, err := c.peek(key); err == nil && is {
 			c.bulk(strconv.FormatInt(next, 10))
 		} else {
-			c.null() // MGET has no way to say why
+			c.null() // MGET cannot return an error for one key
 		}
 	}
 }
@@ -231,10 +233,10 @@ func (c *conn) exists(args [][]byte) {
 	c.number(n)
 }
 
-// set answers SET KEY VALUE NX, which makes a tag.
+// set answers SET KEY VALUE NX, which creates a tag.
 func (c *conn) set(args [][]byte) {
 	if len(args) != 4 || !strings.EqualFold(string(args[3]), "nx") {
-		c.fail("ERR march: SET is served as SET KEY NUMBER NX alone: a tag's next ID is not set, `march tag skip` raises it")
+		c.fail("ERR march: SET is served only as SET KEY NUMBER NX: a tag's next ID cannot be set; `march tag skip` raises it")
 		return
 	}
 	switch made, ok := c.create(args[1], args[2]); {
@@ -256,11 +258,12 @@ func (c *conn) setNX(args [][]byte) {
 	}
 }
 
-// create makes a tag that goes on after value. ok is false after it has answered an error.
+// create creates a tag whose first ID is above value. ok is false after it has answered an
+// error.
 func (c *conn) create(key, value []byte) (made, ok bool) {
 	v, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil || v < 0 || v >= math.MaxInt64-1 {
-		c.fail(notInteger + ": a tag's IDs go on from 0 or more")
+		c.fail(notInteger + ": a tag's IDs begin at 0 or above")
 		return false, false
 	}
 	tag, ok := c.tagOf(key)
@@ -275,7 +278,7 @@ func (c *conn) create(key, value []byte) (made, ok bool) {
 	return made, true
 }
 
-// queue is what a transaction has gathered. There is no rollback, as in Redis.
+// queue has the commands of a transaction. There is no rollback, as in Redis.
 type queue struct {
 	commands [][][]byte
 	bytes    int
@@ -295,13 +298,13 @@ func (c *conn) multi([][]byte) {
 }
 
 func (c *conn) enqueue(args [][]byte) {
-	copied := make([][]byte, len(args)) // the buffer is used again
+	copied := make([][]byte, len(args)) // the buffer is reused
 	for i, a := range args {
 		copied[i] = append([]byte(nil), a...)
 		c.queue.bytes += len(a) + 32
 	}
 	if len(c.queue.commands) >= mostQueued || c.queue.bytes > maxCommand {
-		c.reject(fmt.Sprintf("ERR march: a transaction has %d commands and %d bytes at most", mostQueued, maxCommand))
+		c.reject(fmt.Sprintf("ERR march: transaction too large; allowed: %d commands and %d bytes", mostQueued, maxCommand))
 		return
 	}
 	c.queue.commands = append(c.queue.commands, copied)

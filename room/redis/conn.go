@@ -12,27 +12,28 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// The buffers of a connection begin small: most of a thousand idle ones stay so.
+// The buffers of a connection begin small: with a thousand idle connections most
+// stay small.
 const (
 	firstBuffer = 4 << 10
-	mostAnswers = 64 << 10 // that wait for a flush
+	mostAnswers = 64 << 10 // bytes of answers that wait for a flush
 )
 
-// conn is one client's connection. One goroutine has it.
+// conn is one client's connection. One goroutine owns it.
 type conn struct {
 	door *Door
 	net  net.Conn
 	ctx  context.Context
 
-	in   []byte   // what was read; it is parsed from the front
-	args [][]byte // of the present command, parts of in
+	in   []byte   // the bytes that were read; parsing begins at the front
+	args [][]byte // of the current command; they point into in
 	out  []byte
 
-	key string // of the last command, and its tag: the next is often the same
+	key string // of the last command, and its tag; kept because the next command often has the same key
 	tag string
 
-	// When the deadlines were set, and for how long a read may take since. They are not
-	// set for each command: that costs as much as the command.
+	// When the deadlines were set, and how long a read may take since then. They are
+	// not set for each command, because that would cost as much as the command.
 	readSet, writeSet time.Time
 	patience          time.Duration
 
@@ -44,10 +45,11 @@ type conn struct {
 	ok, bad  int    // commands since the last flush
 }
 
-// serve serves a connection until its client goes, or ctx ends.
+// serve serves a connection until its client disconnects, or ctx ends.
 func (d *Door) serve(ctx context.Context, nc net.Conn) {
 	defer func() { _ = nc.Close() }()
-	// A read that waits ends when ctx does; what was read is answered before.
+	// A waiting read ends when ctx does; commands that were read are answered
+	// before.
 	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
 	c := &conn{
 		door: d, net: nc, ctx: peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()}),
@@ -73,7 +75,7 @@ func (c *conn) run() error {
 	}
 }
 
-// answerAll answers every command that was read whole, and keeps the rest.
+// answerAll answers every complete command that was read, and keeps the rest.
 func (c *conn) answerAll() error {
 	rest := c.in
 	for !c.quits {
@@ -113,7 +115,7 @@ func (c *conn) read() error {
 		if err := c.net.SetReadDeadline(now.Add(patience)); err != nil {
 			return err
 		}
-		if err := c.ctx.Err(); err != nil { // it ended before the deadline was set
+		if err := c.ctx.Err(); err != nil { // ctx ended before the deadline was set
 			return err
 		}
 	}
@@ -128,7 +130,7 @@ func (c *conn) read() error {
 	return err
 }
 
-// flush sends what was answered.
+// flush sends the answers.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
@@ -183,7 +185,7 @@ func (c *conn) pairs(n int) {
 	}
 }
 
-// fail answers an error. Its text begins with the word that clients act on.
+// fail answers an error. The first word of its text is the code that clients check.
 func (c *conn) fail(text string) {
 	c.bad++
 	c.out = append(c.out, '-')

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// redisVersion is the Redis that the door says it is: clients choose by it what they send.
+// redisVersion is the version of Redis that the door reports: clients choose their
+// commands by it.
 const redisVersion = "7.0.15"
 
 func (c *conn) ping(args [][]byte) {
@@ -27,7 +28,8 @@ func (c *conn) reset([][]byte) {
 	c.simple("RESET")
 }
 
-// selects answers SELECT. There is one database: two would be one counter, unseen.
+// selects answers SELECT. There is only database 0: the same key in two databases
+// would silently be one counter.
 func (c *conn) selects(args [][]byte) {
 	switch n, err := strconv.Atoi(string(args[1])); {
 	case err != nil:
@@ -75,7 +77,7 @@ func (c *conn) setName(name string) bool {
 
 func (c *conn) config(args [][]byte) {
 	if !strings.EqualFold(string(args[1]), "get") {
-		c.fail("ERR march: CONFIG has GET alone, and that finds nothing")
+		c.fail("ERR march: CONFIG is served only as CONFIG GET, which finds nothing")
 		return
 	}
 	c.pairs(0)
@@ -94,7 +96,7 @@ func (c *conn) commandInfo(args [][]byte) {
 	}
 }
 
-// info answers what clients wait for before they send commands: loading:0.
+// info answers loading:0, for which clients wait before they send commands.
 func (c *conn) info([][]byte) {
 	c.bulk("# Server\r\nredis_version:" + redisVersion + "\r\nredis_mode:standalone\r\nmarch_version:" + c.door.cfg.Version +
 		"\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n")
@@ -155,7 +157,7 @@ func (c *conn) hello(args [][]byte) {
 		if !c.setName(name) {
 			return
 		}
-		c.out = c.out[:before] // its OK
+		c.out = c.out[:before] // remove the OK of AUTH
 	}
 	c.protocol = protocol
 	c.pairs(7)

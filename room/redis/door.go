@@ -24,13 +24,13 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// How long a connection may send nothing: between commands, and within one; and how long
-// it may read no answer.
+// How long a client may send nothing, between commands and within one, and how long it
+// may leave answers unread.
 const (
 	idle    = 30 * time.Minute
 	halfway = 10 * time.Second
 	unread  = 10 * time.Second
-	slack   = time.Second // by which a connection may be cut off sooner
+	slack   = time.Second // a connection may be cut off this much sooner
 )
 
 // Door serves clients of Redis.
@@ -51,10 +51,11 @@ func New(cfg Config) *Door {
 	return d
 }
 
-// Metrics returns what the door counts.
+// Metrics returns the door's counters.
 func (d *Door) Metrics() prometheus.Collector { return d.calls.vec }
 
-// calls counts commands. They are counted once a reply is flushed, and not one by one.
+// calls counts commands. It counts once for each flush and not for each command, to
+// save time.
 type calls struct {
 	vec        *prometheus.CounterVec
 	ok, failed prometheus.Counter
@@ -86,7 +87,7 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // too many open files, say
+		case err != nil: // for example too many open files
 			d.log.Warn("redis: a connection could not be accepted", "error", err)
 			select {
 			case <-ctx.Done():
@@ -98,8 +99,7 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// errorText returns an error as Redis' clients read it: the first word says whether to try
-// again.
+// errorText returns an error in Redis' form: the first word says whether to try again.
 func errorText(err error) string {
 	if kind := allocator.KindOf(err); kind == allocator.Unavailable || kind == allocator.TooMany {
 		return "TRYAGAIN march: " + err.Error()

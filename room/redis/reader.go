@@ -10,18 +10,19 @@ const (
 	maxArguments = 1024
 	maxArgument  = 64 << 10
 	maxInline    = 64 << 10
-	maxCommand   = 128 << 10 // all of it
+	maxCommand   = 128 << 10 // the whole command
 )
 
-// protocolError is what a client is told before its connection is closed.
+// protocolError is an error that is sent to the client before its connection is
+// closed.
 type protocolError string
 
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
 
 // parse reads one command from the front of b: an array of bulk strings, or a line. It
 // appends the arguments, which are parts of b, to args, none for an empty command; and
-// returns how many bytes the command has, 0 while not all of it is there. Its error is a
-// protocolError.
+// returns the length of the command in bytes, 0 if the command is not complete yet. Its
+// error is a protocolError.
 func parse(b []byte, args [][]byte) (_ [][]byte, n int, err error) {
 	if len(b) == 0 {
 		return args, 0, nil
@@ -34,7 +35,7 @@ func parse(b []byte, args [][]byte) (_ [][]byte, n int, err error) {
 		return args, 0, err
 	}
 	first := len(args)
-	for range count { // none for a length below 1, as Redis has it
+	for range count { // none for a length below 1, as in Redis
 		if at == len(b) {
 			return args[:first], 0, tooLong(b)
 		}
@@ -53,12 +54,12 @@ func parse(b []byte, args [][]byte) (_ [][]byte, n int, err error) {
 			return args[:first], 0, tooLong(b)
 		}
 		args = append(args, b[next:next+size])
-		at = next + size + 2 // Redis does not look at the two bytes after it
+		at = next + size + 2 // Redis does not check the two bytes after it
 	}
 	return args, at, nil
 }
 
-// tooLong returns the error of a command that is not all there and has too many bytes.
+// tooLong returns the error of a command that is not complete and has too many bytes.
 func tooLong(b []byte) error {
 	if len(b) >= maxCommand {
 		return protocolError("too big command")
@@ -66,8 +67,8 @@ func tooLong(b []byte) error {
 	return nil
 }
 
-// parseLength reads a number and the end of its line from from on, and returns where the
-// next line begins, 0 while that is not there.
+// parseLength reads a number and the end of its line, beginning at from. It returns
+// where the next line begins, 0 if the line is not complete yet.
 func parseLength(b []byte, from int, what string, most int) (length, next int, err error) {
 	sign, at := 1, from
 	if at < len(b) && b[at] == '-' {
@@ -92,7 +93,7 @@ func parseLength(b []byte, from int, what string, most int) (length, next int, e
 	return 0, 0, nil
 }
 
-// parseInline reads a command that is a line of words, as it is typed by hand.
+// parseInline reads a command that is a line of words, as a person types it.
 func parseInline(b []byte, args [][]byte) (_ [][]byte, n int, err error) {
 	end := bytes.IndexByte(b, '\n')
 	if end > maxInline || end < 0 && len(b) > maxInline {
@@ -112,13 +113,13 @@ func parseInline(b []byte, args [][]byte) (_ [][]byte, n int, err error) {
 			word = len(line)
 		}
 		if bytes.ContainsAny(line[:word], `"'`) || len(args)-first == maxArguments {
-			return args[:first], 0, protocolError("unbalanced quotes in request") // quotes are not read at all
+			return args[:first], 0, protocolError("unbalanced quotes in request") // quotes are not supported
 		}
 		args, line = append(args, line[:word]), line[word:]
 	}
 }
 
-// printable returns a byte as an error shows it.
+// printable returns a byte as text for an error.
 func printable(c byte) string {
 	if c < ' ' || c > '~' {
 		return fmt.Sprintf("\\x%02x", c)

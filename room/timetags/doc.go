@@ -9,8 +9,8 @@
 //  2. At most one generator of a tag is open, and a new one begins where the last one
 //     ended, whatever its worker is. So the IDs of a tag only grow.
 //  3. A worker is given back after all of its generators are closed.
-//  4. A caller that is issued an ID takes no lock but to look the tag up.
+//  4. Issuing an ID takes no lock except to look the tag up.
 //
-// A worker is taken when the first tag of its width is asked for. It is exchanged where
-// a layout takes it out of the room's slice, and where another process has it.
+// A worker is taken when a caller first asks for a tag of its width. It is exchanged if
+// a layout takes it out of the room's slice, or if another process has it.
 package timetags

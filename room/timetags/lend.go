@@ -16,10 +16,10 @@ import (
 // windows for a recover, 10,000 of them (journal.MaxWindows), its own included.
 const MaxLent = 5000
 
-// Ask is what a caller says of the window that it wants.
+// Ask is a caller's request for a window.
 type Ask struct {
-	Nonce string        // new in each request: the caller's proof of what it gets
-	Held  int64         // the worker that it has of the tag's width
+	Nonce string        // new in each request: with it the caller later proves that it got the answer
+	Held  int64         // the caller's worker of the tag's width
 	Proof string        // the nonce of the request for that one; empty for none
 	Age   time.Duration // of the caller's process
 }
@@ -31,8 +31,8 @@ type Loan struct {
 	Now    int64 // this instance's clock, Unix ms
 }
 
-// lent is the workers that callers have, by this process's memory alone: a caller of an
-// earlier process gets another worker, and its window ends by itself.
+// lent has the workers of callers, in this process's memory only: a caller of an
+// earlier process gets another worker, and the old window ends by itself.
 type lent struct {
 	sync.Mutex
 	workers map[record.WorkerID]*lentWorker
@@ -41,19 +41,19 @@ type lent struct {
 
 // lentWorker is a worker that a caller has.
 //
-// A caller shows the nonce of the last request that it got an answer to. Each request
-// that is met puts its own nonce in the place of that one, so each counts once. A caller
-// that did not hear of a renewal, and a clone of the caller's process, which shows the same
-// nonce, therefore get another worker. A rule that let the first go on would let the second
-// go on too.
+// A caller sends the nonce of its last answered request. Each granted request replaces that
+// nonce by its own, so each nonce counts once. So a caller that missed the answer to a
+// renewal gets another worker, and so does a clone of the caller's process, which sends the
+// same nonce. A rule that let the first go on would let the second go on, too.
 type lentWorker struct {
-	sync.Mutex // held while etcd is asked
+	sync.Mutex // held during calls to etcd
 	worker     *worker.Worker
-	nonce      string // that counts
+	nonce      string // the valid nonce
 }
 
-// Lend gives a caller a worker of a tag's width for a window. It goes on with the worker
-// that the caller has, if it may, and else takes one. Its errors are a *timeid.NoWindowError,
+// Lend gives a caller a worker of a tag's width for a window. It renews the worker that the
+// caller has, if it may, and otherwise takes a new one. Its errors are a
+// *timeid.NoWindowError,
 // with the kinds of worker.Workers' errors, TooMany among them.
 func (t *Tags) Lend(ctx context.Context, tag *Tag, ask Ask) (Loan, error) {
 	tag.asked.Add(1)
@@ -67,8 +67,8 @@ func (t *Tags) Lend(ctx context.Context, tag *Tag, ask Ask) (Loan, error) {
 	return Loan{Worker: held.ID().Number, Window: held.Window(), Now: t.now()}, nil
 }
 
-// goOn returns the worker that a caller shows to be its own, renewed where that is due.
-// It returns nil where the caller has none with which it may go on.
+// goOn returns the worker that the caller proves to have, renewed if that is due. It
+// returns nil if the caller has no worker with which it may go on.
 func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, error) {
 	if ask.Proof == "" {
 		return nil, nil
@@ -83,7 +83,7 @@ func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	w.Lock()
 	defer w.Unlock()
 	if w.nonce != ask.Proof {
-		t.cfg.Logger.Warn("a caller shows a nonce that was used: it missed an answer, or is a clone; it gets another worker", "worker", id.String())
+		t.cfg.Logger.Warn("a caller sent a nonce that was used before: it missed an answer, or is a clone; it gets another worker", "worker", id.String())
 		return nil, nil
 	}
 	err := t.cfg.Workers.Check(ctx, w.worker)
@@ -96,7 +96,7 @@ func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 		w.nonce = ask.Nonce
 		return w.worker, nil
 	case errors.As(err, &moved), w.worker.Lost() != nil:
-		t.cfg.Logger.Info("a caller's worker is not its own any longer: it gets another", "worker", id.String(), "error", err)
+		t.cfg.Logger.Info("a caller's worker is no longer its own: it gets another", "worker", id.String(), "error", err)
 		t.takeBack(ctx, w)
 		return nil, nil
 	}
@@ -110,7 +110,7 @@ func (t *Tags) takeBack(ctx context.Context, w *lentWorker) {
 		delete(t.lent.workers, id)
 	}
 	t.lent.Unlock()
-	_ = t.cfg.Workers.GiveBack(ctx, w.worker, 0) // of a caller's worker it writes nothing, and cannot fail
+	_ = t.cfg.Workers.GiveBack(ctx, w.worker, 0) // for a caller's worker it writes nothing, and cannot fail
 }
 
 // lend takes a worker for a caller.
@@ -129,8 +129,8 @@ func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	return taken, nil
 }
 
-// mayLend forgets the workers with windows that ended without a renewal, and counts one that
-// is to be taken. Its error is TooMany.
+// mayLend forgets the workers whose windows ended without a renewal, and reserves a place
+// for one that will be taken. Its error is TooMany.
 func (t *Tags) mayLend() error {
 	t.lent.Lock()
 	defer t.lent.Unlock()
@@ -140,7 +140,7 @@ func (t *Tags) mayLend() error {
 		}
 	}
 	if n := len(t.lent.workers) + t.lent.taking; n >= MaxLent {
-		return allocator.Errorf(allocator.TooMany, "callers of this instance have %d workers; allowed: %d; another instance of the room may have some", n, MaxLent)
+		return allocator.Errorf(allocator.TooMany, "callers of this instance have %d workers; allowed: %d; ask another instance of the room, or call Next for each ID", n, MaxLent)
 	}
 	t.lent.taking++
 	return nil

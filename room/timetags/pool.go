@@ -13,28 +13,28 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// pool is the worker of a width, and the generators that it has.
+// pool is the worker of a width, and its generators.
 type pool struct {
 	tags *Tags
 	bits int
 
-	// busy holds a token while a call works on what follows. It is no mutex, because the call
-	// may wait for etcd, and callers of open wait for no longer than their deadline.
+	// busy holds a token while a call uses the fields below. It is not a mutex, because the
+	// call may wait for etcd, and callers of open wait no longer than their deadline.
 	busy   chan struct{}
 	worker *worker.Worker
 	opened map[*Tag]struct{} // tags with a generator
 	used   int64             // the end of the last tick that a closed generator may have used, Unix ms
-	failed error             // why the last try to take or renew failed, nil where it did not
+	failed error             // why the last try to take or renew failed, or nil
 	after  time.Time         // the next try
 	ended  bool              // close was called
 
 	exchanges int64 // of workers
 	conflicts int64 // of them: another process had the worker
 
-	shown atomic.Pointer[shown] // as it was when the lock was last given up
+	shown atomic.Pointer[shown] // the state when the lock was last released
 }
 
-// shown is what a pool tells of itself. The lock may be held while etcd does not answer, so
+// shown is a copy of a pool's state. The lock may be held while etcd does not answer, so
 // readiness and metrics read this instead.
 type shown struct {
 	worker    *worker.Worker
@@ -48,7 +48,7 @@ func newPool(tags *Tags, bits int) *pool {
 	return &pool{tags: tags, bits: bits, busy: make(chan struct{}, 1)}
 }
 
-// lock takes the lock. The caller defers what it returns.
+// lock takes the lock. The caller defers the function that it returns.
 func (p *pool) lock() (unlock func()) {
 	p.busy <- struct{}{}
 	return p.unlock
@@ -59,7 +59,7 @@ func (p *pool) unlock() {
 	<-p.busy
 }
 
-// show returns the pool as it was when the lock was last given up.
+// show returns the pool's state when the lock was last released.
 func (p *pool) show() shown {
 	if s := p.shown.Load(); s != nil {
 		return *s
@@ -67,17 +67,17 @@ func (p *pool) show() shown {
 	return shown{}
 }
 
-// patience is for how long a try to take a worker that failed is not repeated.
+// patience is the pause after a failed try to take a worker.
 const patience = 200 * time.Millisecond
 
-// open makes a generator for a tag in the place of one that is closed, nil for none. It
-// takes a worker where there is none.
+// open makes a generator for a tag in the place of closed, which may be nil. It takes a
+// worker if there is none.
 func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) error {
 	select {
 	case p.busy <- struct{}{}:
 		defer p.unlock()
 	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "tag %s: no worker before the caller's deadline: %w", tag.name, context.Cause(ctx))
+		return allocator.Errorf(allocator.Unavailable, "tag %s: no worker was free before the caller's deadline: %w", tag.name, context.Cause(ctx))
 	}
 	if tag.gone {
 		return timeid.ErrClosed
@@ -145,7 +145,7 @@ func (p *pool) generate(tag *Tag) error {
 	p.opened[tag] = struct{}{}
 	tag.generator.Store(g)
 	if !p.tags.cfg.Workers.Holds(p.worker) {
-		p.shut(tag) // Drop may have looked before the generator was there
+		p.shut(tag) // Drop may have run before the generator was there
 	}
 	return nil
 }
@@ -210,8 +210,8 @@ func plus(past, last timeid.Stats) timeid.Stats {
 	return last
 }
 
-// look renews the worker's window when half of it is over, and exchanges a worker that
-// is lost.
+// look renews the worker's window when half of it has passed, and exchanges a lost
+// worker.
 func (p *pool) look(ctx context.Context) {
 	defer p.lock()()
 	if p.ended || time.Now().Before(p.after) {
@@ -241,8 +241,8 @@ func (p *pool) look(ctx context.Context) {
 	}
 }
 
-// retry takes a worker where the last try failed: an instance that is not ready for that
-// reason may not be called any more, so no caller would try again. The lock is held.
+// retry takes a worker if the last try failed: an instance that is not ready for that
+// reason may get no calls, so no caller would try again. The lock is held.
 func (p *pool) retry(ctx context.Context) {
 	if p.failed == nil {
 		return
@@ -255,7 +255,7 @@ func (p *pool) retry(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_ = p.take(ctx, all[k].Settings()) // trouble tells why, until it succeeds
+	_ = p.take(ctx, all[k].Settings()) // trouble reports the error until a try succeeds
 }
 
 // extend gives the generators the worker's window. The lock is held.
@@ -268,8 +268,8 @@ func (p *pool) extend() {
 	}
 }
 
-// exchange takes another worker in the place of one that is lost. Where none is to be
-// had, the tags have none. The lock is held.
+// exchange takes another worker in the place of a lost one. If no worker is free, the
+// tags have none. The lock is held.
 func (p *pool) exchange(ctx context.Context) {
 	old := p.worker
 	p.exchanges++
@@ -283,7 +283,7 @@ func (p *pool) exchange(ctx context.Context) {
 		return
 	}
 	err := p.take(ctx, settings)
-	tags := p.shutAll() // the IDs of one tag grow, so the old worker's end before the new one's begin
+	tags := p.shutAll() // a tag's IDs only grow, so the old worker's IDs end before the new one's begin
 	if err != nil {
 		p.tags.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
 		p.release(ctx, old)
@@ -298,8 +298,8 @@ func (p *pool) exchange(ctx context.Context) {
 	p.giveBack(ctx, old)
 }
 
-// release gives back the pool's worker, which the pool then has none in place of. Its
-// generators are closed. The lock is held.
+// release gives back the pool's worker; the pool then has no worker. Its generators
+// are closed. The lock is held.
 func (p *pool) release(ctx context.Context, old *worker.Worker) {
 	p.shutAll()
 	p.worker = nil
@@ -312,8 +312,8 @@ func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
 	}
 }
 
-// adopt exchanges a worker that the room's slice does not have any longer. False means that
-// this is not known yet.
+// adopt exchanges a worker that the room's slice no longer has. It returns false if the
+// slice is not known yet.
 func (p *pool) adopt(ctx context.Context) bool {
 	defer p.lock()()
 	if p.worker == nil {
@@ -343,12 +343,12 @@ func (p *pool) close(ctx context.Context) error {
 	return p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From))
 }
 
-// trouble returns why the pool's tags cannot issue IDs at a time, nil where they can or
+// trouble returns why the pool's tags cannot issue IDs at a time, or nil if they can or
 // there are none.
 func (p *pool) trouble(now int64) error {
 	s := p.show()
 	if s.worker == nil {
-		return s.failed // nil where none was asked for
+		return s.failed // nil if no worker was asked for
 	}
 	until := s.worker.Window().Until
 	if now < until {
@@ -361,7 +361,7 @@ func (p *pool) trouble(now int64) error {
 	return err
 }
 
-// left returns for how long the pool's window lasts.
+// left returns how long the pool's window still lasts.
 func (s shown) left(now int64) time.Duration {
 	if s.worker == nil {
 		return 0

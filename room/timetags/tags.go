@@ -15,15 +15,15 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Config says how an instance issues time-ordered IDs.
+// Config are the settings of an instance's time-ordered IDs.
 type Config struct {
 	// Workers leases the workers.
 	Workers *worker.Workers
 	// Pin chooses the number of the instance's workers; the zero value chooses none.
 	Pin worker.Pin
-	// Hold bounds the windows of callers, down to worker.Shortest; 0 does not.
+	// Hold bounds the windows of callers, down to worker.Shortest; 0 is no bound.
 	Hold time.Duration
-	// Clock returns the present in Unix ms; nil is the computer's clock.
+	// Clock returns the present time in Unix ms; nil is the computer's clock.
 	Clock func() int64
 	// Rand returns a random number below n, for tags with sequences that begin at random. nil is
 	// math/rand/v2's.
@@ -36,7 +36,7 @@ type Config struct {
 // concurrent use.
 type Tags struct {
 	cfg  Config
-	wake chan struct{} // has Run look at once
+	wake chan struct{} // makes Run look at once
 	lent lent
 
 	mu struct {
@@ -108,8 +108,8 @@ func (t *Tags) put(name allocator.Tag, settings record.TimeTag, text *texts.Text
 	return tag
 }
 
-// Update takes up a tag's settings. Nil settings say that the tag was deleted: its IDs
-// end, and the next one of the same name begins above them.
+// Update applies a tag's settings. Nil settings mean that the tag was deleted: its IDs
+// end, and the next tag of the same name begins above them.
 func (t *Tags) Update(name allocator.Tag, settings *record.TimeTag) {
 	tag := t.Get(string(name))
 	if tag == nil {
@@ -156,8 +156,8 @@ func (t *Tags) look() {
 	}
 }
 
-// lookEvery is how often Run looks whether a window has to be renewed. The shortest
-// window is three seconds.
+// lookEvery is how often Run checks whether a window has to be renewed. The
+// shortest window is three seconds.
 const lookEvery = 250 * time.Millisecond
 
 // Run renews windows until ctx ends.
@@ -194,8 +194,8 @@ func (t *Tags) pools() []*pool {
 	return all
 }
 
-// Adopt exchanges the workers that the room's slice does not have any longer, and
-// returns when none of them is used. It returns false when ctx ended first.
+// Adopt exchanges the workers that the room's slice no longer has, and returns when
+// none of them is used. It returns false if ctx ended first.
 func (t *Tags) Adopt(ctx context.Context) bool {
 	for _, p := range t.pools() {
 		for pause := 5 * time.Millisecond; !p.adopt(ctx); pause = min(2*pause, time.Second) {
@@ -209,10 +209,10 @@ func (t *Tags) Adopt(ctx context.Context) bool {
 	return true
 }
 
-// Drop ends all generators at once, as a recover went on without this instance. Workers
-// are taken anew. It takes no pool's lock: the ledger may call it within a Take, which
-// has that lock. It says so to the ledger first, so a generator that comes up meanwhile
-// is closed where it is made.
+// Drop ends all generators at once, because a recover went on without this instance.
+// Workers are then taken anew. Drop takes no pool's lock: the ledger may call it within
+// a Take, which has that lock. A generator that is made meanwhile is closed where it is
+// made, because Drop informs the workers first.
 func (t *Tags) Drop() {
 	for _, tag := range t.All() {
 		if g := tag.generator.Load(); g != nil {
@@ -222,8 +222,8 @@ func (t *Tags) Drop() {
 	t.look()
 }
 
-// Close ends all generators, and gives the workers back. An error leaves a worker's
-// window to end by itself.
+// Close ends all generators, and gives the workers back. After an error a worker's
+// window ends by itself.
 func (t *Tags) Close(ctx context.Context) error {
 	var errs []error
 	for _, p := range t.pools() {
@@ -242,7 +242,7 @@ func (t *Tags) Issue() bool {
 	return false
 }
 
-// Trouble returns why tags that were asked for cannot issue IDs now, nil where all can.
+// Trouble returns why tags in memory cannot issue IDs now, or nil if all can.
 func (t *Tags) Trouble() error {
 	for _, p := range t.pools() {
 		if err := p.trouble(t.now()); err != nil {

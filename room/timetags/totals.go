@@ -21,7 +21,7 @@ type Totals struct {
 	// Left says, by width, for how long a worker's window lasts if it is not renewed; 0
 	// where it is over, or the instance has no worker of the width and needs one.
 	Left map[int]time.Duration
-	// Lent says, by width, how many workers callers have.
+	// Lent is, by width, how many workers callers have.
 	Lent map[int]int
 }
 
