@@ -22,8 +22,8 @@ func LayoutFromProto(p *marchv1.Layout) (allocator.Layout, error) {
 	if p == nil {
 		return allocator.Layout{}, &allocator.LayoutError{Problems: []string{"no layout is given"}}
 	}
-	// Validate compares each room with each other: not with the hundreds of
-	// thousands that a message can name.
+	// Check the number first: Validate compares all pairs of rooms, and a message
+	// can name hundreds of thousands.
 	if n := len(p.GetRooms()); n > allocator.MaxRooms {
 		return allocator.Layout{}, &allocator.LayoutError{Problems: []string{
 			fmt.Sprintf("%d rooms; allowed: 1 to %d", n, allocator.MaxRooms),
@@ -77,7 +77,7 @@ func PartToProto(p allocator.Part) *marchv1.Part {
 	return &marchv1.Part{Version: p.Version, Boundary: p.Boundary, Range: rangeToProto(p.Range)}
 }
 
-// PartFromProto returns p, the part of no layout where p is nil.
+// PartFromProto returns p, or the zero Part if p is nil.
 func PartFromProto(p *marchv1.Part) allocator.Part {
 	return allocator.Part{Version: p.GetVersion(), Boundary: p.GetBoundary(), Range: rangeFromProto(p.GetRange())}
 }
@@ -115,12 +115,12 @@ const MaxTexts = 10_000
 // MaxLease is how many IDs one Lease hands out at most.
 const MaxLease = 1_000_000_000
 
-// RatesKept is how many rates are remembered, one a second: by an instance of its
-// own, by a console of each room, and so drawn on its page.
+// RatesKept is how many rates are kept, one a second: an instance keeps its own, a
+// console those of each room, which its page draws.
 const RatesKept = 120
 
-// PageSize returns how many items a page has that asked for so many: 1 to
-// 1,000, and 100 for 0. Its error is Invalid.
+// PageSize returns the number of items of a page: asked, which must be 1 to 1,000,
+// or 100 for 0. Its error is Invalid.
 func PageSize(asked int32) (int, error) {
 	const most, usual = 1000, 100
 	switch {

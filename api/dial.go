@@ -13,9 +13,9 @@ import (
 )
 
 // Dial returns a connection to a room or console at HOST:PORT whose errors have
-// their Kinds again. It connects when it is first used. A server that was away
-// for long is seen within a second of its return: gRPC's own pauses grow to two
-// minutes. Options go before those that Dial sets by itself.
+// Kinds. It connects when it is first used. It reaches a server within a second
+// after that has come back, while gRPC's own pauses grow to two minutes. options
+// come before those that Dial sets itself.
 func Dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -25,7 +25,7 @@ func Dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) 
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
 		}),
-		grpc.WithDisableServiceConfig(), // what a name server says is not how a call is retried
+		grpc.WithDisableServiceConfig(), // a name server must not decide how calls are retried
 	}, options...)...)
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "address: %q: %w", address, err)

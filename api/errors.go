@@ -27,7 +27,7 @@ const Domain = "march"
 const (
 	// MetadataTag is the tag that has no IDs left in memory.
 	MetadataTag = "tag"
-	// MetadataSince is since when the store has not answered, in RFC 3339.
+	// MetadataSince is the time since when the store has not answered, in RFC 3339.
 	MetadataSince = "since"
 )
 
@@ -40,12 +40,12 @@ const (
 	noWindow       = "none"
 )
 
-// NoWindow reports whether err is a status that says that the tag has time-ordered IDs,
-// and that the caller got no window: Next issues IDs all the same.
+// NoWindow reports whether err is a status of a tag with time-ordered IDs that gave the
+// caller no window. Next still issues IDs of that tag.
 func NoWindow(err error) bool { return metadata(err, MetadataWindow) == noWindow }
 
-// LimitOf returns the tag's limit where err is a status that names one, else 0: a
-// client issues no ID from there on.
+// LimitOf returns the tag's limit if err is a status that names one, otherwise 0. A
+// client issues no ID from the limit on.
 func LimitOf(err error) int64 {
 	limit, err := strconv.ParseInt(metadata(err, MetadataLimit), 10, 64)
 	if err != nil {
@@ -54,7 +54,7 @@ func LimitOf(err error) int64 {
 	return limit
 }
 
-// metadata returns a value of the ErrorInfo of a status, empty where there is none.
+// metadata returns a value of the ErrorInfo of a status, or "".
 func metadata(err error, key string) string {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -108,7 +108,7 @@ func ToStatus(err error) error {
 		return nil
 	}
 	kind := allocator.KindOf(err)
-	// KindOf says Internal of an error without a Kind too.
+	// KindOf also returns Internal for an error without a Kind.
 	if kind == allocator.Internal && !errors.Is(err, allocator.Internal) {
 		if s, ok := status.FromError(err); ok {
 			return s.Err()
@@ -150,8 +150,8 @@ func ToStatus(err error) error {
 }
 
 // Unforeseen reports whether err shows a defect: its Kind is Internal, or it has none.
-// The caller can do nothing about it, and a person must look, so the server that
-// answers it logs it. All other errors are the caller's to deal with.
+// The caller can do nothing about it, and a developer must look, so the server logs
+// it. All other errors are for the caller to handle.
 func Unforeseen(err error) bool {
 	code := status.Code(ToStatus(err))
 	return code == codes.Internal || code == codes.Unknown
@@ -171,14 +171,13 @@ func message(err error) string {
 	return fmt.Sprintf("%s... (%d bytes more)", msg[:n], len(msg)-n)
 }
 
-// FromStatus is the way back: it returns a gRPC status error as an
-// *allocator.Error with the Kind that its ErrorInfo names, or, when it has
-// none of ours, with the Kind that its code means, or Internal. The message is
-// the status's, the cause is err.
+// FromStatus converts a gRPC status error into an *allocator.Error. Its Kind is the
+// one that the ErrorInfo names. Without March's ErrorInfo it is the Kind that the
+// code means, or Internal. The message is the status's, the cause is err.
 //
-// CANCELLED and DEADLINE_EXCEEDED are no Kind: they come back as an error that
-// is context.Canceled or context.DeadlineExceeded. Errors that are not from
-// gRPC (io.EOF, the end of a stream) and those that have a Kind pass.
+// CANCELLED and DEADLINE_EXCEEDED have no Kind: they become an error that is
+// context.Canceled or context.DeadlineExceeded. Errors that are not from gRPC
+// (io.EOF, the end of a stream) and those that have a Kind stay unchanged.
 func FromStatus(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() == codes.OK || classified(err) {
@@ -197,7 +196,7 @@ func FromStatus(err error) error {
 	return &allocator.Error{Kind: kind, Msg: s.Message(), Err: err}
 }
 
-// classified reports whether err has a Kind, be it Internal.
+// classified reports whether err has a Kind, Internal included.
 func classified(err error) bool {
 	return allocator.KindOf(err) != allocator.Internal || errors.Is(err, allocator.Internal)
 }
@@ -218,7 +217,7 @@ func reason(s *status.Status) (allocator.Kind, bool) {
 	return allocator.Internal, false
 }
 
-// kindOf returns what a code without a reason means.
+// kindOf returns the Kind of a code without a reason.
 func kindOf(code codes.Code) allocator.Kind {
 	for kind, row := range table {
 		if row.code == code && row.back {

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// ActorHeader is the metadata key in which a client says on whose behalf it
-// calls; it goes into the audit as it is said.
+// ActorHeader is the metadata key with which a client names the actor of a call.
+// The audit records it unchecked.
 const ActorHeader = "march-actor"
 
 // UnaryServerInterceptor turns a handler's error into a status. It is on the

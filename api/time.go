@@ -10,11 +10,12 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// OrderPrefix is what the word of an order has in commands, and not in the messages' enum.
+// OrderPrefix is the prefix that an order's word has in commands but not in the messages'
+// enum.
 const OrderPrefix = "worker-"
 
 // TimeTagToProto returns the settings of a tag of time-ordered IDs as a message, with
-// defaults spelled out. The worker and the window are no settings.
+// defaults spelled out. The worker and the window are not settings.
 func TimeTagToProto(c timeid.Config) *marchv1.TimeTag {
 	sequence, l := c.Sequence, c.Layout
 	c = c.WithDefaults()

@@ -31,8 +31,8 @@ func WordOf(value protoreflect.EnumValueDescriptor) string {
 	return strings.ToLower(strings.TrimPrefix(string(value.Name()), prefix(enum)))
 }
 
-// prefix returns what the names of an enum's values begin with, as buf's lint has it:
-// MIGRATION_STATE_ for MigrationState.
+// prefix returns the common prefix of the names of an enum's values, as buf's lint
+// demands it: MIGRATION_STATE_ for MigrationState.
 func prefix(enum protoreflect.EnumDescriptor) string {
 	var b strings.Builder
 	for i, r := range string(enum.Name()) {
@@ -44,7 +44,7 @@ func prefix(enum protoreflect.EnumDescriptor) string {
 	return b.String() + "_"
 }
 
-// Named returns the value of an enum that a word names, nil where none has it.
+// Named returns the value of an enum that a word names, or nil.
 func Named(enum protoreflect.EnumDescriptor, word string) protoreflect.EnumValueDescriptor {
 	if word != strings.ToLower(word) {
 		return nil
@@ -52,7 +52,7 @@ func Named(enum protoreflect.EnumDescriptor, word string) protoreflect.EnumValue
 	return enum.Values().ByName(protoreflect.Name(prefix(enum) + strings.ToUpper(word)))
 }
 
-// FromWord returns the value that a word names, and the unspecified one where none has it.
+// FromWord returns the value that a word names, or the unspecified one.
 func FromWord[E Enum](word string) E {
 	var none E
 	if value := Named(none.Descriptor(), word); value != nil {
@@ -71,8 +71,8 @@ func ParseWord[E Enum](field, word string) (E, error) {
 	return value, nil
 }
 
-// NotAllowed returns the error of a field of a message with a value that its enum does not
-// have. It is Invalid.
+// NotAllowed returns the error of a message's field whose value its enum does not have. It
+// is Invalid.
 func NotAllowed(field string, value protoreflect.Enum) error {
 	return notAllowed(field, strconv.Itoa(int(value.Number())), value.Descriptor(), func(v protoreflect.EnumValueDescriptor) string {
 		return string(v.Name())

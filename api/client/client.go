@@ -22,12 +22,12 @@ type Client struct {
 	pool     *pool
 	refiller *allocator.Refiller
 	began    time.Time
-	running  context.Context // ends at Close
+	running  context.Context // ctx of all background work; ends at Close
 	stop     context.CancelFunc
 	work     sync.WaitGroup
-	newest   atomic.Pointer[allocator.Part] // what the client's own room has by the newest layout heard of; never nil
+	newest   atomic.Pointer[allocator.Part] // the own room's part of the newest layout that an answer named; never nil
 
-	poke chan struct{} // holds one token when the keeper should look at once
+	poke chan struct{} // holds a token if the keeper should look at once
 
 	mu struct {
 		sync.RWMutex
@@ -45,12 +45,12 @@ var ErrClosed = &allocator.Error{Kind: allocator.Invalid, Msg: "the client was c
 // held; later callers get the error at once.
 const patience = 3 * time.Second
 
-// triesPerLease is how many instances that hang one lease waits for.
+// triesPerLease is how many hanging instances one lease waits for.
 const triesPerLease = 3
 
 // New returns a client when it holds IDs of all Options.WarmTags. Without WarmTags it
-// asks no room. ctx bounds only New itself. Its errors are Invalid and, for a tag to be
-// warmed, those of Next.
+// asks no room. ctx bounds only New itself. Its errors are Invalid and, for WarmTags,
+// those of Next.
 func New(ctx context.Context, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -91,10 +91,10 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 }
 
 // Next returns an ID of a tag. It waits only while nothing is held, until ctx
-// ends at the latest. Its errors are Invalid (the name), what the room said of
-// the tag (NotFound, Exhausted, say), an *allocator.AwayError when nothing is
-// held and no room could be asked for some seconds, Unavailable when ctx ended
-// first, with its error as the cause, and ErrClosed.
+// ends at the latest. Its errors are Invalid (the name), the room's error for the
+// tag (such as NotFound or Exhausted), an *allocator.AwayError if nothing is held
+// and no room has answered for some seconds, Unavailable if ctx ended first, with
+// ctx's error as the cause, and ErrClosed.
 func (c *Client) Next(ctx context.Context, tag string) (id int64, err error) {
 	err = c.with(tag, func(t *Tag) error {
 		id, err = t.Next(ctx)
@@ -119,7 +119,7 @@ func (c *Client) Tag(name string) (*Tag, error) {
 	return c.tag(name, true)
 }
 
-// Close drops what is held, ends every call under way with ErrClosed, and
+// Close drops all IDs that are held, ends every call under way with ErrClosed, and
 // returns when all of the client's goroutines have ended.
 func (c *Client) Close() {
 	c.mu.Lock()
@@ -136,8 +136,8 @@ func (c *Client) Close() {
 	c.pool.close()
 }
 
-// with calls use with a tag, and again with a new one where the tag was dropped
-// in between, unused for long.
+// with calls use with a tag. If the tag was dropped in between, because it was
+// unused for long, it calls use again with a new one.
 func (c *Client) with(name string, use func(*Tag) error) error {
 	for {
 		t, err := c.tag(name, false)
@@ -156,7 +156,8 @@ func (c *Client) closed() bool {
 	return c.mu.closed
 }
 
-// tag returns a tag, made if need be; one that is kept is never dropped.
+// tag returns a tag, and makes it if there is none. A tag with keep is never
+// dropped.
 func (c *Client) tag(name string, keep bool) (*Tag, error) {
 	c.mu.RLock()
 	t, closed := c.mu.tags[name], c.mu.closed
@@ -198,8 +199,8 @@ func (c *Client) tags() []*Tag {
 	return tags
 }
 
-// heard takes note of what the client's own room has by some layout, and reports
-// whether that is the newest layout heard of.
+// heard notes the own room's part of a layout, and reports whether that layout is
+// the newest so far.
 func (c *Client) heard(part allocator.Part) (current bool) {
 	for {
 		newest := c.newest.Load()
@@ -208,7 +209,7 @@ func (c *Client) heard(part allocator.Part) (current bool) {
 		}
 		if c.newest.CompareAndSwap(newest, &part) {
 			if newest.Version != 0 {
-				c.log.Info("layout changed: segments that are held and lie out of the room's range are replaced",
+				c.log.Info("layout changed: the client replaces segments that are out of the room's range",
 					"version", part.Version, "before", newest.Version)
 				c.wakeKeeper()
 			}

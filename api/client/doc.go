@@ -49,14 +49,14 @@
 //     window: 3 seconds for a new client, and up to the room's --hold (10 minutes) for one
 //     that has run for a while. The worker serves all of the client's tags of that width.
 //  2. The client issues an ID only of a tick that lies in the window as a whole, whatever
-//     its clock does. It needs no room for that. Where the clock goes back, it does what the
-//     tag says: wait, go on ahead of the clock, or fail.
+//     its clock does. It needs no room for that. If the clock goes back, the tag's settings
+//     decide: wait, go on ahead of the clock, or fail.
 //  3. When half of the window is over, the client asks the instance that lent the worker
 //     for more of it, if one of the tags was used. Where the instance does not let the
 //     worker go on (a layout took the worker from the room, the instance began anew), the
 //     answer has another one. If the instance does not answer, another instance lends
 //     another worker. The client closes the generators of the old worker first.
-//  4. If no window is to be had, or the clock is outside of it, the room issues each ID,
+//  4. If no window is free, or the clock is outside the window, the room issues each ID,
 //     as one of Next and NextBatch. The client asks for a window again after a second, and
 //     then less and less often, up to once a minute.
 //  5. Close ends all generators. The window ends by itself.
@@ -88,8 +88,8 @@
 // Uniqueness never depends on the order.
 //
 // A client and its clone (a copy of a process's memory) issue the same IDs, until one of
-// them asks the room for more: then the other is refused what it shows, and gets another
-// worker.
+// them asks the room for more: then the room refuses the other's nonce, and gives it
+// another worker.
 //
 // The client does not return IDs that it did not issue: a program that ends leaves a gap
 // of up to twice the reserve.

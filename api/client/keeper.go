@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// lookEvery is how often every tag is looked at: timers do not run while a
-	// machine is suspended, and go on where they were.
+	// lookEvery is how often the keeper checks every tag: timers alone are not
+	// enough, because they stop while a machine is suspended.
 	lookEvery = time.Second
-	// renewPart is which part of its time to live a segment has left when it is
-	// replaced: more than the reserve, for the ten minutes that are usual.
+	// renewPart: a segment is replaced when a third of its time to live is left.
+	// With the default of ten minutes that is longer than the reserve.
 	renewPart = 3
 	// renewPause is the least time between two replacements of one tag.
 	renewPause = 100 * time.Millisecond
-	// followMost is the longest pause between two attempts to replace what is of an
-	// old layout, where the room's instances lag behind.
+	// followMost is the longest pause between two attempts to replace segments of
+	// an old layout while the room's instances lag behind.
 	followMost = time.Minute
 	// dropUnused is how long a tag without a handle may be unused before it is dropped
 	// from memory; dropUnknown is the same for a tag of which nothing was ever leased.
@@ -29,14 +29,14 @@ const (
 // keeping is what the keeper remembers of a tag.
 type keeping struct {
 	unused     time.Duration
-	renewAt    time.Time // no replacement of what ends soon before
+	renewAt    time.Time // the earliest time of the next replacement
 	version    int64     // of the layout to which the tag is moved,
 	followAt   time.Time // the next attempt,
 	followWait time.Duration
 }
 
-// keep looks after all tags until ctx ends: drops what has reached its end,
-// replaces what will soon, follows the layout, measures rates.
+// keep looks after all tags until ctx ends: it drops segments that have ended,
+// replaces those that will end soon, follows the layout, and measures rates.
 func (c *Client) keep(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -90,7 +90,7 @@ func (c *Client) wakeKeeper() {
 	}
 }
 
-// dropIfUnused forgets a tag that was not used for long.
+// dropIfUnused drops a tag that was unused for long.
 func (c *Client) dropIfUnused(t *Tag) {
 	switch d := t.timed.Load(); {
 	case d != nil:
@@ -105,7 +105,8 @@ func (c *Client) dropIfUnused(t *Tag) {
 
 func (c *Client) dropIfUnusedFor(t *Tag, after time.Duration) {
 	if d := t.timed.Load(); d != nil {
-		// Before the tag is dropped: another Tag of the name must not issue beside it.
+		// Do this before the tag is dropped, so that a new Tag of the same name never
+		// issues beside it.
 		if c.isKept(t) || !d.worker.detachUnused(d, after) {
 			return
 		}
@@ -124,8 +125,7 @@ func (c *Client) isKept(t *Tag) bool {
 	return t.kept
 }
 
-// tend looks after a tag and returns when to do so again, the zero time for no
-// need.
+// tend looks after a tag and returns when to do so again, or the zero time.
 func (t *Tag) tend(now time.Time, newest allocator.Part) (again time.Time) {
 	until, ttl := t.lastLease()
 	unusedAfter := ttl
@@ -140,7 +140,7 @@ func (t *Tag) tend(now time.Time, newest allocator.Part) (again time.Time) {
 	}
 	again = end
 	if until.After(now) && (again.IsZero() || until.Before(again)) {
-		again = until // the chain may not have it yet
+		again = until // the chain may not have the segment yet
 	}
 	if end.IsZero() || unused >= unusedAfter { // unused: let it end
 		return again
@@ -160,8 +160,8 @@ func (t *Tag) tend(now time.Time, newest allocator.Part) (again time.Time) {
 	return again
 }
 
-// follow asks for a segment that newest does not outdate: at once, and again
-// after growing pauses while what is leased is outdated.
+// follow asks for a segment that newest does not outdate, at once. While the leased
+// segments are still outdated, it asks again after growing pauses.
 func (t *Tag) follow(now time.Time, newest allocator.Part) {
 	k := &t.keeping
 	if k.version != newest.Version {

@@ -11,34 +11,34 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// Options say which room a client leases from, and how much. Only Addresses
-// must be set; the zero value of every other field is its default.
+// Options are the settings of a client. Only Addresses must be set; the zero value
+// of every other field is its default.
 type Options struct {
 	// Addresses are the gRPC addresses, HOST:PORT, of instances of one room: 1 to
-	// 16. Which is asked first is chosen at random, so that many clients spread
-	// over a room; then the client stays with the one that answers. One address
-	// that leads to several instances does as well.
+	// 16. The client chooses the first at random, so that many clients spread over
+	//     a room, and stays with the instance that answers. One address may also
+	//     lead to several instances.
 	Addresses []string
-	// Fallback are addresses of other rooms, in order of preference, that may be
-	// asked while none of Addresses leases anything: 0 to 16. IDs then have
-	// another room's residues. Default none: then the client fails rather.
+	// Fallback are addresses of other rooms, in order of preference, 0 to 16. The
+	// client asks them if none of Addresses leases any IDs. IDs then have another
+	// room's residues. Default none: the client then returns an error.
 	Fallback []string
 	// WarmTags get their first segment before New returns.
 	WarmTags []string
-	// Reserve is how long the IDs held should last at the recent peak rate: for so
-	// long no room is needed. Default 30 s.
+	// Reserve is how long the IDs held should last at the recent peak rate. The
+	// client needs no room for that time. Default 30 s.
 	Reserve time.Duration
-	// MinStep is the least number of IDs that a lease asks for, and what a tag
-	// begins with. Default 1,000.
+	// MinStep is the least number of IDs that a lease asks for, and the number of a
+	// tag's first lease. Default 1,000.
 	MinStep int64
 	// MaxStep is the most that a lease asks for, and that a tag aims to hold; at
 	// most 1,000,000,000, which is the default: 30 s at 33 million IDs/s.
 	MaxStep int64
 	// Strict checks at each ID, after it was taken, that its segment may still be
-	// used. Without it the end of a segment is kept by a timer, and a process that
-	// was stopped (SIGSTOP, a suspended machine) may, for a moment after it goes
-	// on, issue IDs past their end: unique ones, whose residues the room may have
-	// given up. It costs a reading of the clock for each call. Default false.
+	// used. Without Strict a timer drops a segment at its end. A process that was
+	// stopped (SIGSTOP, a suspended machine) may then issue IDs past their end for
+	// a moment: they are unique, but the room may have given up their residues.
+	// Strict costs a reading of the clock for each call. Default false.
 	Strict bool
 	// OpaqueKeys are the keys of tags whose texts are opaque numbers, by their names. A room
 	// writes and reads the texts of a tag whose key is not among them.
@@ -47,7 +47,7 @@ type Options struct {
 	Timeout time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
-	// Dial are further gRPC options of the connections: credentials, say, or a
+	// Dial are further gRPC options of the connections, such as credentials or a
 	// user agent.
 	Dial []grpc.DialOption
 
@@ -65,8 +65,8 @@ const (
 // maxAddresses is how many addresses a list may have.
 const maxAddresses = 16
 
-// Validate checks o; zero values stand for their defaults. Its errors are
-// Invalid and name the field, its value and what is allowed.
+// Validate checks o; zero values stand for their defaults. Its errors are Invalid
+// and name the field, its value and the allowed values.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	if n := len(o.Addresses); n < 1 || n > maxAddresses {

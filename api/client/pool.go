@@ -20,26 +20,26 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// avoidFor is for how long an instance that failed is asked after all others.
+// avoidFor is how long an instance that failed is asked only after all others.
 const avoidFor = 5 * time.Second
 
-// pool is the instances that may be asked.
+// pool has the endpoints that the client may ask.
 type pool struct {
 	log       hclog.Logger
 	timeout   time.Duration
-	endpoints []*endpoint // the room's own in the order they are asked in, then other rooms'
+	endpoints []*endpoint // the own room's in the order of asking, then other rooms'
 
 	mu struct {
 		sync.Mutex
-		answers *endpoint // the one that answered last; nil before, and when none did
+		answers *endpoint // the endpoint that answered last; nil if none has, or all failed
 		avoid   map[*endpoint]time.Time
 	}
 }
 
-// endpoint is an instance, or what leads to some of one room.
+// endpoint is the address of an instance, or of several instances of one room.
 type endpoint struct {
 	address string
-	other   bool // it is of another room
+	other   bool // it belongs to another room
 	conn    *grpc.ClientConn
 	ids     marchv1.IDServiceClient
 }
@@ -52,7 +52,7 @@ func newPool(opts Options) (*pool, error) {
 	own := slices.Concat(opts.Addresses[first:], opts.Addresses[:first])
 	for i, address := range slices.Concat(own, opts.Fallback) {
 		conn, err := api.Dial(address, append([]grpc.DialOption{
-			// A peer that is gone without a word is found out within seconds.
+			// Keepalives detect a peer that is gone without closing the connection.
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
 		}, opts.Dial...)...)
 		if err != nil {
@@ -73,13 +73,13 @@ func (p *pool) close() {
 }
 
 // ask calls call with one endpoint after the other until one call succeeds, and returns
-// that endpoint. The first one is the one that is preferred, nil for none; then the
-// endpoint that answered last, then the room's others, then those of other rooms, and at
-// the end those that failed lately. Its errors carry a Kind: Unavailable if an endpoint
-// did not answer, see together.
+// that endpoint. The order is: prefer, if it is not nil; the endpoint that answered
+// last; the room's other endpoints; those of other rooms; and last those that failed
+// recently. Its errors carry a Kind: Unavailable if an endpoint did not answer, see
+// together.
 func (p *pool) ask(ctx context.Context, what string, prefer *endpoint, call func(context.Context, *endpoint) error) (*endpoint, error) {
 	var failures []error
-	answers := false // some instance does
+	answers := false // whether some instance answers
 	for _, e := range p.order(time.Now(), prefer) {
 		asking, cancel := context.WithTimeout(ctx, p.timeout)
 		err := call(asking, e)
@@ -122,7 +122,7 @@ func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (answer le
 	return answer, from, err
 }
 
-// elsewhere reports whether another instance may do better.
+// elsewhere reports whether another instance may succeed.
 func elsewhere(err error) bool {
 	if api.NoWindow(err) {
 		return true
@@ -130,15 +130,15 @@ func elsewhere(err error) bool {
 	switch allocator.KindOf(err) {
 	case allocator.Unavailable, allocator.NoRange, allocator.TooMany:
 		return true
-	case allocator.Internal: // the server ended the call: it stops, say
+	case allocator.Internal: // the server ended the call, for example because it stops
 		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	}
 	return false
 }
 
-// together returns one error for the failures of all that were asked, whatever their
-// order: Unavailable where an instance was; else TooMany; and NoRange only where all
-// say so.
+// together returns one error for the failures of all endpoints, whatever their
+// order: Unavailable if any is; otherwise TooMany if any is; and NoRange only if all
+// are.
 func together(failures []error) error {
 	kind, messages := allocator.NoRange, make([]string, len(failures))
 	for i, err := range failures {
@@ -172,14 +172,14 @@ func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 	return order
 }
 
-// avoid has an endpoint asked after all others for a while.
+// avoid makes the client ask an endpoint only after all others for a while.
 func (p *pool) avoid(e *endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mu.avoid[e] = time.Now().Add(avoidFor)
 }
 
-// answered takes note that e answered after the others failed; nil says that none did.
+// answered notes that e answered after the others failed; a nil e means that none did.
 func (p *pool) answered(e *endpoint, failures []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,7 +189,7 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	}
 	switch why := errors.Join(failures...); {
 	case e == nil:
-		p.log.Warn("no room leases IDs: going on with what is held", "error", why)
+		p.log.Warn("no room leases IDs: the client goes on with the IDs that it holds", "error", why)
 	case before != nil && why != nil:
 		p.log.Warn("another instance leases IDs", "address", e.address, "before", before.address, "other_room", e.other, "error", why)
 	default:
@@ -197,12 +197,12 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	}
 }
 
-// leased is what a room answered to a lease.
+// leased is the answer of a room to a lease.
 type leased struct {
 	seg    allocator.Segment
 	ttl    time.Duration  // 0 for no end
-	serves allocator.Part // what the instance serves
-	limit  int64          // the tag's; 0 where the room does not say
+	serves allocator.Part // the part of the layout that the instance serves
+	limit  int64          // the tag's limit; 0 if the answer has none
 
 	timed *timeid.Config // of a tag of time-ordered IDs, its settings, and only the format besides; nil for a counter
 
@@ -210,7 +210,7 @@ type leased struct {
 }
 
 // lease asks for n IDs and checks the answer. A request is sent once: if its answer is
-// lost, the IDs that it leased are a gap.
+// lost, its IDs are a gap.
 func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (leased, error) {
 	sent := time.Now()
 	answer, err := e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tag), Count: n, Window: &marchv1.WindowRequest{}})
@@ -230,7 +230,7 @@ func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (lease
 	}
 	ttl := answer.GetTtl().AsDuration()
 	serves := api.PartFromProto(answer.GetServes())
-	if serves.Version < seg.Version { // the instance has leased under a layout that it does not report yet
+	if serves.Version < seg.Version { // the instance leased under a layout that it does not report yet
 		serves = seg.Part()
 	}
 	lease := leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit(), format: answer.GetFormat(), keyCheck: answer.GetKeyCheck()}

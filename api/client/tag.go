@@ -13,11 +13,11 @@ import (
 
 // Tag issues the IDs of one tag. All methods are safe for concurrent use.
 //
-// The first answer of a room says of which kind the tag is. A counter's IDs are its
-// chain's; time-ordered IDs are a generator's.
+// The first answer of a room shows the kind of the tag. A chain issues a counter's
+// IDs; a generator issues time-ordered IDs.
 type Tag struct {
-	// Of a counter. It is the first field, and no pointer, so that TryNext costs what the
-	// chain's does. Of a time-ordered tag it holds nothing.
+	// The chain of a counter; empty for a time-ordered tag. It is the first field, and
+	// not a pointer, so that TryNext costs no more than the chain's TryNext.
 	chain allocator.Chain
 	timed atomic.Pointer[timed]   // nil for a counter, and before the kind is known
 	text  atomic.Pointer[tagText] // nil before a room's first answer
@@ -38,10 +38,10 @@ type Tag struct {
 // Name returns the tag's name.
 func (t *Tag) Name() string { return string(t.name) }
 
-// TryNext returns an ID if there is one at hand, and false otherwise: then Next
-// must be called. It is small enough that the compiler puts it into the caller's loop.
-// It always returns false under Options.Strict, and for time-ordered IDs, of which Next
-// issues one without waiting, too.
+// TryNext returns an ID if one is at hand, and false otherwise: then call Next. It is
+// small enough for the compiler to inline it into the caller's loop. It always returns
+// false under Options.Strict, and for time-ordered IDs; Next issues these without
+// waiting.
 func (t *Tag) TryNext() (id int64, ok bool) { return t.chain.TryNext() }
 
 // Next returns an ID; see Client.Next.
@@ -63,8 +63,9 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 }
 
 // NextN appends n IDs, 1 to 2^40, to dst as runs and returns the longer slice. The IDs of
-// a run are consecutive, unless it has a Stride. Of time-ordered IDs n is at most what one
-// worker has in a second. Runs that NextN appended before an error are lost, a gap. Its
+// a run are consecutive, unless it has a Stride. For time-ordered IDs n is at most the
+// number that one worker has in a second. Runs that NextN appended before an error are
+// lost, a gap. Its
 // errors are Next's and Invalid.
 func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (_ []allocator.Run, err error) {
 	for had := len(dst); ; dst = dst[:had] {
@@ -80,8 +81,8 @@ func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (_ []allo
 	}
 }
 
-// Warm returns when IDs are held. For time-ordered IDs it takes one. Its errors are
-// Next's.
+// Warm returns when the tag holds IDs. For time-ordered IDs it takes one ID. Its
+// errors are Next's.
 func (t *Tag) Warm(ctx context.Context) error {
 	if t.timed.Load() == nil {
 		if err := t.chain.Warm(ctx); err == nil || t.timed.Load() == nil {
@@ -92,8 +93,9 @@ func (t *Tag) Warm(ctx context.Context) error {
 	return err
 }
 
-// Status tells what is held, for how long it lasts, and more. Of time-ordered IDs it
-// tells the name, for how long the worker's window lasts, and why there is none.
+// Status returns how many IDs are held, how long they last, and more. For
+// time-ordered IDs it has only the name, how long the worker's window lasts, and why
+// there is none.
 func (t *Tag) Status() allocator.Status {
 	s := t.chain.Status()
 	if d := t.timed.Load(); d != nil {
@@ -102,7 +104,7 @@ func (t *Tag) Status() allocator.Status {
 	return s
 }
 
-// ofClient returns an error of a call as the client's.
+// ofClient converts an error of a call into the client's error.
 func (t *Tag) ofClient(err error) error {
 	if err != nil && (errors.Is(err, error(allocator.ErrClosed)) || t.client.closed()) {
 		return ErrClosed
@@ -119,17 +121,17 @@ func newTag(c *Client, name allocator.Tag) (*Tag, error) {
 		Unordered: true,
 	}
 	if c.opts.Strict {
-		// A chain with a gate checks the segment's end at each ID; layouts are
-		// followed by replacement.
+		// With a gate the chain checks the segment's end at each ID. The gate
+		// itself allows all: new layouts replace segments elsewhere.
 		cfg.Gate = func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil }
 	}
 	return t, t.chain.Init(cfg)
 }
 
-// source is where a tag's segments come from: the rooms.
+// source leases a tag's segments from the rooms.
 type source struct{ *Tag }
 
-// errTimed ends the wait of a chain's callers where the tag has time-ordered IDs.
+// errTimed ends the wait of a chain's callers if the tag has time-ordered IDs.
 var errTimed = &allocator.Error{Kind: allocator.Conflict, Msg: "the tag has time-ordered IDs, or had until now: retry"}
 
 // Lease implements allocator.Source.
@@ -150,7 +152,7 @@ func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 		return allocator.Segment{}, errTimed
 	}
 	if !from.other && !c.heard(lease.serves) {
-		c.pool.avoid(from) // it lags; the segments that it leases are good all the same
+		c.pool.avoid(from) // it lags behind, but the segments that it leases are valid
 	}
 	if lease.limit > 0 {
 		s.chain.Limit(lease.limit)

@@ -12,7 +12,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// timed is what a client has of a tag of time-ordered IDs.
+// timed is the client's state of a tag of time-ordered IDs.
 type timed struct {
 	tag    *Tag
 	worker *worker // of the tag's width
@@ -23,15 +23,15 @@ type timed struct {
 
 	// Guarded by worker.mu.
 	cfg    timeid.Config // the tag's settings
-	lately time.Time     // when the tag was seen to be used
+	lately time.Time     // when the keeper last saw the tag in use
 	ended  bool          // no generator is made any more
 }
 
-// errEnded says that the tag is no longer known to have time-ordered IDs: it was deleted,
-// or dropped from memory. Its chain knows more.
+// errEnded means that the tag may no longer have time-ordered IDs: it was deleted, or
+// dropped from memory. The caller then asks the chain.
 var errEnded = &allocator.Error{Kind: allocator.Unavailable, Msg: "tag of time-ordered IDs ended"}
 
-// next returns an ID, of the room where there is no window.
+// next returns an ID. If there is no window, the room issues it.
 func (d *timed) next(ctx context.Context) (id int64, err error) {
 	if g := d.generator.Load(); g != nil {
 		if id, ok := g.TryNext(); ok {
@@ -58,7 +58,7 @@ func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allo
 	had, left := len(dst), n
 	batch := func(ctx context.Context, e *endpoint) error {
 		if left == n {
-			dst = dst[:had] // what the generator appended before its window ended is a gap
+			dst = dst[:had] // IDs that the generator appended before its window ended are a gap
 		}
 		part := min(left, api.MaxBatch)
 		answer, err := e.ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(d.tag.name), Count: part})
@@ -91,9 +91,9 @@ func (d *timed) use() {
 	}
 }
 
-// issue calls own with the tag's generator, after a wait for a window where there is none.
-// Where none is to be had, it calls room. Its errors are the two's, errEnded, and
-// Unavailable where ctx ended first.
+// issue calls own with the tag's generator. If there is no window, it waits for one. If
+// the room gives none, it calls room. Its errors are those of own and room, errEnded, and
+// Unavailable if ctx ended first.
 func (d *timed) issue(ctx context.Context, own func(*timeid.Generator) error, room func(context.Context, *endpoint) error) error {
 	d.use()
 	for {
@@ -103,7 +103,7 @@ func (d *timed) issue(ctx context.Context, own func(*timeid.Generator) error, ro
 			var outside *timeid.WindowError
 			switch {
 			case errors.As(err, &outside) && outside.Early:
-				return d.ofRoom(ctx, room) // its clock is further than ours
+				return d.ofRoom(ctx, room) // the room's clock is ahead of ours
 			case outside == nil && !errors.Is(err, error(timeid.ErrClosed)):
 				return err
 			}
@@ -118,7 +118,7 @@ func (d *timed) issue(ctx context.Context, own func(*timeid.Generator) error, ro
 	}
 }
 
-// ofRoom has a room issue, with the worker that the room's instance has.
+// ofRoom lets a room issue the IDs, with the worker of the room's instance.
 func (d *timed) ofRoom(ctx context.Context, room func(context.Context, *endpoint) error) error {
 	_, err := d.tag.client.pool.ask(ctx, "tag "+string(d.tag.name), nil, room)
 	if err != nil && allocator.KindOf(err) == allocator.NotFound {

@@ -14,8 +14,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// ask asks a room for a window in which tags can issue, the first of them above all, and
-// returns a channel that is closed at the end of that. The lock is held.
+// ask asks a room for a window for tags, in the name of the first of them, and returns a
+// channel that is closed when the request has ended. The lock is held.
 func (w *worker) ask(tags ...*timed) (asking chan struct{}) {
 	asking = make(chan struct{})
 	w.mu.asking, w.mu.asked = asking, w.client.age()
@@ -32,7 +32,7 @@ func (w *worker) ask(tags ...*timed) (asking chan struct{}) {
 	return asking
 }
 
-// asked notes how a try to get a window ended.
+// asked notes the outcome of a try to get a window.
 func (w *worker) asked(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +50,7 @@ func (w *worker) asked(err error) {
 	w.mu.failed, w.mu.pause = err, min(max(2*w.mu.pause, leastPause), mostPause)
 }
 
-// lease asks for a window by the name of one tag, and takes up the answer.
+// lease asks for a window in the name of one tag, and uses the answer.
 func (w *worker) lease(ctx context.Context, d *timed) error {
 	c := w.client
 	w.mu.Lock()
@@ -66,7 +66,7 @@ func (w *worker) lease(ctx context.Context, d *timed) error {
 		sent = c.clock()
 		answer, err = e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(d.tag.name), Count: 1, Window: r})
 		if e == lender && api.NoWindow(err) && allocator.KindOf(err) == allocator.TooMany {
-			w.giveUp(lender) // the lender does not let the worker go on, and has no other one
+			w.giveUp(lender) // the lender does not renew the worker, and has no other
 		}
 		return err
 	})
@@ -92,18 +92,18 @@ func (w *worker) lease(ctx context.Context, d *timed) error {
 	return err
 }
 
-// take takes up an answer to a request that was sent when the clock was at sent. Its error
-// says why no ID can be issued by it.
+// take uses the answer to a request that was sent when the clock was at sent. Its error
+// says why the answer allows no IDs.
 func (w *worker) take(d *timed, from *endpoint, nonce string, sent int64, answer *marchv1.TimeLease) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if answer == nil {
-		w.end(d) // a counter has its name by now
+		w.end(d) // the name now belongs to a counter
 		return nil
 	}
 	cfg, err := api.TimeTagFromProto(answer.GetTag())
 	if err == nil && cfg.Layout != d.layout {
-		w.end(d) // another tag has its name by now
+		w.end(d) // the name now belongs to another tag
 		return nil
 	}
 	got := answer.GetWindow()
@@ -126,7 +126,7 @@ func (w *worker) take(d *timed, from *endpoint, nonce string, sent int64, answer
 	half := time.Duration(max(w.mu.window.Until-max(got.GetNowMs(), window.From), 0)) * time.Millisecond / 2
 	w.mu.renewAt, w.mu.renewTick = w.client.age()+half, time.Duration(now)*time.Millisecond+half
 	if ahead := time.Duration(sent-got.GetNowMs()) * time.Millisecond; ahead > timeid.DefaultMaxAhead {
-		w.forget() // its IDs would sort as far ahead for ever
+		w.forget() // its IDs would always sort too late
 		return allocator.Errorf(allocator.Refused, "the clock is %v ahead of that of the room at %s; allowed: %v", ahead, from.address, timeid.DefaultMaxAhead)
 	}
 	cfg.Clock = d.cfg.Clock

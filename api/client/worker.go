@@ -14,14 +14,14 @@ import (
 // worker is the worker of a width that a room lends to the client, for all of the
 // client's tags of that width.
 //
-// The window says which ticks are the client's: generators issue no other tick, whatever
-// the clock does, so a window that is used late, or after its worker was given up, harms
-// nothing. A worker is given up where an answer has another one in its place. All
+// The window has the ticks that the client may issue. Generators issue no other tick,
+// whatever the clock does. So a window that is used late, or after its worker was given
+// up, does no harm. A worker is given up if an answer has another one in its place. All
 // generators of the old one are closed first, and those of the new one begin at or after
 // the tick at which the old ones ended, so the tag's own IDs grow.
 //
-// It is never given back: the room lends it until the end of its window, whatever the
-// caller says.
+// A worker is never given back: the room lends it until the end of its window in any
+// case.
 type worker struct {
 	client *Client
 	bits   int
@@ -33,16 +33,16 @@ type worker struct {
 
 		lender *endpoint // that lent the worker; nil while there is none
 		number int64
-		nonce  string // of the request that was answered last: the proof that the worker is ours
+		nonce  string // of the last answered request, which proves that the worker is ours
 		window timeid.Window
-		layout int64 // the newest version that was heard of when the worker was asked for
+		layout int64 // the newest layout version known when the worker was requested
 		used   int64 // the end of the last tick that a closed generator may have used, Unix ms
 
 		renewAt, renewTick time.Duration // when half of the window is over: by the monotonic clock, and by the clock of IDs
 		asked              time.Duration // the last try
 		asking             chan struct{} // closed when the try under way ends; nil while there is none
-		failed             error         // of the last try, nil where it did not fail
-		pause              time.Duration // until the next try, from the last one on; 0 where that did not fail
+		failed             error         // of the last try; nil after a success
+		pause              time.Duration // between the last try and the next; 0 after a success
 	}
 }
 
@@ -52,7 +52,7 @@ const (
 	mostPause  = time.Minute
 )
 
-// worker returns the worker of a width, nil where the client was closed.
+// worker returns the worker of a width, or nil if the client was closed.
 func (c *Client) worker(bits int) *worker {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +87,7 @@ func (c *Client) clock() int64 {
 	return time.Now().UnixMilli()
 }
 
-// age returns for how long the client has run.
+// age returns how long the client has run.
 func (c *Client) age() time.Duration { return time.Since(c.began) }
 
 // attach makes a tag one of time-ordered IDs.
@@ -106,8 +106,8 @@ func (w *worker) attach(t *Tag, cfg timeid.Config) {
 	t.timed.Store(d)
 }
 
-// detach forgets that a tag has time-ordered IDs. Its callers ask the chain, which learns
-// of the tag anew.
+// detach forgets that a tag has time-ordered IDs. Its callers then use the chain, which
+// asks a room again.
 func (w *worker) detach(d *timed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,8 +122,7 @@ func (w *worker) end(d *timed) {
 	d.tag.timed.CompareAndSwap(d, nil)
 }
 
-// detachUnused is detach for a tag that was not used for so long. It reports whether it
-// was.
+// detachUnused detaches a tag that was unused for after, and reports whether it was.
 func (w *worker) detachUnused(d *timed, after time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,7 +133,7 @@ func (w *worker) detachUnused(d *timed, after time.Duration) bool {
 	return true
 }
 
-// unused returns for how long a tag was not used. The lock is held.
+// unused returns how long a tag was unused. The lock is held.
 func (w *worker) unused(d *timed) time.Duration {
 	if d.used.Swap(false) {
 		d.lately = time.Now()
@@ -167,16 +166,16 @@ func (w *worker) generate(d *timed) {
 	cfg := d.cfg
 	cfg.Worker, cfg.Window = w.mu.number, timeid.Window{From: max(w.mu.window.From, w.mu.used), Until: w.mu.window.Until}
 	g, err := timeid.New(cfg)
-	if err != nil { // no whole tick is left, say
+	if err != nil { // for example because no whole tick is left
 		w.client.log.Debug("no generator in this window", "tag", d.tag.name, "error", err)
 		return
 	}
 	d.generator.Store(g)
 }
 
-// await waits until a tag may have another generator than failed, or more time. It asks a
-// room for that where nothing else does. False says that no window is to be had now. Its
-// errors are errEnded, and Unavailable where ctx ended first.
+// await waits until a tag may have another generator than failed, or a longer window. It
+// asks a room if no request is under way. It returns false if no window is available now.
+// Its errors are errEnded, and Unavailable if ctx ended first.
 func (w *worker) await(ctx context.Context, d *timed, failed *timeid.Generator) (again bool, err error) {
 	w.mu.Lock()
 	if d.ended {
@@ -222,9 +221,9 @@ func (w *worker) forget() {
 	w.mu.lender = nil
 }
 
-// tend has the window renewed when half of it is over, if a tag was used since it was
-// asked for, and a worker exchanged that may be of an old layout. It returns when to look
-// again, the zero time for no need.
+// tend renews the window when half of it has passed, if a tag was used since the last
+// request. It also exchanges a worker that may be of an old layout. It returns when to
+// look again, or the zero time.
 func (w *worker) tend(newest int64) (again time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,14 +249,14 @@ func (w *worker) tend(newest int64) (again time.Time) {
 		return w.client.began.Add(due)
 	}
 	if len(used) > 0 {
-		// A worker that is new is taken for the longest unit.
+		// A new worker is requested in the name of the tag with the longest unit.
 		slices.SortFunc(used, func(a, b *timed) int { return cmp.Compare(b.layout.Unit, a.layout.Unit) })
 		w.ask(used...)
 	}
 	return time.Time{}
 }
 
-// status returns for how long the window lasts, and why there is none.
+// status returns how long the window lasts, and why there is none.
 func (w *worker) status() (lasts time.Duration, failed error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -267,7 +266,7 @@ func (w *worker) status() (lasts time.Duration, failed error) {
 	return lasts, w.mu.failed
 }
 
-// goes runs work in a goroutine that Close waits for. It returns false where the client
+// goes runs work in a goroutine that Close waits for. It returns false if the client
 // was closed.
 func (c *Client) goes(work func(context.Context)) bool {
 	c.mu.RLock()

@@ -23,8 +23,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TagSort is what tags are sorted by. Tags that are equal in it are in the order of
-// their names.
+// TagSort is the order of tags. Tags that are equal in it are in the order of their
+// names.
 type TagSort int32
 
 const (
@@ -100,9 +100,9 @@ type WorkerState int32
 
 const (
 	WorkerState_WORKER_STATE_UNSPECIFIED WorkerState = 0
-	// The window lasts.
+	// The window has not ended.
 	WorkerState_WORKER_STATE_LIVE WorkerState = 1
-	// The window is over, and no other process may take the worker yet.
+	// The window has ended, and no other process may take the worker yet.
 	WorkerState_WORKER_STATE_ENDED WorkerState = 2
 	// Any process of the room that has the slice may take it.
 	WorkerState_WORKER_STATE_FREE WorkerState = 3
@@ -151,11 +151,11 @@ func (WorkerState) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
 }
 
-// JournalMode says whether instances need their journals.
+// JournalMode says whether instances need their journals to lease.
 type JournalMode int32
 
 const (
-	// In a change: the mode stays.
+	// In a change: leaves the mode as it is.
 	JournalMode_JOURNAL_MODE_UNSPECIFIED JournalMode = 0
 	// An instance that starts without its journal leases.
 	JournalMode_JOURNAL_MODE_OPTIONAL JournalMode = 1
@@ -355,13 +355,13 @@ type GetLayoutResponse struct {
 	// The rooms that ever had a range, in the order of their names; only with the
 	// current layout.
 	Ever []string `protobuf:"bytes,3,rep,name=ever,proto3" json:"ever,omitempty"`
-	// Why nothing is leased; absent while leasing is not halted.
+	// Why leasing is halted; absent while it is not.
 	Halt *Halt `protobuf:"bytes,4,opt,name=halt,proto3" json:"halt,omitempty"`
-	// Why what etcd has for the current layout cannot be used, and nothing is
-	// leased; empty where it can. The layout here is then the last good one.
+	// Why the layout in etcd cannot be used, so that nothing is leased; empty if it
+	// can be used. If not, layout is the last good one.
 	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
-	// As GetOverviewResponse's, those that keep all rooms from leasing; only with the
-	// current layout.
+	// The problems of GetOverviewResponse that keep all rooms from leasing; only with
+	// the current layout.
 	Problems      []*Problem `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -441,9 +441,9 @@ func (x *GetLayoutResponse) GetProblems() []*Problem {
 
 type ListLayoutsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last page's answer; empty for the first.
+	// From the answer of the page before; empty for the first.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -498,7 +498,7 @@ type ListLayoutsResponse struct {
 	Layouts []*LayoutRecord        `protobuf:"bytes,1,rep,name=layouts,proto3" json:"layouts,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -603,7 +603,7 @@ type ValidateLayoutResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Every constraint that the layout breaks; empty for a valid one.
 	Problems []string `protobuf:"bytes,1,rep,name=problems,proto3" json:"problems,omitempty"`
-	// The rooms that each of these is about, in the same order.
+	// The rooms that each of these concerns, in the same order.
 	Details       []*LayoutProblem `protobuf:"bytes,2,rep,name=details,proto3" json:"details,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -656,7 +656,7 @@ func (x *ValidateLayoutResponse) GetDetails() []*LayoutProblem {
 type LayoutProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Text  string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// Empty where it is about the boundary, or the layout as a whole.
+	// Empty if it concerns the boundary, or the layout as a whole.
 	Rooms         []string `protobuf:"bytes,2,rep,name=rooms,proto3" json:"rooms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -706,13 +706,13 @@ func (x *LayoutProblem) GetRooms() []string {
 	return nil
 }
 
-// Mark is what a room leased of a tag.
+// Mark is a room's mark of a tag.
 type Mark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
 	// The next ID not yet leased.
 	Next int64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
-	// The version of the layout of the last lease; 0 when there was none.
+	// The version of the layout of the last lease; 0 if there was none.
 	Version       int64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -772,8 +772,8 @@ func (x *Mark) GetVersion() int64 {
 type CreateTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// The name was never in use, in no history that a restore of etcd lost either:
-	// the tag's first leases need not leave free what recovers left free.
+	// The name was never in use, not even in a history that a restore of etcd lost.
+	// So the tag's first leases need not leave the margins of recovers free.
 	Fresh         bool `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -921,7 +921,7 @@ type GetTagResponse struct {
 	Chains []*Chain `protobuf:"bytes,3,rep,name=chains,proto3" json:"chains,omitempty"`
 	// The instances that did not answer, room/instance.
 	Silent []string `protobuf:"bytes,4,rep,name=silent,proto3" json:"silent,omitempty"`
-	// Keys that were passed over: marks that cannot be read.
+	// Keys of marks that cannot be read.
 	Unreadable []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	// Of a tag of kind time: the slice of each room of the current layout.
 	Slices        []*WorkerSlice `protobuf:"bytes,6,rep,name=slices,proto3" json:"slices,omitempty"`
@@ -1003,11 +1003,11 @@ func (x *GetTagResponse) GetSlices() []*WorkerSlice {
 
 type ListTagsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last page's answer; empty for the first.
+	// From the answer of the page before; empty for the first.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Only tags whose name begins so.
+	// Only tags whose names begin with this.
 	Prefix        string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1069,7 +1069,7 @@ type ListTagsResponse struct {
 	Tags  []*Tag                 `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1131,11 +1131,11 @@ type SearchTagsRequest struct {
 	// Only tags whose name contains this.
 	Search string  `protobuf:"bytes,1,opt,name=search,proto3" json:"search,omitempty"`
 	Sort   TagSort `protobuf:"varint,2,opt,name=sort,proto3,enum=march.v1.TagSort" json:"sort,omitempty"`
-	// The largest first, or the last name.
+	// In descending order.
 	Descending bool `protobuf:"varint,3,opt,name=descending,proto3" json:"descending,omitempty"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// How many to leave out before these.
+	// How many tags to skip before the page.
 	Offset        int32 `protobuf:"varint,5,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1212,11 +1212,11 @@ type SearchTagsResponse struct {
 	// How many tags were found, on all pages, and how many tags there are.
 	Found int64 `protobuf:"varint,2,opt,name=found,proto3" json:"found,omitempty"`
 	Total int64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
-	// When the tags were read. Absent while this console reads them for the first
-	// time: total then tells how far it is, and there are tags only where the first ones
-	// by name were asked for, without their rates.
+	// When the tags were read. Absent while this console reads them for the first time.
+	// Until then total is the number of tags read so far. There are tags in the answer
+	// only if the request is for the first ones by name, and these have no rates.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable    []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1287,7 +1287,7 @@ func (x *SearchTagsResponse) GetUnreadable() []*Unreadable {
 	return nil
 }
 
-// TagSummary is a tag and how far it is.
+// TagSummary is a tag with its marks, rate and use.
 type TagSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
@@ -1298,8 +1298,8 @@ type TagSummary struct {
 	// The share of the IDs from start to limit that lies below the largest mark, 0
 	// to 1.
 	Used float64 `protobuf:"fixed64,4,opt,name=used,proto3" json:"used,omitempty"`
-	// How long the room that comes to the limit first has until then, at its
-	// present rate; absent if no room issues IDs of it now.
+	// The time until the first room reaches the limit, at its present rate; absent if
+	// no room issues IDs of the tag now.
 	Lasts         *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts,proto3" json:"lasts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1490,7 +1490,7 @@ func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
 type ListRoomsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Rooms []*Room                `protobuf:"bytes,1,rep,name=rooms,proto3" json:"rooms,omitempty"`
-	// As GetLayoutResponse's.
+	// As in GetLayoutResponse.
 	Problem       string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1666,14 +1666,14 @@ func (x *ListInstancesRequest) GetStatus() bool {
 type ListInstancesResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Instances []*Instance            `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
-	// Why nothing is leased; absent while leasing is not halted.
+	// Why leasing is halted; absent while it is not.
 	Halt *Halt `protobuf:"bytes,2,opt,name=halt,proto3" json:"halt,omitempty"`
-	// As GetLayoutResponse's.
+	// As in GetLayoutResponse.
 	Problem string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable []*Unreadable `protobuf:"bytes,4,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// As GetOverviewResponse's, those that keep all rooms from leasing, and those of these
-	// instances and their keys.
+	// The problems of GetOverviewResponse that keep all rooms from leasing, and those of
+	// these instances and their keys.
 	Problems      []*Problem `protobuf:"bytes,5,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1746,9 +1746,9 @@ func (x *ListInstancesResponse) GetProblems() []*Problem {
 
 type ListWorkersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last page's answer; empty for the first.
+	// From the answer of the page before; empty for the first.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only workers of this width; absent for all.
 	Bits *int32 `protobuf:"varint,3,opt,name=bits,proto3,oneof" json:"bits,omitempty"`
@@ -1821,10 +1821,10 @@ type ListWorkersResponse struct {
 	Workers []*Worker              `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// On the first page: the slice of each room that was asked for, of each width of which a
-	// worker was ever taken, in the order of widths and of the layout.
+	// On the first page: the slices of the requested rooms, for each width of which a worker
+	// was taken so far, in the order of widths and of the layout.
 	Slices        []*WorkerSlice `protobuf:"bytes,4,rep,name=slices,proto3" json:"slices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1895,18 +1895,19 @@ type Worker struct {
 	// The width of the number, and the number, from 0 to 2^bits-1.
 	Bits   int32 `protobuf:"varint,1,opt,name=bits,proto3" json:"bits,omitempty"`
 	Number int64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	// The instance that has it, or had it last.
+	// The instance that has the worker, or had it last.
 	Room     string `protobuf:"bytes,3,opt,name=room,proto3" json:"room,omitempty"`
 	Instance string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The instance keeps the number over restarts (`march room --worker`).
 	Pinned bool `protobuf:"varint,5,opt,name=pinned,proto3" json:"pinned,omitempty"`
-	// The instance took it for a caller's process.
+	// The instance took the worker for a caller's process.
 	Caller bool `protobuf:"varint,6,opt,name=caller,proto3" json:"caller,omitempty"`
-	// The window: the instance may use the worker from the one inclusive to the other
+	// The window: the instance may use the worker from `from`, inclusive, to `until`,
 	// exclusive, by its own clock.
 	From  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"`
 	Until *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
-	// For how long the window lasts, by the console's clock; absent where it is over.
+	// How long the window still lasts, by the console's clock; absent if it has
+	// ended.
 	Left  *durationpb.Duration `protobuf:"bytes,9,opt,name=left,proto3" json:"left,omitempty"`
 	State WorkerState          `protobuf:"varint,10,opt,name=state,proto3,enum=march.v1.WorkerState" json:"state,omitempty"`
 	// When another process may take the worker, if the window is not renewed: at its end, or
@@ -2031,8 +2032,8 @@ type WorkerSlice struct {
 	Room  string                 `protobuf:"bytes,2,opt,name=room,proto3" json:"room,omitempty"`
 	Lower int64                  `protobuf:"varint,3,opt,name=lower,proto3" json:"lower,omitempty"`
 	Upper int64                  `protobuf:"varint,4,opt,name=upper,proto3" json:"upper,omitempty"`
-	// How many of them were ever taken, and of how many the window lasts; at least, where
-	// there are more than 10,000.
+	// How many of them were taken so far, and how many have a window that has not ended.
+	// Above 10,000 these are lower bounds.
 	Taken         int64 `protobuf:"varint,5,opt,name=taken,proto3" json:"taken,omitempty"`
 	Live          int64 `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2111,15 +2112,15 @@ func (x *WorkerSlice) GetLive() int64 {
 	return 0
 }
 
-// Halt says that leasing is halted in all rooms, until `march recover`: etcd
-// went back in time, or is to be restored.
+// Halt says that leasing is halted in all rooms until `march recover`, because etcd
+// went back in time or will be restored.
 type Halt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The instance (ROOM/NAME) or the person that halted leasing.
+	// The instance (ROOM/NAME) or the operator that halted leasing.
 	By   string                 `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
 	Why  string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// The instances that a recover has barred, as they tell; in the order of their
+	// The instances that report that a recover has barred them, in the order of their
 	// names.
 	Barred        []*BarredInstance `protobuf:"bytes,4,rep,name=barred,proto3" json:"barred,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2253,32 +2254,32 @@ type Instance struct {
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	// The program's version.
 	Build string `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
-	// The version of the layout it serves. It issues IDs of segments that were leased
-	// under this layout or a newer one, and of older segments that this layout keeps:
-	// its boundary is theirs, and the room's range in it contains theirs.
+	// The version of the layout that the instance serves. It issues IDs of segments
+	// that were leased under this layout or a newer one, and of older segments that
+	// this layout keeps: these have its boundary, and the room's range in it contains
+	// theirs.
 	Version int64                  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether the console that answers heard of it lately, and when its last
-	// heartbeat was sent, by its own clock.
+	// Whether the answering console has recently seen a heartbeat of the instance,
+	// and when the instance sent its last heartbeat, by its own clock.
 	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// For how long it may go on under a layout that was not confirmed again, and
-	// clients with what they leased from it.
+	// How long clients may use the segments that they lease from the instance, and
+	// how long a strict instance goes on under a layout that was not confirmed again.
 	Hold *durationpb.Duration `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`
-	// For how long at least it has been silent, as the console that answers counted;
+	// How long at least it has been silent, as counted by the answering console;
 	// absent while it is alive.
 	SilentFor *durationpb.Duration `protobuf:"bytes,10,opt,name=silent_for,json=silentFor,proto3" json:"silent_for,omitempty"`
 	// Whether it leases nothing until its marks are confirmed: it started without
 	// its journal, which the cluster requires.
 	Unconfirmed bool `protobuf:"varint,11,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
-	// Why its registration cannot be read; then no more is known than its name, and
-	// it counts as an instance that has not reported. Empty where it can.
+	// Why its registration cannot be read; then only its name is known, and it counts
+	// as an instance that has not reported. Empty if it can be read.
 	Unreadable string `protobuf:"bytes,12,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// What it tells of itself, where that was asked for; absent when it did not
+	// The status that the instance reports, if requested; absent if it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
-	// IDs per second now, where the status was asked for; absent until it was
-	// measured.
+	// IDs per second now, if the status was requested; absent until it was measured.
 	Rate          *float64 `protobuf:"fixed64,21,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2459,20 +2460,20 @@ type GetOverviewResponse struct {
 	Rooms []*RoomStatus `protobuf:"bytes,4,rep,name=rooms,proto3" json:"rooms,omitempty"`
 	// The migration that is under way, if there is one.
 	Migration *Migration `protobuf:"bytes,5,opt,name=migration,proto3" json:"migration,omitempty"`
-	// When the instances were asked; absent until they were, and then nothing of
-	// what they tell is here.
+	// When the instances were asked; absent until they were. Without it the answer
+	// has no values from instances.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
-	// Why nothing is leased; absent while leasing is not halted.
+	// Why leasing is halted; absent while it is not.
 	Halt *Halt `protobuf:"bytes,7,opt,name=halt,proto3" json:"halt,omitempty"`
-	// As GetLayoutResponse's.
+	// As in GetLayoutResponse.
 	Problem string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
 	// The settings of the whole cluster.
 	Settings *Cluster `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable []*Unreadable `protobuf:"bytes,10,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// All that is wrong with the cluster as this console sees it, the worst first:
-	// what halt, problem, unreadable, the rooms' problems and the migration's say, and
-	// more. Of one kind it has the first 20, and how many more there are.
+	// All problems of the cluster as this console sees it, the worst first. They
+	// include halt, problem, unreadable, and the problems of rooms and of the
+	// migration. Of one kind the list has the first 20, and the number of the others.
 	Problems      []*Problem `protobuf:"bytes,11,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2585,11 +2586,11 @@ func (x *GetOverviewResponse) GetProblems() []*Problem {
 	return nil
 }
 
-// RoomStatus is what the instances of a room tell of it, together.
+// RoomStatus combines what the instances of a room report.
 type RoomStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Absent for a room that has none in the current layout.
+	// Absent for a room that has no range in the current layout.
 	Range *Range `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
 	// Registered instances, those that are not silent, and those of them that
 	// answered and can issue IDs.
@@ -2602,14 +2603,14 @@ type RoomStatus struct {
 	// rate_every; -1 where none was measured.
 	Rates     []float64            `protobuf:"fixed64,7,rep,packed,name=rates,proto3" json:"rates,omitempty"`
 	RateEvery *durationpb.Duration `protobuf:"bytes,8,opt,name=rate_every,json=rateEvery,proto3" json:"rate_every,omitempty"`
-	// The least of its instances; absent when no tag is in use.
+	// The least reserve of its instances; absent if no tag is in use.
 	Reserve    *durationpb.Duration `protobuf:"bytes,9,opt,name=reserve,proto3" json:"reserve,omitempty"`
 	ReserveTag string               `protobuf:"bytes,10,opt,name=reserve_tag,json=reserveTag,proto3" json:"reserve_tag,omitempty"`
 	// The oldest layout that one of its instances serves; 0 without any.
 	Version int64 `protobuf:"varint,11,opt,name=version,proto3" json:"version,omitempty"`
-	// The largest of its instances; absent when none told one.
+	// The largest latency of its instances; absent if none reported one.
 	EtcdLatency *durationpb.Duration `protobuf:"bytes,12,opt,name=etcd_latency,json=etcdLatency,proto3" json:"etcd_latency,omitempty"`
-	// The earliest of its instances; absent while etcd answers all of them.
+	// The earliest time of its instances; absent while etcd answers all of them.
 	EtcdAwaySince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=etcd_away_since,json=etcdAwaySince,proto3" json:"etcd_away_since,omitempty"`
 	// IDs in memory.
 	Held int64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
@@ -3158,15 +3159,15 @@ func (x *UpdateClusterResponse) GetCluster() *Cluster {
 
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last page's answer; empty for the first.
+	// From the answer of the page before; empty for the first.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only changes by an actor whose name contains this,
 	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
 	// whose action contains this,
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
-	// and of an object that begins with this: "tags/", say.
+	// and of an object that begins with this, such as "tags/".
 	Object        string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3239,12 +3240,12 @@ func (x *ListAuditRequest) GetObject() string {
 
 type ListAuditResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// With a filter a page may have fewer than there are, or none, and not be the
-	// last: a call looks at 10,000 changes at most.
+	// With a filter, a page may have few changes or none although more pages follow:
+	// a call reads 10,000 changes at most.
 	Entries []*AuditEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3301,18 +3302,19 @@ func (x *ListAuditResponse) GetUnreadable() []*Unreadable {
 	return nil
 }
 
-// AuditEntry is one change, recorded with it.
+// AuditEntry is one change. It is written in the same transaction as the change.
 type AuditEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A ULID.
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Time  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	Actor string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
-	// What was done: "create tag", say.
+	// What was done, such as "create tag".
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
-	// To what: "tags/order", say.
+	// The changed object, such as "tags/order".
 	Object string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
-	// What was stored of it before and after, as JSON; empty for nothing.
+	// The stored values before and after the change, as JSON; empty if there was
+	// none.
 	From          string `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`
 	To            string `protobuf:"bytes,7,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields

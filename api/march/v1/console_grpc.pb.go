@@ -57,38 +57,39 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ConsoleService is how operators see and change a cluster. A console serves
-// it; it works on etcd directly, so any console of a cluster answers alike.
+// ConsoleService shows and changes a cluster, for operators. A console serves it
+// directly from etcd, so all consoles of a cluster answer alike.
 //
 // Errors carry a google.rpc.ErrorInfo as IDService's do; besides those:
-// exists (ALREADY_EXISTS) and conflict (ABORTED: another process changed it
-// first; look again, then retry).
+// exists (ALREADY_EXISTS) and conflict (ABORTED: another process changed the object
+// first; read it again, then retry).
 type ConsoleServiceClient interface {
-	// GetOverview returns the state of every room, as its instances tell it, and
-	// the migration that is under way. A console asks the instances every second
+	// GetOverview returns the state of every room, as its instances report it, and
+	// the migration under way. A console asks the instances every second
 	// while it is called.
 	GetOverview(ctx context.Context, in *GetOverviewRequest, opts ...grpc.CallOption) (*GetOverviewResponse, error)
-	// InitLayout makes the cluster: its identity, epoch and first layout, in one
-	// transaction and only where there is no cluster yet (else exists).
+	// InitLayout creates the cluster: its identity, epoch and first layout, in one
+	// transaction. If there is a cluster already, its error is exists.
 	InitLayout(ctx context.Context, in *InitLayoutRequest, opts ...grpc.CallOption) (*InitLayoutResponse, error)
 	// GetLayout returns the current layout, or an older one by its version.
 	GetLayout(ctx context.Context, in *GetLayoutRequest, opts ...grpc.CallOption) (*GetLayoutResponse, error)
-	// ListLayouts returns every layout that ever was, the newest first.
+	// ListLayouts returns all layouts so far, the newest first.
 	ListLayouts(ctx context.Context, in *ListLayoutsRequest, opts ...grpc.CallOption) (*ListLayoutsResponse, error)
 	// ValidateLayout checks a layout and changes nothing.
 	ValidateLayout(ctx context.Context, in *ValidateLayoutRequest, opts ...grpc.CallOption) (*ValidateLayoutResponse, error)
-	// CreateTag makes a tag; exists where there is one of its name.
+	// CreateTag creates a tag. If there is a tag of the same name, its error is
+	// exists.
 	CreateTag(ctx context.Context, in *CreateTagRequest, opts ...grpc.CallOption) (*CreateTagResponse, error)
 	// GetTag returns a tag with its mark in each room.
 	GetTag(ctx context.Context, in *GetTagRequest, opts ...grpc.CallOption) (*GetTagResponse, error)
 	// ListTags returns tags in the order of their names, a page at a time.
 	ListTags(ctx context.Context, in *ListTagsRequest, opts ...grpc.CallOption) (*ListTagsResponse, error)
 	// SearchTags returns tags with their marks and rates, searched and sorted, a
-	// page at a time. It answers from what this console read of all tags a moment
-	// ago (see as_of), and reads them anew while it is called.
+	// page at a time. It answers from a recent reading of all tags (see as_of), which
+	// the console repeats while callers ask.
 	SearchTags(ctx context.Context, in *SearchTagsRequest, opts ...grpc.CallOption) (*SearchTagsResponse, error)
-	// UpdateTag changes the settings that the request carries. Rooms take them
-	// up at once.
+	// UpdateTag changes the settings that the request carries. Rooms apply them at
+	// once.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
 	// DeleteTag stops a tag: rooms lease no more IDs of it. Its marks stay, so
 	// that a tag made again under the same name goes on above them.
@@ -97,7 +98,7 @@ type ConsoleServiceClient interface {
 	// issued. The rooms replace segments below it at once.
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	// PrescaleTag makes every instance hold at least `step` IDs of a tag for a
-	// time, ahead of a sale, say.
+	// time, for example before a sale.
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
 	// Decode is IDService's.
 	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
@@ -105,14 +106,15 @@ type ConsoleServiceClient interface {
 	ListRooms(ctx context.Context, in *ListRoomsRequest, opts ...grpc.CallOption) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
-	// ListWorkers returns the workers of time-ordered IDs that were ever taken, by width and
-	// number, a page at a time.
+	// ListWorkers returns the workers of time-ordered IDs taken so far, by width and number,
+	// a page at a time.
 	ListWorkers(ctx context.Context, in *ListWorkersRequest, opts ...grpc.CallOption) (*ListWorkersResponse, error)
-	// ForgetInstance takes away the registration of an instance that is gone for
-	// good. Should it live after all, it leases nothing more.
+	// ForgetInstance removes the registration of an instance that is gone for good.
+	// If the instance still runs, it registers anew before it leases.
 	ForgetInstance(ctx context.Context, in *ForgetInstanceRequest, opts ...grpc.CallOption) (*ForgetInstanceResponse, error)
-	// ConfirmInstance says that etcd has all that an instance may have leased which
-	// started without its journal, where the cluster requires one: it leases then.
+	// ConfirmInstance confirms the marks of an instance that started without its
+	// journal in a cluster that requires journals: etcd has all IDs that the instance
+	// may have leased. The instance then leases.
 	ConfirmInstance(ctx context.Context, in *ConfirmInstanceRequest, opts ...grpc.CallOption) (*ConfirmInstanceResponse, error)
 	// GetCluster returns the settings of the whole cluster.
 	GetCluster(ctx context.Context, in *GetClusterRequest, opts ...grpc.CallOption) (*GetClusterResponse, error)
@@ -120,18 +122,20 @@ type ConsoleServiceClient interface {
 	// up at once.
 	UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing. It answers at once. It is refused if it takes workers away that tags of kind time, or pinned
-	// instances, need. It looks at the first 1,000 tags for that, for half a second at most;
-	// CountPlanCost and ApplyMigration look at all.
+	// nothing. It answers at once. A plan is refused if it takes away workers that tags of kind time,
+	// or pinned instances, need. PlanMigration reads the first 1,000 tags for that, for half a second
+	// at most; CountPlanCost and ApplyMigration read all tags.
 	PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error)
-	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
-	// tags for that: until it has, the answer says how many it has read. It stops a few
-	// seconds after the last call for a count, and keeps what it counted for a minute.
+	// CountPlanCost counts the cost of a plan, and changes nothing. A console reads all
+	// tags for that. Until it has finished, the answer says how many it has read. It
+	// stops a few seconds after the last call for a count, and keeps a finished count
+	// for a minute.
 	CountPlanCost(ctx context.Context, in *CountPlanCostRequest, opts ...grpc.CallOption) (*CountPlanCostResponse, error)
-	// ApplyMigration starts a migration by a plan. There is one at a time (else
-	// exists); the plan must be for the current layout (else conflict). Without force
-	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
-	// It is refused with force, too, if it takes workers away that are needed.
+	// ApplyMigration starts a migration by a plan. There is one at a time: if one is
+	// under way, the error is exists. The plan must be for the current layout; if it is
+	// not, the error is conflict. Without force ApplyMigration counts the cost of the
+	// plan, as CountPlanCost does, and may refuse the plan for it. Even with force it
+	// refuses a plan that takes away workers which are needed.
 	ApplyMigration(ctx context.Context, in *ApplyMigrationRequest, opts ...grpc.CallOption) (*ApplyMigrationResponse, error)
 	// GetMigration returns a migration.
 	GetMigration(ctx context.Context, in *GetMigrationRequest, opts ...grpc.CallOption) (*GetMigrationResponse, error)
@@ -139,11 +143,11 @@ type ConsoleServiceClient interface {
 	ListMigrations(ctx context.Context, in *ListMigrationsRequest, opts ...grpc.CallOption) (*ListMigrationsResponse, error)
 	// WatchMigration sends a migration whenever it changed, until it has ended.
 	WatchMigration(ctx context.Context, in *WatchMigrationRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMigrationResponse], error)
-	// PauseMigration stops it before its next move.
+	// PauseMigration stops a migration before its next move.
 	PauseMigration(ctx context.Context, in *PauseMigrationRequest, opts ...grpc.CallOption) (*PauseMigrationResponse, error)
 	// ResumeMigration lets a paused migration go on.
 	ResumeMigration(ctx context.Context, in *ResumeMigrationRequest, opts ...grpc.CallOption) (*ResumeMigrationResponse, error)
-	// AbortMigration plans the way back from where it stands, and goes it.
+	// AbortMigration plans the way back from the current layout, and takes it.
 	AbortMigration(ctx context.Context, in *AbortMigrationRequest, opts ...grpc.CallOption) (*AbortMigrationResponse, error)
 	// ContinueMigration goes on without instances that have not reported.
 	ContinueMigration(ctx context.Context, in *ContinueMigrationRequest, opts ...grpc.CallOption) (*ContinueMigrationResponse, error)
@@ -492,38 +496,39 @@ func (c *consoleServiceClient) ListAudit(ctx context.Context, in *ListAuditReque
 // All implementations must embed UnimplementedConsoleServiceServer
 // for forward compatibility.
 //
-// ConsoleService is how operators see and change a cluster. A console serves
-// it; it works on etcd directly, so any console of a cluster answers alike.
+// ConsoleService shows and changes a cluster, for operators. A console serves it
+// directly from etcd, so all consoles of a cluster answer alike.
 //
 // Errors carry a google.rpc.ErrorInfo as IDService's do; besides those:
-// exists (ALREADY_EXISTS) and conflict (ABORTED: another process changed it
-// first; look again, then retry).
+// exists (ALREADY_EXISTS) and conflict (ABORTED: another process changed the object
+// first; read it again, then retry).
 type ConsoleServiceServer interface {
-	// GetOverview returns the state of every room, as its instances tell it, and
-	// the migration that is under way. A console asks the instances every second
+	// GetOverview returns the state of every room, as its instances report it, and
+	// the migration under way. A console asks the instances every second
 	// while it is called.
 	GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error)
-	// InitLayout makes the cluster: its identity, epoch and first layout, in one
-	// transaction and only where there is no cluster yet (else exists).
+	// InitLayout creates the cluster: its identity, epoch and first layout, in one
+	// transaction. If there is a cluster already, its error is exists.
 	InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error)
 	// GetLayout returns the current layout, or an older one by its version.
 	GetLayout(context.Context, *GetLayoutRequest) (*GetLayoutResponse, error)
-	// ListLayouts returns every layout that ever was, the newest first.
+	// ListLayouts returns all layouts so far, the newest first.
 	ListLayouts(context.Context, *ListLayoutsRequest) (*ListLayoutsResponse, error)
 	// ValidateLayout checks a layout and changes nothing.
 	ValidateLayout(context.Context, *ValidateLayoutRequest) (*ValidateLayoutResponse, error)
-	// CreateTag makes a tag; exists where there is one of its name.
+	// CreateTag creates a tag. If there is a tag of the same name, its error is
+	// exists.
 	CreateTag(context.Context, *CreateTagRequest) (*CreateTagResponse, error)
 	// GetTag returns a tag with its mark in each room.
 	GetTag(context.Context, *GetTagRequest) (*GetTagResponse, error)
 	// ListTags returns tags in the order of their names, a page at a time.
 	ListTags(context.Context, *ListTagsRequest) (*ListTagsResponse, error)
 	// SearchTags returns tags with their marks and rates, searched and sorted, a
-	// page at a time. It answers from what this console read of all tags a moment
-	// ago (see as_of), and reads them anew while it is called.
+	// page at a time. It answers from a recent reading of all tags (see as_of), which
+	// the console repeats while callers ask.
 	SearchTags(context.Context, *SearchTagsRequest) (*SearchTagsResponse, error)
-	// UpdateTag changes the settings that the request carries. Rooms take them
-	// up at once.
+	// UpdateTag changes the settings that the request carries. Rooms apply them at
+	// once.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
 	// DeleteTag stops a tag: rooms lease no more IDs of it. Its marks stay, so
 	// that a tag made again under the same name goes on above them.
@@ -532,7 +537,7 @@ type ConsoleServiceServer interface {
 	// issued. The rooms replace segments below it at once.
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	// PrescaleTag makes every instance hold at least `step` IDs of a tag for a
-	// time, ahead of a sale, say.
+	// time, for example before a sale.
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
 	// Decode is IDService's.
 	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)
@@ -540,14 +545,15 @@ type ConsoleServiceServer interface {
 	ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
-	// ListWorkers returns the workers of time-ordered IDs that were ever taken, by width and
-	// number, a page at a time.
+	// ListWorkers returns the workers of time-ordered IDs taken so far, by width and number,
+	// a page at a time.
 	ListWorkers(context.Context, *ListWorkersRequest) (*ListWorkersResponse, error)
-	// ForgetInstance takes away the registration of an instance that is gone for
-	// good. Should it live after all, it leases nothing more.
+	// ForgetInstance removes the registration of an instance that is gone for good.
+	// If the instance still runs, it registers anew before it leases.
 	ForgetInstance(context.Context, *ForgetInstanceRequest) (*ForgetInstanceResponse, error)
-	// ConfirmInstance says that etcd has all that an instance may have leased which
-	// started without its journal, where the cluster requires one: it leases then.
+	// ConfirmInstance confirms the marks of an instance that started without its
+	// journal in a cluster that requires journals: etcd has all IDs that the instance
+	// may have leased. The instance then leases.
 	ConfirmInstance(context.Context, *ConfirmInstanceRequest) (*ConfirmInstanceResponse, error)
 	// GetCluster returns the settings of the whole cluster.
 	GetCluster(context.Context, *GetClusterRequest) (*GetClusterResponse, error)
@@ -555,18 +561,20 @@ type ConsoleServiceServer interface {
 	// up at once.
 	UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
-	// nothing. It answers at once. It is refused if it takes workers away that tags of kind time, or pinned
-	// instances, need. It looks at the first 1,000 tags for that, for half a second at most;
-	// CountPlanCost and ApplyMigration look at all.
+	// nothing. It answers at once. A plan is refused if it takes away workers that tags of kind time,
+	// or pinned instances, need. PlanMigration reads the first 1,000 tags for that, for half a second
+	// at most; CountPlanCost and ApplyMigration read all tags.
 	PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error)
-	// CountPlanCost counts what a plan costs, and changes nothing. A console reads all
-	// tags for that: until it has, the answer says how many it has read. It stops a few
-	// seconds after the last call for a count, and keeps what it counted for a minute.
+	// CountPlanCost counts the cost of a plan, and changes nothing. A console reads all
+	// tags for that. Until it has finished, the answer says how many it has read. It
+	// stops a few seconds after the last call for a count, and keeps a finished count
+	// for a minute.
 	CountPlanCost(context.Context, *CountPlanCostRequest) (*CountPlanCostResponse, error)
-	// ApplyMigration starts a migration by a plan. There is one at a time (else
-	// exists); the plan must be for the current layout (else conflict). Without force
-	// it counts what the plan costs, as CountPlanCost does, and may refuse it for that.
-	// It is refused with force, too, if it takes workers away that are needed.
+	// ApplyMigration starts a migration by a plan. There is one at a time: if one is
+	// under way, the error is exists. The plan must be for the current layout; if it is
+	// not, the error is conflict. Without force ApplyMigration counts the cost of the
+	// plan, as CountPlanCost does, and may refuse the plan for it. Even with force it
+	// refuses a plan that takes away workers which are needed.
 	ApplyMigration(context.Context, *ApplyMigrationRequest) (*ApplyMigrationResponse, error)
 	// GetMigration returns a migration.
 	GetMigration(context.Context, *GetMigrationRequest) (*GetMigrationResponse, error)
@@ -574,11 +582,11 @@ type ConsoleServiceServer interface {
 	ListMigrations(context.Context, *ListMigrationsRequest) (*ListMigrationsResponse, error)
 	// WatchMigration sends a migration whenever it changed, until it has ended.
 	WatchMigration(*WatchMigrationRequest, grpc.ServerStreamingServer[WatchMigrationResponse]) error
-	// PauseMigration stops it before its next move.
+	// PauseMigration stops a migration before its next move.
 	PauseMigration(context.Context, *PauseMigrationRequest) (*PauseMigrationResponse, error)
 	// ResumeMigration lets a paused migration go on.
 	ResumeMigration(context.Context, *ResumeMigrationRequest) (*ResumeMigrationResponse, error)
-	// AbortMigration plans the way back from where it stands, and goes it.
+	// AbortMigration plans the way back from the current layout, and takes it.
 	AbortMigration(context.Context, *AbortMigrationRequest) (*AbortMigrationResponse, error)
 	// ContinueMigration goes on without instances that have not reported.
 	ContinueMigration(context.Context, *ContinueMigrationRequest) (*ContinueMigrationResponse, error)

@@ -21,16 +21,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Error is the body of every answer that is no success.
+// Error is the body of every answer that is not a success.
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// gRPC's code by its name: NOT_FOUND, say.
+	// gRPC's code by its name, such as NOT_FOUND.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Which of March's errors it is, as IDService lists them: several share a
-	// code. Absent where the answer is HTTP's own: no such path, a method that the
-	// path does not have, a page of another origin.
+	// code. Absent in errors of HTTP itself: an unknown path, a method that the path
+	// does not have, a page of another origin.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What is wrong, and what is allowed.
+	// The problem, and what is allowed.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// With the reason unavailable: the tag, and since when etcd is away.
 	Metadata      map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -96,10 +96,10 @@ func (x *Error) GetMetadata() map[string]string {
 	return nil
 }
 
-// Issued is what POST /v1/tags/{tag}/next answers.
+// Issued is the answer of POST /v1/tags/{tag}/next.
 type Issued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ID, where no count was given.
+	// The ID, if the request has no count.
 	Id *int64 `protobuf:"varint,1,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	// The IDs, where one was: in growing order, and as many as the count.
 	Runs []*Run `protobuf:"bytes,2,rep,name=runs,proto3" json:"runs,omitempty"`

@@ -374,11 +374,11 @@ type LeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
 	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// How many IDs at most: 1 to 1,000,000,000. A window of a tag of kind time has as many
-	// as its ticks have.
+	// How many IDs at most: 1 to 1,000,000,000. Ignored for a window of a tag of kind
+	// time.
 	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Says that the caller can issue time-ordered IDs itself. Where it is absent, a lease
-	// of a tag of kind time is refused. A counter's lease does not depend on it.
+	// Set by callers that can issue time-ordered IDs themselves. Without it a lease of a
+	// tag of kind time is refused. A counter's lease does not depend on it.
 	Window        *WindowRequest `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -435,18 +435,19 @@ func (x *LeaseRequest) GetWindow() *WindowRequest {
 	return nil
 }
 
-// WindowRequest is what a caller says of the window that it wants of a tag of kind time.
+// WindowRequest asks for a window of a tag of kind time.
 type WindowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A random text of 16 to 64 characters, new in each request: it is the caller's proof
-	// that the window is its own, and counts once. If it is empty, the answer has the tag's
-	// settings, and no window.
+	// A random text of 16 to 64 characters, new in each request: with it the caller later
+	// proves that the window is its own. It counts once. If it is empty, the answer has the
+	// tag's settings, and no window.
 	Nonce string `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// The worker that the caller has of the tag's width, and the nonce of the request that it
-	// got it by. The worker's window then goes on, if it may. If not, or if that nonce was
-	// used, the answer has another worker: so a clone of a caller's process gets its own.
+	// The worker of the tag's width that the caller has, and the nonce of its last answered
+	// request. The room renews the worker's window, if it may. If not, or if that nonce was
+	// used before, the answer has another worker. So a clone of a caller's process gets its
+	// own worker.
 	Held *HeldWorker `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
-	// For how long the caller has run. Windows grow with that.
+	// How long the caller has run. Windows grow with that time.
 	Age           *durationpb.Duration `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -508,8 +509,8 @@ type HeldWorker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The worker's number.
 	Worker int64 `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// The nonce of the request that was answered last: the proof that the worker is the
-	// caller's.
+	// The nonce of the caller's last answered request, which proves that the worker is
+	// the caller's.
 	Nonce         string `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -562,16 +563,15 @@ func (x *HeldWorker) GetNonce() string {
 type LeaseResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Segment *Segment               `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
-	// For how long the segment may be used, counted from the sending of the
-	// request: later none of its IDs may be issued. They would be unique all the
-	// same; but the room promises that residues which it has given up are not issued
-	// any longer.
+	// How long the segment may be used, counted from the sending of the request.
+	// After that time none of its IDs may be issued. They would still be unique, but
+	// the room promises that residues which it has given up are no longer issued.
 	Ttl *durationpb.Duration `protobuf:"bytes,2,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// The part of the IDs that the room's instance serves. A client that holds segments of earlier
-	// layouts replaces those whose range lies out of this one.
+	// The room's part of the layout that the instance serves. A client that holds segments of
+	// earlier layouts replaces those whose range is not contained in this one.
 	Serves *Part `protobuf:"bytes,3,opt,name=serves,proto3" json:"serves,omitempty"`
 	// The tag's limit, exclusive: a client issues no ID from here on, of this or any
-	// other segment. 0 says nothing.
+	// other segment. 0 if the room does not know it.
 	Limit int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Of a tag of kind time, in the place of a segment, ttl and limit.
 	Time *TimeLease `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
@@ -668,7 +668,7 @@ type TimeLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's settings.
 	Tag *TimeTag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// Absent where none was asked for.
+	// Absent if the request asked for none.
 	Window        *WorkerWindow `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -718,14 +718,14 @@ func (x *TimeLease) GetWindow() *WorkerWindow {
 	return nil
 }
 
-// WorkerWindow is a worker that is a caller's for a window of time: no other process
-// issues with it the IDs of any tag of that width, of a tick that lies in the window as a
-// whole.
+// WorkerWindow is a worker that a caller has for a window of time: for ticks that lie in
+// the window as a whole, no other process issues IDs with that worker, of any tag of that
+// width.
 type WorkerWindow struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Worker int64                  `protobuf:"varint,1,opt,name=worker,proto3" json:"worker,omitempty"`
-	// The window, from inclusive to until exclusive, in Unix ms. A window that went on has
-	// the from that it had.
+	// The window, from inclusive to until exclusive, in Unix ms. A renewed window keeps
+	// its `from`.
 	FromMs  int64 `protobuf:"varint,2,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
 	UntilMs int64 `protobuf:"varint,3,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
 	// The clock of the instance, in Unix ms.
@@ -874,8 +874,8 @@ func (x *DecodeRequest) GetText() string {
 
 type DecodeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The lease that the ID is of; absent if it was never leased (not yet, or skipped),
-	// or the lease is not known: see rooms and maybe_lost.
+	// The lease of the ID; absent if the ID was never leased (not yet, or skipped), or
+	// if its lease is not known: see rooms and maybe_lost.
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
 	// Under the current layout:
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
@@ -883,14 +883,14 @@ type DecodeResponse struct {
 	Residue int64 `protobuf:"varint,4,opt,name=residue,proto3" json:"residue,omitempty"`
 	// The room whose range has the residue now; empty in a gap.
 	Room string `protobuf:"bytes,5,opt,name=room,proto3" json:"room,omitempty"`
-	// Where origin is absent because what is kept does not reach back so far: the
-	// rooms that had the residue in the layouts of the time when it was leased.
+	// If origin is absent because the stored eras do not reach back so far: the rooms
+	// that had the residue in the layouts of the time when it was leased.
 	Rooms []string `protobuf:"bytes,6,rep,name=rooms,proto3" json:"rooms,omitempty"`
-	// Where origin is absent: the ID may have been leased in a history that a
-	// restore of etcd lost.
+	// If origin is absent: the ID may have been leased in a history that a restore of
+	// etcd lost.
 	MaybeLost bool `protobuf:"varint,7,opt,name=maybe_lost,json=maybeLost,proto3" json:"maybe_lost,omitempty"`
-	// Where origin is absent: the layouts of the history that would tell, but that
-	// are missing or cannot be read. rooms are those that may have leased the ID.
+	// If origin is absent: the layouts that are needed to find it, but are missing or
+	// cannot be read. rooms are those that may have leased the ID.
 	Unreadable []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	// Of a tag of kind time: what the ID is made of. Then all else but id is absent.
 	Time *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
@@ -1008,7 +1008,7 @@ type TimeParts struct {
 	Worker   int64                  `protobuf:"varint,2,opt,name=worker,proto3" json:"worker,omitempty"`
 	Sequence int64                  `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The room whose slice had the worker, by the layout in force at that time; empty
-	// where that is not known, or no room had it.
+	// if that is not known, or no room had it.
 	Room          string `protobuf:"bytes,4,opt,name=room,proto3" json:"room,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1072,7 +1072,7 @@ func (x *TimeParts) GetRoom() string {
 	return ""
 }
 
-// Origin is the room that leased an ID, and the layout that it did so under.
+// Origin is the room that leased an ID, and the layout under which it did so.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`

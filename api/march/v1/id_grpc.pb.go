@@ -42,23 +42,24 @@ const (
 // reasons: invalid (INVALID_ARGUMENT), not_found (NOT_FOUND: no such tag),
 // exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), too_many
 // (RESOURCE_EXHAUSTED: a limit of the server is reached; retry), unavailable
-// (UNAVAILABLE: etcd is away and nothing is held; retry), no_range, refused,
+// (UNAVAILABLE: etcd is away and the room has no IDs left; retry), no_range,
+// refused,
 // went_back (FAILED_PRECONDITION).
 type IDServiceClient interface {
 	// Next returns one ID.
 	Next(ctx context.Context, in *NextRequest, opts ...grpc.CallOption) (*NextResponse, error)
 	// NextBatch returns `count` IDs as runs.
 	NextBatch(ctx context.Context, in *NextBatchRequest, opts ...grpc.CallOption) (*NextBatchResponse, error)
-	// Stream returns one ID for each request, in the order of the requests. It is
-	// the cheap way to single IDs: send requests without waiting for answers (a
-	// pipeline), and an ID costs a fraction of a Next call. A request without a
-	// tag is for the tag of the one before it on the stream: leave it out, and
-	// requests are empty. The first error ends the stream; requests not yet
-	// answered then got no ID.
+	// Stream returns one ID for each request, in the order of the requests. It is the
+	// cheapest way to get single IDs: send requests without waiting for answers (a
+	// pipeline), and an ID costs a fraction of a Next call. A request without a tag
+	// is for the tag of the request before it on the stream, so all but the first can
+	// be empty. The first error ends the stream; requests that have no answer by then
+	// get no ID.
 	Stream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NextRequest, NextResponse], error)
-	// Lease hands out a segment for a client that issues IDs itself. It may have
-	// fewer IDs than asked for, never none. Of a tag of kind time it hands out a worker
-	// for a window of time, to a caller that asks for one.
+	// Lease hands out a segment for a client that issues IDs itself. It may have fewer
+	// IDs than requested, but at least one. For a tag of kind time Lease hands out a
+	// worker for a window of time, if the caller asks for one.
 	Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*LeaseResponse, error)
 	// ParseText returns the ID of a text by the tag's format. Texts of other formats and
 	// other tags are refused where they differ from the tag's: by a prefix or a check
@@ -154,23 +155,24 @@ func (c *iDServiceClient) Decode(ctx context.Context, in *DecodeRequest, opts ..
 // reasons: invalid (INVALID_ARGUMENT), not_found (NOT_FOUND: no such tag),
 // exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), too_many
 // (RESOURCE_EXHAUSTED: a limit of the server is reached; retry), unavailable
-// (UNAVAILABLE: etcd is away and nothing is held; retry), no_range, refused,
+// (UNAVAILABLE: etcd is away and the room has no IDs left; retry), no_range,
+// refused,
 // went_back (FAILED_PRECONDITION).
 type IDServiceServer interface {
 	// Next returns one ID.
 	Next(context.Context, *NextRequest) (*NextResponse, error)
 	// NextBatch returns `count` IDs as runs.
 	NextBatch(context.Context, *NextBatchRequest) (*NextBatchResponse, error)
-	// Stream returns one ID for each request, in the order of the requests. It is
-	// the cheap way to single IDs: send requests without waiting for answers (a
-	// pipeline), and an ID costs a fraction of a Next call. A request without a
-	// tag is for the tag of the one before it on the stream: leave it out, and
-	// requests are empty. The first error ends the stream; requests not yet
-	// answered then got no ID.
+	// Stream returns one ID for each request, in the order of the requests. It is the
+	// cheapest way to get single IDs: send requests without waiting for answers (a
+	// pipeline), and an ID costs a fraction of a Next call. A request without a tag
+	// is for the tag of the request before it on the stream, so all but the first can
+	// be empty. The first error ends the stream; requests that have no answer by then
+	// get no ID.
 	Stream(grpc.BidiStreamingServer[NextRequest, NextResponse]) error
-	// Lease hands out a segment for a client that issues IDs itself. It may have
-	// fewer IDs than asked for, never none. Of a tag of kind time it hands out a worker
-	// for a window of time, to a caller that asks for one.
+	// Lease hands out a segment for a client that issues IDs itself. It may have fewer
+	// IDs than requested, but at least one. For a tag of kind time Lease hands out a
+	// worker for a window of time, if the caller asks for one.
 	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	// ParseText returns the ID of a text by the tag's format. Texts of other formats and
 	// other tags are refused where they differ from the tag's: by a prefix or a check

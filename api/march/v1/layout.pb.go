@@ -82,8 +82,8 @@ func (x *Range) GetUpper() int64 {
 // allowed.
 type Layout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 for the first layout of a cluster, and only growing. 0 in a layout that
-	// was not stored yet; ignored where a layout is given.
+	// 1 for the first layout of a cluster, and only growing. 0 in a layout that was
+	// not stored yet; ignored in requests.
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The modulus, 1 to 2^63-1.
 	Boundary int64 `protobuf:"varint,2,opt,name=boundary,proto3" json:"boundary,omitempty"`
@@ -286,13 +286,13 @@ func (x *Segment) GetCount() int64 {
 	return 0
 }
 
-// Part is what a layout gives to one room.
+// Part is one room's part of a layout.
 type Part struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version of the layout.
 	Version  int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Boundary int64 `protobuf:"varint,2,opt,name=boundary,proto3" json:"boundary,omitempty"`
-	// Empty where the room has no range.
+	// Absent if the room has no range.
 	Range         *Range `protobuf:"bytes,3,opt,name=range,proto3" json:"range,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -412,8 +412,8 @@ func (x *Run) GetStride() int64 {
 	return 0
 }
 
-// Unreadable is a key in etcd that a list passes over: the key, or the value under
-// it, cannot be read. A newer version of March may have written it.
+// Unreadable is a key in etcd that a list leaves out, because the key or its value
+// cannot be read. A newer version of March may have written it.
 type Unreadable struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MoveKind says what a move does to the ranges.
+// MoveKind says how a move changes the ranges.
 type MoveKind int32
 
 const (
@@ -35,7 +35,8 @@ const (
 	// A range goes to residues that no room holds.
 	MoveKind_MOVE_KIND_SHIFT MoveKind = 3
 	// Residues pass from room to room at once. IDs stay unique, but until all instances
-	// report a room may still issue residues that are another's already.
+	// have reported, a room may still issue residues that already belong to another
+	// room.
 	MoveKind_MOVE_KIND_SWITCH MoveKind = 4
 )
 
@@ -84,7 +85,7 @@ func (MoveKind) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_migration_proto_rawDescGZIP(), []int{0}
 }
 
-// ReportState says where an instance stands with a move.
+// ReportState says whether an instance has reported a move.
 type ReportState int32
 
 const (
@@ -93,14 +94,14 @@ const (
 	ReportState_REPORT_STATE_LATER ReportState = 1
 	// The instance serves the move's layout, or a newer one.
 	ReportState_REPORT_STATE_REPORTED ReportState = 2
-	// The next move, or the end, waits until the instance reports: the migration's
-	// `waiting` has it.
+	// The next move, or the end, waits until the instance reports: it is in the
+	// migration's `waiting`.
 	ReportState_REPORT_STATE_WAITING ReportState = 3
-	// The migration was to wait for the instance, and does not: an operator said so, or
-	// the instance has been silent for longer than its hold.
+	// The migration no longer waits for the instance: an operator decided so, or the
+	// instance has been silent for longer than its hold.
 	ReportState_REPORT_STATE_WITHOUT ReportState = 4
-	// The instance did not report, but no other room gets the residues that it may still
-	// issue.
+	// The instance has not reported, but no other room gets the residues that it may
+	// still issue.
 	ReportState_REPORT_STATE_UNNEEDED ReportState = 5
 )
 
@@ -151,7 +152,7 @@ func (ReportState) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_migration_proto_rawDescGZIP(), []int{1}
 }
 
-// MigrationState says what a migration does.
+// MigrationState is the state of a migration.
 type MigrationState int32
 
 const (
@@ -215,7 +216,7 @@ func (MigrationState) EnumDescriptor() ([]byte, []int) {
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  MoveKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=march.v1.MoveKind" json:"kind,omitempty"`
-	// Why this move is there, in a sentence.
+	// Why the plan has this move, in a sentence.
 	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
 	// The layout after the move.
 	Layout *Layout `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
@@ -225,12 +226,12 @@ type Move struct {
 	Loses []string `protobuf:"bytes,4,rep,name=loses,proto3" json:"loses,omitempty"`
 	// When it was made; absent before.
 	Made *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=made,proto3" json:"made,omitempty"`
-	// Until when clients that lease segments may still issue residues that rooms
-	// lost by this move: segments that were leased to them before all instances had
-	// reported end then. Absent before all instances have reported.
+	// Until when clients may still issue residues that rooms lost by this move: then
+	// the segments end that clients leased before all instances had reported. Absent
+	// before all instances have reported.
 	ClientsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=clients_until,json=clientsUntil,proto3" json:"clients_until,omitempty"`
-	// Where each registered instance of the rooms in `loses` stands with it, by
-	// room and name; only while the migration is under way.
+	// Whether each registered instance of the rooms in `loses` has reported the move,
+	// by room and name; only while the migration is under way.
 	Reports       []*Report `protobuf:"bytes,7,rep,name=reports,proto3" json:"reports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -315,7 +316,7 @@ func (x *Move) GetReports() []*Report {
 	return nil
 }
 
-// Report is where an instance stands with a move.
+// Report says whether an instance has reported a move.
 type Report struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// room/instance.
@@ -379,7 +380,7 @@ func (x *Report) GetState() ReportState {
 }
 
 // Plan is a way from one layout to another. It changes nothing; ApplyMigration
-// takes it while the layout still is `from`.
+// accepts it while the current layout is `from`.
 type Plan struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	From   *Layout                `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
@@ -394,9 +395,9 @@ type Plan struct {
 	Instances []string `protobuf:"bytes,6,rep,name=instances,proto3" json:"instances,omitempty"`
 	// The silent ones of them.
 	Silent []string `protobuf:"bytes,7,rep,name=silent,proto3" json:"silent,omitempty"`
-	// Keys that were passed over: their tags and instances do not count in it.
+	// Keys that cannot be read: their tags and instances do not count in the plan.
 	Unreadable []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// The uuid of the cluster that it was made for: another one refuses it.
+	// The uuid of the cluster for which it was made: other clusters refuse it.
 	Cluster string `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Planned with force: see PlanMigrationRequest.
 	Force         bool `protobuf:"varint,10,opt,name=force,proto3" json:"force,omitempty"`
@@ -504,11 +505,11 @@ func (x *Plan) GetForce() bool {
 	return false
 }
 
-// PlanCost is how far tags jump: at its first lease under a new layout a room
-// goes on above all rooms' marks, also above what other rooms leased under the
-// new layout before it. The numbers are bounds, for each room those of the order
-// of rooms that sends it the furthest. They assume that each room leases once
-// under each layout, as many IDs as its reserve needs at its present rate.
+// PlanCost is how far tags jump: at its first lease under a new layout a room goes
+// on above all rooms' marks, including leases that other rooms made under the new
+// layout before. The numbers are upper bounds: for each room, the order of rooms
+// counts that sends it the furthest. They assume that each room leases once under
+// each layout, as many IDs as its reserve needs at its present rate.
 type PlanCost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many tags there are, and the most IDs skipped in all of them.
@@ -516,8 +517,9 @@ type PlanCost struct {
 	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// The ten tags that skip the most.
 	Worst []*TagCost `protobuf:"bytes,3,rep,name=worst,proto3" json:"worst,omitempty"`
-	// Of how many tags the plan uses up what a room has: it takes more than half of
-	// it and leaves fewer IDs than the tag's max_step. And the ten with the fewest.
+	// For how many tags the plan uses up a room's IDs: it takes more than half of
+	// them and leaves fewer than the tag's max_step. And the ten of these tags with
+	// the fewest IDs.
 	Ending        int64     `protobuf:"varint,20,opt,name=ending,proto3" json:"ending,omitempty"`
 	Ends          []*TagEnd `protobuf:"bytes,21,rep,name=ends,proto3" json:"ends,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -592,7 +594,7 @@ func (x *PlanCost) GetEnds() []*TagEnd {
 type TagEnd struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// The room with the fewest, how many it has, and the tag's limit.
+	// The room with the fewest IDs, their number, and the tag's limit.
 	Room          string `protobuf:"bytes,2,opt,name=room,proto3" json:"room,omitempty"`
 	Left          int64  `protobuf:"varint,3,opt,name=left,proto3" json:"left,omitempty"`
 	Limit         int64  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -746,12 +748,12 @@ func (x *TagCost) GetForecasts() []*RoomForecast {
 	return nil
 }
 
-// RoomForecast is what a plan does to a tag in a room: see PlanCost.
+// RoomForecast is the effect of a plan on a tag in a room: see PlanCost.
 type RoomForecast struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
-	// Where the room would go on without the plan, and its first ID after it, at the
-	// latest; the first ID is absent where there may be none.
+	// The room's next ID without the plan, and the largest that its first ID after
+	// the plan can be; absent if it may have none.
 	Next  int64  `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
 	First *int64 `protobuf:"varint,3,opt,name=first,proto3,oneof" json:"first,omitempty"`
 	// The most IDs of its new range that it skips.
@@ -759,11 +761,11 @@ type RoomForecast struct {
 	// How many IDs it has up to the limit, without the plan and after it, at least.
 	LeftBefore int64 `protobuf:"varint,5,opt,name=left_before,json=leftBefore,proto3" json:"left_before,omitempty"`
 	Left       int64 `protobuf:"varint,6,opt,name=left,proto3" json:"left,omitempty"`
-	// How long these last at its present rate; absent where it issues none now.
+	// How long these last at the room's present rate; absent if it issues none now.
 	LastsBefore *durationpb.Duration `protobuf:"bytes,7,opt,name=lasts_before,json=lastsBefore,proto3" json:"lasts_before,omitempty"`
 	LastsAfter  *durationpb.Duration `protobuf:"bytes,8,opt,name=lasts_after,json=lastsAfter,proto3" json:"lasts_after,omitempty"`
-	// Why it leases nothing after the plan until an operator agrees (max_jump); empty
-	// where it does.
+	// Why the room leases nothing after the plan until an operator agrees (max_jump);
+	// empty if it leases.
 	Refused       string `protobuf:"bytes,9,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,25 +876,27 @@ type Migration struct {
 	Moves  []*Move `protobuf:"bytes,6,rep,name=moves,proto3" json:"moves,omitempty"`
 	// How many of the moves were made.
 	Reached int32 `protobuf:"varint,7,opt,name=reached,proto3" json:"reached,omitempty"`
-	// For how long a silent instance is waited for, if its own hold is not longer.
+	// How long the migration waits for a silent instance, unless the instance's own
+	// hold is longer.
 	Hold *durationpb.Duration `protobuf:"bytes,8,opt,name=hold,proto3" json:"hold,omitempty"`
 	// The instances that the next move waits for.
 	Waiting []*Waiting `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
-	// The instances that an operator said to go on without, each for one move.
+	// The instances that an operator let the migration go on without, each for one
+	// move.
 	Without []string               `protobuf:"bytes,10,rep,name=without,proto3" json:"without,omitempty"`
 	Log     []*MigrationLog        `protobuf:"bytes,11,rep,name=log,proto3" json:"log,omitempty"`
 	Actor   string                 `protobuf:"bytes,12,opt,name=actor,proto3" json:"actor,omitempty"`
 	Created *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=created,proto3" json:"created,omitempty"`
 	Updated *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=updated,proto3" json:"updated,omitempty"`
-	// The error that keeps the migration from going on, and since when; absent if it
-	// only waits, or goes on.
+	// The error that stops the migration, and since when; absent while it goes on, or
+	// only waits.
 	Error      string                 `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
 	ErrorSince *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=error_since,json=errorSince,proto3" json:"error_since,omitempty"`
-	// Why there was no way back when it was aborted: then it ended where it stood.
-	// Empty otherwise.
+	// Why there was no way back when it was aborted: it then ended at the current
+	// layout. Empty otherwise.
 	NoWayBack string `protobuf:"bytes,17,opt,name=no_way_back,json=noWayBack,proto3" json:"no_way_back,omitempty"`
-	// The problems that keep the migration from going on, and that an operator has to look
-	// at: the error, and the silent instances that it waits for.
+	// The problems that stop the migration and need an operator: the error, and the silent
+	// instances that it waits for.
 	Problems      []*Problem `protobuf:"bytes,18,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1061,12 +1065,12 @@ type Waiting struct {
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The version it serves.
 	Version int64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Since when the console that answers has not heard of it; absent while it is
-	// not silent. Each console counts for itself: another may have heard of it
-	// earlier.
+	// Since when the answering console has seen no heartbeat of it; absent while it
+	// is not silent. Each console counts for itself, so another may count longer.
 	SilentSince *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=silent_since,json=silentSince,proto3" json:"silent_since,omitempty"`
-	// When that console makes the next move without it, should it stay silent: its
-	// own hold and the migration's are over then. Absent while it is not silent.
+	// When that console makes the next move without it, if it stays silent: the
+	// instance's hold and the migration's have passed by then. Absent while it is not
+	// silent.
 	Until         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1190,15 +1194,15 @@ type PlanMigrationRequest struct {
 	Move []string `protobuf:"bytes,2,rep,name=move,proto3" json:"move,omitempty"`
 	// C=LOWER-UPPER adds a room,
 	AddRoom []string `protobuf:"bytes,3,rep,name=add_room,json=addRoom,proto3" json:"add_room,omitempty"`
-	// rooms that go,
+	// rooms to remove,
 	Drain []string `protobuf:"bytes,4,rep,name=drain,proto3" json:"drain,omitempty"`
 	// and a boundary, to which the ranges are scaled; 0 for the present one.
 	Boundary int64 `protobuf:"varint,5,opt,name=boundary,proto3" json:"boundary,omitempty"`
-	// Allow one atomic switch where there is no way in smaller moves.
+	// Allow one atomic switch if smaller moves cannot reach the target.
 	Atomic bool `protobuf:"varint,6,opt,name=atomic,proto3" json:"atomic,omitempty"`
-	// Mark the plan as one to be applied whatever it costs. Without force ApplyMigration
+	// Mark the plan to be applied whatever its cost. Without force ApplyMigration
 	// refuses a plan after which a room may have no ID of a tag left, and a larger
-	// boundary that is above a thousandth of what a tag has left.
+	// boundary that is above a thousandth of the IDs that a tag has left.
 	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1329,11 +1333,12 @@ func (x *PlanMigrationResponse) GetPlan() *Plan {
 
 type CountPlanCostRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As PlanMigration answered it.
+	// A plan from PlanMigration's answer.
 	Plan *Plan `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// For how long the answer may wait for the costs, 0 s to 5 s; default 0 s.
+	// How long the answer may wait for the cost, 0 s to 5 s; default 0 s.
 	Wait *durationpb.Duration `protobuf:"bytes,2,opt,name=wait,proto3" json:"wait,omitempty"`
-	// From the answer before, to wait for the same count. Empty has the tags read anew.
+	// From the answer before, to wait for the same count. If it is empty, the console
+	// begins a new count.
 	Count         string `protobuf:"bytes,3,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1398,15 +1403,15 @@ type CountPlanCostResponse struct {
 	Tags int64 `protobuf:"varint,2,opt,name=tags,proto3" json:"tags,omitempty"`
 	// Absent while tags are being read: ask again.
 	Cost *PlanCost `protobuf:"bytes,3,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Why ApplyMigration refuses the plan without force; empty where it does not, and
+	// Why ApplyMigration refuses the plan without force; empty if it does not, and
 	// while tags are being read.
 	Refused string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
-	// Keys that were passed over: their tags do not count in it.
+	// Keys that cannot be read: their tags do not count in the cost.
 	Unreadable []*Unreadable `protobuf:"bytes,5,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	// When the console began to read the tags.
 	AsOf *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=as_of,json=asOf,proto3" json:"as_of,omitempty"`
-	// Names this count, for the next call; it may be another one than that asked for,
-	// where another console answers.
+	// The name of this count, for the next call. It may differ from the requested one
+	// if another console answers.
 	Count         string `protobuf:"bytes,7,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1494,13 +1499,14 @@ func (x *CountPlanCostResponse) GetCount() string {
 type ApplyMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Plan  *Plan                  `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
-	// For how long a silent instance is waited for, where its own hold is not
-	// longer; default 0 s, its own hold. 0 s to 7 days.
+	// How long to wait for a silent instance, unless its own hold is longer; 0 s to 7
+	// days. Default 0 s: the instance's own hold.
 	Hold *durationpb.Duration `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
-	// As in PlanMigrationRequest; a plan that was made with it needs it no more.
+	// As in PlanMigrationRequest; not needed for a plan that was made with it.
 	Force bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
-	// From an answer of CountPlanCost with costs: the console that gave it does not read all
-	// tags again within a minute. Empty, or of another plan, has them read.
+	// From an answer of CountPlanCost that has the cost: for a minute the console that gave
+	// it need not read all tags again. If it is empty, or of another plan, the console reads
+	// them.
 	Count         string `protobuf:"bytes,4,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1610,7 +1616,7 @@ func (x *ApplyMigrationResponse) GetMigration() *Migration {
 
 type GetMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty for the one that is under way, or else the last.
+	// Empty for the migration under way, or else the last one.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1699,9 +1705,9 @@ func (x *GetMigrationResponse) GetMigration() *Migration {
 
 type ListMigrationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last page's answer; empty for the first.
+	// From the answer of the page before; empty for the first.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1757,7 +1763,7 @@ type ListMigrationsResponse struct {
 	Migrations []*Migration `protobuf:"bytes,1,rep,name=migrations,proto3" json:"migrations,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Keys that were passed over.
+	// Keys that cannot be read; the answer is without them.
 	Unreadable    []*Unreadable `protobuf:"bytes,3,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1816,7 +1822,7 @@ func (x *ListMigrationsResponse) GetUnreadable() []*Unreadable {
 
 type WatchMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty for the one that is under way, or else the last.
+	// Empty for the migration under way, or else the last one.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2174,9 +2180,10 @@ type ContinueMigrationRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The migration's ID.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Make the next move without these, room/instance, of those that the migration
-	// waits for: the processes that are registered now. They may still issue IDs of
-	// retracted residues from what they hold: unique, but not in their range.
+	// Make the next move without these instances, room/instance, which the migration
+	// waits for. This counts for the processes that are registered now. They may
+	// still issue IDs that they hold of retracted residues: unique, but not in their
+	// room's range.
 	Without       []string `protobuf:"bytes,2,rep,name=without,proto3" json:"without,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ProblemKind says which problem it is.
+// ProblemKind is the kind of a problem.
 type ProblemKind int32
 
 const (
@@ -31,7 +31,7 @@ const (
 	ProblemKind_PROBLEM_KIND_HALTED ProblemKind = 1
 	// A recover has barred an instance from leasing.
 	ProblemKind_PROBLEM_KIND_BARRED ProblemKind = 2
-	// What etcd has for the layout cannot be used.
+	// The layout in etcd cannot be used.
 	ProblemKind_PROBLEM_KIND_UNUSABLE ProblemKind = 3
 	// A key cannot be read.
 	ProblemKind_PROBLEM_KIND_UNREADABLE ProblemKind = 4
@@ -39,9 +39,9 @@ const (
 	ProblemKind_PROBLEM_KIND_ETCD_FULL ProblemKind = 5
 	// etcd will take no writes soon.
 	ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL ProblemKind = 6
-	// An instance does not reach etcd.
+	// An instance cannot reach etcd.
 	ProblemKind_PROBLEM_KIND_ETCD_AWAY ProblemKind = 7
-	// Another etcd cluster answers an instance than the one it belongs to.
+	// An instance is answered by another etcd cluster than its own.
 	ProblemKind_PROBLEM_KIND_FOREIGN_ETCD ProblemKind = 8
 	// An instance cannot write its journal.
 	ProblemKind_PROBLEM_KIND_JOURNAL ProblemKind = 9
@@ -51,11 +51,11 @@ const (
 	ProblemKind_PROBLEM_KIND_NO_RANGE ProblemKind = 11
 	// A room that has a range has no live instance.
 	ProblemKind_PROBLEM_KIND_NO_INSTANCE ProblemKind = 12
-	// An instance leases nothing, for another reason than those above.
+	// An instance leases nothing, for a reason not listed above.
 	ProblemKind_PROBLEM_KIND_NO_LEASE ProblemKind = 13
 	// An instance starts or stops.
 	ProblemKind_PROBLEM_KIND_NOT_READY ProblemKind = 14
-	// No heartbeat of an instance comes.
+	// An instance sends no heartbeats.
 	ProblemKind_PROBLEM_KIND_SILENT ProblemKind = 15
 	// An instance sends heartbeats, and does not answer the console.
 	ProblemKind_PROBLEM_KIND_NO_ANSWER ProblemKind = 16
@@ -65,7 +65,7 @@ const (
 	ProblemKind_PROBLEM_KIND_MIGRATION_WAITS ProblemKind = 18
 	// There are more problems than the list has: `what` says how many.
 	ProblemKind_PROBLEM_KIND_MORE ProblemKind = 19
-	// The time bits of a tag of kind time are used up within a year, or are.
+	// The time bits of a tag of kind time are used up, or will be within a year.
 	ProblemKind_PROBLEM_KIND_TIME_ENDS ProblemKind = 20
 	// Nearly all workers of a room's slice are in use.
 	ProblemKind_PROBLEM_KIND_WORKERS_USED ProblemKind = 21
@@ -150,18 +150,18 @@ func (ProblemKind) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_problem_proto_rawDescGZIP(), []int{0}
 }
 
-// Problem is something that is wrong with a cluster, or with a part of it.
+// Problem is a problem of a cluster, or of a part of it.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The problem, in one sentence that begins with a small letter.
 	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
-	// Since when; absent where that is not known.
+	// Since when; absent if that is not known.
 	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
-	// When it ends by itself; absent where it does not, or that is not known.
+	// When it ends by itself; absent if it does not, or that is not known.
 	Until *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
 	// The operator's next steps, in one or two sentences.
 	Remedy string `protobuf:"bytes,4,opt,name=remedy,proto3" json:"remedy,omitempty"`
-	// The command that does it, or tells more; empty where there is none.
+	// The command for these steps, or for more information; empty if there is none.
 	Command string `protobuf:"bytes,5,opt,name=command,proto3" json:"command,omitempty"`
 	// Which kind of problem it is, for programs.
 	Kind ProblemKind `protobuf:"varint,6,opt,name=kind,proto3,enum=march.v1.ProblemKind" json:"kind,omitempty"`

@@ -28,8 +28,8 @@ type ReportMarksRequest struct {
 	// Asks the instance to lease nothing under any epoch that it has seen so far.
 	// The instance goes on issuing the IDs that it holds.
 	Barrier *Barrier `protobuf:"bytes,2,opt,name=barrier,proto3" json:"barrier,omitempty"`
-	// Only marks that the instance learned after this point of its memory are
-	// wanted: the sequence of an earlier answer of the same incarnation. 0 for all.
+	// Return only marks that the instance learned after this sequence, which is from
+	// an earlier answer of the same incarnation. 0 for all.
 	AfterSequence int64 `protobuf:"varint,3,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -86,9 +86,9 @@ func (x *ReportMarksRequest) GetAfterSequence() int64 {
 	return 0
 }
 
-// Barrier names the halt of one recover. An instance accepts a barrier only where
-// its own etcd shows exactly that halt: so a rehearsal on a copy, a late question
-// or a stranger's call bars no instance.
+// Barrier names the halt of one recover. An instance accepts a barrier only if its
+// own etcd shows exactly that halt. So a rehearsal on a copy, a late request or a
+// call from elsewhere bars no instance.
 type Barrier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The nonce of the halt that `march recover` wrote.
@@ -143,8 +143,8 @@ func (x *Barrier) GetEtcdClusterId() uint64 {
 	return 0
 }
 
-// ReportMarksResponse is a part of an instance's memory. The first part has all
-// but the marks; every part has marks.
+// ReportMarksResponse is a part of an instance's memory. The first part has
+// everything except the marks; every part has marks.
 type ReportMarksResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	ClusterUuid string                 `protobuf:"bytes,1,opt,name=cluster_uuid,json=clusterUuid,proto3" json:"cluster_uuid,omitempty"`
@@ -164,12 +164,12 @@ type ReportMarksResponse struct {
 	Marks []*RememberedMark `protobuf:"bytes,9,rep,name=marks,proto3" json:"marks,omitempty"`
 	// The largest margin total of any epoch that the instance saw.
 	MarginTotal int64 `protobuf:"varint,10,opt,name=margin_total,json=marginTotal,proto3" json:"margin_total,omitempty"`
-	// The layout of layout_version, where the instance knows it whole.
+	// The layout of layout_version, if the instance knows all of it.
 	Layout *Layout `protobuf:"bytes,11,opt,name=layout,proto3" json:"layout,omitempty"`
 	// The instance accepted the barrier; otherwise why it did not.
 	Barred         bool   `protobuf:"varint,12,opt,name=barred,proto3" json:"barred,omitempty"`
 	UnbarredReason string `protobuf:"bytes,13,opt,name=unbarred_reason,json=unbarredReason,proto3" json:"unbarred_reason,omitempty"`
-	// Where the instance's memory stands, for after_sequence of a later question.
+	// The sequence of the instance's memory, for after_sequence of a later request.
 	Sequence int64 `protobuf:"varint,14,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The epoch under which the processes in seen were seen.
 	SeenUnder string `protobuf:"bytes,15,opt,name=seen_under,json=seenUnder,proto3" json:"seen_under,omitempty"`
@@ -365,7 +365,7 @@ type SeenInstance struct {
 	Incarnation string                 `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Address     string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
 	// The revision of etcd at which the instance was seen to leave in good order
-	// under the last epoch; 0 where it was not.
+	// under the last epoch; 0 if it was not.
 	LeftRevision  int64 `protobuf:"varint,5,opt,name=left_revision,json=leftRevision,proto3" json:"left_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -453,7 +453,7 @@ type RememberedWorker struct {
 	LayoutRevision int64  `protobuf:"varint,9,opt,name=layout_revision,json=layoutRevision,proto3" json:"layout_revision,omitempty"`
 	// The instance's clock then, in Unix ms.
 	ClockMs int64 `protobuf:"varint,10,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
-	// It was taken for a caller's process.
+	// The worker was taken for a caller's process.
 	Caller        bool `protobuf:"varint,11,opt,name=caller,proto3" json:"caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -114,9 +114,9 @@ func (x *GetChainResponse) GetChain() *Chain {
 
 type ListChainsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most so many, 1 to 1,000; 0 for 100.
+	// How many at most, 1 to 1,000; 0 for 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last page's answer; empty for the first.
+	// From the answer of the page before; empty for the first.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -219,7 +219,7 @@ func (x *ListChainsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Chain is what an instance holds of a tag.
+// Chain is the state of an instance's chain of a tag.
 type Chain struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Tag      string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
@@ -229,25 +229,25 @@ type Chain struct {
 	Issued int64 `protobuf:"varint,4,opt,name=issued,proto3" json:"issued,omitempty"`
 	// IDs in memory.
 	Held int64 `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
-	// IDs leased and never to be issued.
+	// IDs that were leased and will never be issued.
 	Dropped int64 `protobuf:"varint,6,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	// How many IDs the chain aims to hold: its step.
 	Step int64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	// The recent peak rate, IDs per second.
 	Peak float64 `protobuf:"fixed64,8,opt,name=peak,proto3" json:"peak,omitempty"`
-	// How long what is held lasts at the peak rate; 7 days at most.
+	// How long the IDs in memory last at the peak rate; 7 days at most.
 	Reserve *durationpb.Duration `protobuf:"bytes,9,opt,name=reserve,proto3" json:"reserve,omitempty"`
 	// Segments leased.
 	Refills int64 `protobuf:"varint,10,opt,name=refills,proto3" json:"refills,omitempty"`
 	// Callers that had to wait.
 	Waits int64 `protobuf:"varint,11,opt,name=waits,proto3" json:"waits,omitempty"`
-	// The oldest layout under which anything held was leased; 0 when nothing is held.
+	// The oldest layout under which an ID in memory was leased; 0 if there are none.
 	Version int64 `protobuf:"varint,12,opt,name=version,proto3" json:"version,omitempty"`
 	// When IDs were last seen to have been issued.
 	Used *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=used,proto3" json:"used,omitempty"`
-	// Why the last refill failed, where it failed for this tag alone.
+	// Why the last refill failed, if it failed for this tag only.
 	Failure string `protobuf:"bytes,14,opt,name=failure,proto3" json:"failure,omitempty"`
-	// The IDs that are held begin at first and end before end; 0 if none are held.
+	// The IDs in memory begin at first and end before end; 0 if there are none.
 	First         int64 `protobuf:"varint,15,opt,name=first,proto3" json:"first,omitempty"`
 	End           int64 `protobuf:"varint,16,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -486,7 +486,7 @@ func (x *GetInstanceResponse) GetRates() []float64 {
 	return nil
 }
 
-// InstanceStatus is what an instance tells of itself.
+// InstanceStatus is the state of an instance, as it reports it.
 type InstanceStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Room     string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -495,33 +495,34 @@ type InstanceStatus struct {
 	Build string `protobuf:"bytes,3,opt,name=build,proto3" json:"build,omitempty"`
 	// When the process began to serve, by its clock.
 	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
-	// The version of the layout it serves. It issues IDs of segments that were leased
-	// under this layout or a newer one, and of older segments that this layout keeps:
-	// its boundary is theirs, and the room's range in it contains theirs.
+	// The version of the layout that the instance serves. It issues IDs of segments
+	// that were leased under this layout or a newer one, and of older segments that
+	// this layout keeps: these have its boundary, and the room's range in it contains
+	// theirs.
 	Version int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	// IDs issued since it started, of all tags.
 	Issued int64 `protobuf:"varint,6,opt,name=issued,proto3" json:"issued,omitempty"`
 	// IDs in memory, of all tags.
 	Held int64 `protobuf:"varint,7,opt,name=held,proto3" json:"held,omitempty"`
-	// How long the IDs in memory last at the recent peak rate: the least over the
-	// tags in use. Absent when none is.
+	// How long the IDs in memory last at the recent peak rate: the least of all tags
+	// in use. Absent if none is in use.
 	Reserve *durationpb.Duration `protobuf:"bytes,8,opt,name=reserve,proto3" json:"reserve,omitempty"`
-	// The tag of which that is.
+	// The tag with that reserve.
 	ReserveTag string `protobuf:"bytes,9,opt,name=reserve_tag,json=reserveTag,proto3" json:"reserve_tag,omitempty"`
 	// Tags in memory.
 	Tags int64 `protobuf:"varint,10,opt,name=tags,proto3" json:"tags,omitempty"`
-	// How long etcd takes to answer it, a moving average; absent before the first
-	// answer.
+	// How long etcd takes to answer the instance, a moving average; absent before the
+	// first answer.
 	EtcdLatency *durationpb.Duration `protobuf:"bytes,11,opt,name=etcd_latency,json=etcdLatency,proto3" json:"etcd_latency,omitempty"`
 	// When etcd last answered; absent before the first answer.
 	EtcdLastContact *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=etcd_last_contact,json=etcdLastContact,proto3" json:"etcd_last_contact,omitempty"`
 	// Since when etcd has not answered; absent while it does.
 	EtcdAwaySince *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=etcd_away_since,json=etcdAwaySince,proto3" json:"etcd_away_since,omitempty"`
-	// Why it cannot issue IDs now; empty when it can.
+	// Why the instance cannot issue IDs now; empty if it can.
 	NotReady string `protobuf:"bytes,14,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
-	// Which recover barred the instance from leasing; absent while none does.
+	// The recover that has barred the instance from leasing; absent if none has.
 	Barred *Barred `protobuf:"bytes,15,opt,name=barred,proto3" json:"barred,omitempty"`
-	// All that is wrong with this instance as it sees it, the worst first.
+	// All problems of this instance as it sees them, the worst first.
 	Problems      []*Problem `protobuf:"bytes,16,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

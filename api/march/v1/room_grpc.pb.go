@@ -32,25 +32,24 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RoomService is what one instance of a room tells of itself. Errors are as
+// RoomService shows the state of one instance of a room. Its errors are as
 // IDService's.
 type RoomServiceClient interface {
 	// GetInstance returns the state of this instance.
 	GetInstance(ctx context.Context, in *GetInstanceRequest, opts ...grpc.CallOption) (*GetInstanceResponse, error)
-	// GetChain returns the state of one tag's chain; not_found when this instance
-	// holds none.
+	// GetChain returns the state of one tag's chain. Its error is not_found if this
+	// instance holds none.
 	GetChain(ctx context.Context, in *GetChainRequest, opts ...grpc.CallOption) (*GetChainResponse, error)
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(ctx context.Context, in *ListChainsRequest, opts ...grpc.CallOption) (*ListChainsResponse, error)
-	// UpdateTag is ConsoleService's, for an operator who can reach a room and no console.
+	// UpdateTag is ConsoleService's, for operators that can reach a room but no console.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
-	// SkipTag is ConsoleService's, too. Without rooms it is for this room alone.
+	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only.
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	// PrescaleTag is ConsoleService's, too.
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
-	// ReportMarks returns what this instance remembers of its leases: for `march
-	// recover`, and for an instance that is without its journal.
+	// ReportMarks returns this instance's memory of its leases, for `march recover`.
 	ReportMarks(ctx context.Context, in *ReportMarksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReportMarksResponse], error)
 }
 
@@ -145,25 +144,24 @@ type RoomService_ReportMarksClient = grpc.ServerStreamingClient[ReportMarksRespo
 // All implementations must embed UnimplementedRoomServiceServer
 // for forward compatibility.
 //
-// RoomService is what one instance of a room tells of itself. Errors are as
+// RoomService shows the state of one instance of a room. Its errors are as
 // IDService's.
 type RoomServiceServer interface {
 	// GetInstance returns the state of this instance.
 	GetInstance(context.Context, *GetInstanceRequest) (*GetInstanceResponse, error)
-	// GetChain returns the state of one tag's chain; not_found when this instance
-	// holds none.
+	// GetChain returns the state of one tag's chain. Its error is not_found if this
+	// instance holds none.
 	GetChain(context.Context, *GetChainRequest) (*GetChainResponse, error)
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error)
-	// UpdateTag is ConsoleService's, for an operator who can reach a room and no console.
+	// UpdateTag is ConsoleService's, for operators that can reach a room but no console.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
-	// SkipTag is ConsoleService's, too. Without rooms it is for this room alone.
+	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only.
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	// PrescaleTag is ConsoleService's, too.
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)
-	// ReportMarks returns what this instance remembers of its leases: for `march
-	// recover`, and for an instance that is without its journal.
+	// ReportMarks returns this instance's memory of its leases, for `march recover`.
 	ReportMarks(*ReportMarksRequest, grpc.ServerStreamingServer[ReportMarksResponse]) error
 	mustEmbedUnimplementedRoomServiceServer()
 }

@@ -75,14 +75,15 @@ func (WorkerOrder) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_tag_proto_rawDescGZIP(), []int{0}
 }
 
-// SequencePolicy says at which number the sequence of a tick begins.
+// SequencePolicy says with which number the sequence of a tick begins.
 type SequencePolicy int32
 
 const (
 	SequencePolicy_SEQUENCE_POLICY_UNSPECIFIED SequencePolicy = 0
 	// At 0.
 	SequencePolicy_SEQUENCE_POLICY_RESET SequencePolicy = 1
-	// Above that of the tick before, so that id mod n is even at low rates.
+	// Above the last one of the tick before, so that id mod n is evenly distributed
+	// at low rates.
 	SequencePolicy_SEQUENCE_POLICY_CARRY SequencePolicy = 2
 	// At a random number.
 	SequencePolicy_SEQUENCE_POLICY_RANDOM SequencePolicy = 3
@@ -131,12 +132,12 @@ func (SequencePolicy) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
 }
 
-// RollbackPolicy says what a room does while its clock is behind the last ID.
+// RollbackPolicy says how a room issues IDs while its clock is behind the last ID.
 type RollbackPolicy int32
 
 const (
 	RollbackPolicy_ROLLBACK_POLICY_UNSPECIFIED RollbackPolicy = 0
-	// It waits for the clock, for max_wait at most.
+	// It waits until the clock has caught up, for max_wait at most.
 	RollbackPolicy_ROLLBACK_POLICY_WAIT RollbackPolicy = 1
 	// It goes on ahead of the clock, by 10 s at most.
 	RollbackPolicy_ROLLBACK_POLICY_OFFSET RollbackPolicy = 2
@@ -187,8 +188,7 @@ func (RollbackPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
 }
 
-// Tag is a tag's settings. Where a field is absent in CreateTag its default
-// holds.
+// Tag has a tag's settings. A field that is absent in CreateTag gets its default.
 type Tag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name: [a-z0-9][a-z0-9._-]{0,62}.
@@ -197,18 +197,20 @@ type Tag struct {
 	Start *int64 `protobuf:"varint,2,opt,name=start,proto3,oneof" json:"start,omitempty"`
 	// The end of the tag's IDs, exclusive; default 2^63-1.
 	Limit *int64 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// The least number of IDs a room leases at once, and what it starts with
-	// after every start; default 1,000.
+	// The least number of IDs that an instance leases at once, and the number of its
+	// first lease after a start; default 1,000.
 	MinStep *int64 `protobuf:"varint,4,opt,name=min_step,json=minStep,proto3,oneof" json:"min_step,omitempty"`
-	// The largest number of IDs a room leases at once; default 100,000,000.
+	// The largest number of IDs that an instance leases at once; default 100,000,000.
 	MaxStep *int64 `protobuf:"varint,5,opt,name=max_step,json=maxStep,proto3,oneof" json:"max_step,omitempty"`
-	// How long what an instance holds should last at the recent peak rate;
+	// How long the IDs that an instance holds should last at the recent peak rate;
 	// default 10 minutes. 1 s to 7 days.
 	Reserve *durationpb.Duration `protobuf:"bytes,6,opt,name=reserve,proto3" json:"reserve,omitempty"`
-	// How far above the second largest mark of the tag a room may be made to
-	// jump before an operator must agree by raising it; default 10^15.
+	// How far the largest mark may lie above the marks of all other rooms. No room
+	// goes on above a mark that is further ahead before an operator agrees by raising
+	// max_jump; default 10^15.
 	MaxJump *int64 `protobuf:"varint,7,opt,name=max_jump,json=maxJump,proto3,oneof" json:"max_jump,omitempty"`
-	// When it was created, by the clock of the process that did it. Output only.
+	// When the tag was created, by the clock of the process that created it. Output
+	// only.
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
 	// How far below the furthest room's mark a lease may begin; segments that instances
 	// hold may lie further behind. Default 0, no bound.
@@ -216,11 +218,12 @@ type Tag struct {
 	// Output only: the number of IDs that PrescaleTag set, and until when.
 	Prescale      int64                  `protobuf:"varint,10,opt,name=prescale,proto3" json:"prescale,omitempty"`
 	PrescaleUntil *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=prescale_until,json=prescaleUntil,proto3" json:"prescale_until,omitempty"`
-	// Output only: the least ID each room may lease, where SkipTag set one.
+	// Output only: the least ID that each room may lease, for rooms for which SkipTag
+	// set one.
 	Skips map[string]int64 `protobuf:"bytes,12,rep,name=skips,proto3" json:"skips,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// Whether instances rather stop than issue a residue that their room may have
-	// given up: they then issue IDs only under a layout that they confirmed with
-	// etcd less than their hold ago. Default false.
+	// Whether instances stop rather than issue a residue that their room may have
+	// given up: they issue IDs only under a layout that they confirmed with etcd less
+	// than their hold ago. Default false.
 	StrictRetract *bool `protobuf:"varint,13,opt,name=strict_retract,json=strictRetract,proto3,oneof" json:"strict_retract,omitempty"`
 	// Makes the tag one of time-ordered IDs, of kind time; absent in a counter. Start,
 	// limit, steps, reserve, max_jump and max_skew are a counter's alone. The layout of
@@ -387,8 +390,9 @@ func (x *Tag) GetKeyCheck() string {
 // The numbers of bits, unit, epoch and order are chosen when the tag is created.
 type TimeTag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In CreateTag only: a layout that other systems use, in place of time_bits,
-	// worker_bits, sequence_bits, unit and order: cosid, leaf, ... See docs/formats.md.
+	// In CreateTag only: the name of another system's layout (cosid, leaf, ...; see
+	// docs/formats.md), in place of time_bits, worker_bits, sequence_bits, unit and
+	// order.
 	Preset string `protobuf:"bytes,1,opt,name=preset,proto3" json:"preset,omitempty"`
 	// The number of bits of the time, from 1; of the worker; and of the sequence within
 	// a tick. Together at most 63.
@@ -403,8 +407,8 @@ type TimeTag struct {
 	Order WorkerOrder `protobuf:"varint,7,opt,name=order,proto3,enum=march.v1.WorkerOrder" json:"order,omitempty"`
 	// Default SEQUENCE_POLICY_RESET, or the preset's.
 	Sequence SequencePolicy `protobuf:"varint,8,opt,name=sequence,proto3,enum=march.v1.SequencePolicy" json:"sequence,omitempty"`
-	// With SEQUENCE_POLICY_CARRY: the sequence from which on the next tick begins at 1.
-	// Default half of the sequence.
+	// With SEQUENCE_POLICY_CARRY: if a tick ends at this sequence or above, the next
+	// tick begins at 1. Default half of all sequences.
 	CarryTo int64 `protobuf:"varint,9,opt,name=carry_to,json=carryTo,proto3" json:"carry_to,omitempty"`
 	// With SEQUENCE_POLICY_RANDOM: a tick begins at a random sequence below this one.
 	// Default 100.
@@ -533,9 +537,10 @@ func (x *TimeTag) GetMaxWait() *durationpb.Duration {
 
 type UpdateTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The fields that are present are changed; start cannot be.
+	// The fields that are present are changed; start cannot be changed.
 	Tag *Tag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// Lower the limit below what rooms have leased: they stop issuing at once.
+	// Allow a limit below IDs that rooms have leased: the rooms then stop issuing at
+	// once.
 	Confirm       bool `protobuf:"varint,2,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -588,8 +593,8 @@ func (x *UpdateTagRequest) GetConfirm() bool {
 type UpdateTagResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
-	// From a console, where the limit is set: the instances, as room/instance, that
-	// did not answer, or still held IDs from the limit on, after three seconds.
+	// From a console, if the limit is set: the instances, as room/instance, that did
+	// not answer, or still held IDs from the limit on, after three seconds.
 	Behind        []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -645,7 +650,7 @@ type SkipTagRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The least ID that may be leased from now on.
 	To int64 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Only these rooms; all of the current layout when empty.
+	// Only these rooms; if empty, all rooms of the current layout.
 	Rooms []string `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty"`
 	// Skip more than the tag's max_jump.
 	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
@@ -715,7 +720,7 @@ type SkipTagResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// From a console: the instances, as room/instance, that did not answer, or still
-	// held IDs that are to be skipped, after three seconds.
+	// held IDs below `to`, after three seconds.
 	Behind        []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -771,7 +776,7 @@ type PrescaleTagRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// How many IDs to hold at least: 1 to the tag's max_step; 0 ends a prescale.
 	Step int64 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	// For how long, 1 s to 7 days.
+	// How long the prescale lasts, 1 s to 7 days.
 	Duration      *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
