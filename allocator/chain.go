@@ -9,13 +9,13 @@ import (
 	"unique"
 )
 
-// ChainConfig says whose IDs a chain issues and where they come from.
+// ChainConfig are the tag, the source and the refiller of a chain.
 type ChainConfig struct {
 	Tag      Tag
 	Source   Source
 	Refiller *Refiller
 	Settings Settings
-	// Gate, where it is set, is asked for every ID after it was taken; see Gate.
+	// Gate, if set, is called for every ID after it was taken; see Gate.
 	Gate Gate
 	// Unordered lets the source lease segments below earlier ones, as two
 	// instances of a room in turn do. The chain's IDs then do not only grow.
@@ -23,15 +23,15 @@ type ChainConfig struct {
 }
 
 // Chain issues the IDs of one tag from memory. All methods are safe for
-// concurrent use; TryNext, and Next and NextN while IDs are held, take no lock
-// but at the end of a link.
+// concurrent use; TryNext, and Next and NextN while IDs are held, take a lock only
+// at the end of a link.
 type Chain struct {
-	head atomic.Pointer[link] // never nil; a spent one stands for nothing, as always where there is a gate
-	// gate is nil for none; gated is the head where there is one.
+	head atomic.Pointer[link] // never nil; a spent link means that there is none, and a chain with a gate always has a spent one here
+	// gate may be nil; gated is the head of a chain with a gate.
 	gate  Gate
 	gated atomic.Pointer[link]
-	// The head is read by every call: nothing that changes more often is in its cache
-	// line, which these fill up.
+	// Every call reads the head, so no field that changes more often may share its
+	// cache line. These fields fill it up.
 	tag      Tag
 	source   Source
 	refiller *Refiller
@@ -42,45 +42,45 @@ type Chain struct {
 
 	mu struct {
 		sync.Mutex
-		settings unique.Handle[Settings] // one copy for all chains that have the same
+		settings unique.Handle[Settings] // chains with equal settings share one copy
 		pace     pace
 
-		tail     []Segment // what follows the head, in the order of leasing
+		tail     []Segment // the segments after the head, in the order of leasing
 		tailHeld int64     // the IDs in tail
 		last     int64     // the last ID of the last segment, -1 before any
 		issued   int64     // IDs taken from links before the head
 		dropped  int64     // IDs leased and never issued: closes, layout changes, errors
 		refills  int64     // segments leased
 
-		wanted  int64         // what the callers that wait now want together
-		waits   int64         // callers that had to wait, ever
-		changed chan struct{} // closed when waiting callers should look again; nil while none waits
+		wanted  int64         // the sum of the IDs that waiting callers want
+		waits   int64         // callers that had to wait so far
+		changed chan struct{} // closed when waiting callers should check again; nil if none waits
 
-		part  Part    // the newest to follow: segments that it outdates are to be replaced, and no longer accepted
-		least int64   // and so are segments that begin below this ID
-		limit int64   // no ID from here on is issued; 0 for none
+		part  Part    // the newest part: segments that it outdates are replaced, and no longer accepted
+		least int64   // segments that begin below this ID are treated likewise
+		limit int64   // no ID from limit on is issued; 0 for no limit
 		used  instant // when IDs were last seen to have been issued
 		seen  int64   // issued, then
 
-		rare *rare // nil where there is nothing of it
+		rare *rare // nil if all its fields are zero
 
-		starved bool // since the last refill: the target was doubled already
-		stale   bool // the last segment that was leased was to be replaced at once
+		starved bool // the target was already doubled since the last refill
+		stale   bool // the last leased segment had to be replaced at once
 		asleep  bool // nothing is leased before the next caller
 		closed  bool
 	}
 }
 
-// ErrClosed is returned by a chain's methods after Close. The caller then looks
-// the tag's chain up again.
+// ErrClosed is returned by a chain's methods after Close. The caller then gets the
+// tag's chain anew.
 var ErrClosed = &Error{Kind: Unavailable, Msg: "chain closed"}
 
-// failurePause is how long the error of a refill is repeated to callers before
-// the source is asked again.
+// failurePause is how long callers get the error of the last refill before the
+// chain asks the source again.
 const failurePause = time.Second
 
-// spentLink returns the link of a chain that holds nothing: no ordinal is below
-// its end, 0.
+// spentLink returns the link of an empty chain: its end is 0, and no ordinal is
+// below that.
 func spentLink() *link { return &link{} }
 
 // NewChain returns an empty chain. It leases nothing before it is first used.
@@ -93,8 +93,8 @@ func NewChain(cfg ChainConfig) (*Chain, error) {
 	return c, nil
 }
 
-// Init makes an empty chain of the zero value, as NewChain does: for a chain that is a part
-// of something larger.
+// Init turns the zero value into an empty chain, as NewChain does, for a chain that is a
+// field of another struct.
 func (c *Chain) Init(cfg ChainConfig) error {
 	if err := cfg.Settings.Validate(); err != nil {
 		return err
@@ -112,9 +112,9 @@ func (c *Chain) Init(cfg ChainConfig) error {
 // Tag returns the tag whose IDs the chain issues.
 func (c *Chain) Tag() Tag { return c.tag }
 
-// TryNext returns the next ID if there is one at the head, and false
-// otherwise: then Next must be called. It is the fast half of Next, small
-// enough that the compiler puts it into the caller's loop:
+// TryNext returns the next ID if there is one at the head, and false otherwise:
+// then call Next. It is the fast part of Next, small enough for the compiler to
+// inline it into the caller's loop:
 //
 //	id, ok := chain.TryNext()
 //	if !ok {
@@ -133,9 +133,8 @@ func (c *Chain) TryNext() (id int64, ok bool) {
 
 // Next returns the next ID. It waits only while nothing is held, until ctx
 // ends at the latest. Its errors are an *AwayError when the source has been
-// away for longer than the refiller's patience, what the source said of the
-// tag (Exhausted, say), ErrClosed, and Unavailable with ctx's error as the
-// cause.
+// away for longer than the refiller's patience, the source's error for the tag
+// (such as Exhausted), ErrClosed, and Unavailable with ctx's error as the cause.
 func (c *Chain) Next(ctx context.Context) (int64, error) {
 	if id, ok := c.TryNext(); ok {
 		return id, nil
@@ -159,8 +158,8 @@ func (c *Chain) next(ctx context.Context) (int64, error) {
 
 // NextN appends n IDs, n from 1 to LargestStep, to dst as runs of consecutive
 // IDs in growing order and returns the longer slice. It takes nothing before
-// the chain holds n IDs. Its errors are Next's and Invalid; the runs it
-// appended before one are lost, a gap.
+// the chain holds n IDs. Its errors are Next's and Invalid. Runs that it appended
+// before an error are lost: a gap.
 func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	if err := checkCount(n); err != nil {
 		return dst, err
@@ -188,7 +187,7 @@ func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	return dst, nil
 }
 
-// checkCount checks 1 <= n <= 2^40: sums of more could wrap.
+// checkCount checks 1 <= n <= 2^40: sums of larger numbers could overflow.
 func checkCount(n int64) error {
 	if n < 1 || n > LargestStep {
 		return Errorf(Invalid, "count: %d; allowed: 1 to %d", n, int64(LargestStep))
@@ -261,21 +260,21 @@ func (c *Chain) putBack() {
 	c.mu.tail = slices.Insert(c.mu.tail, 0, rest)
 }
 
-// shorten replaces the first segment of the tail by what is left of it.
+// shorten replaces the first segment of the tail by rest.
 func (c *Chain) shorten(rest Segment) {
 	if rest.Count > 0 {
 		c.mu.tail[0] = rest
 		return
 	}
 	if c.mu.tail = c.mu.tail[1:]; len(c.mu.tail) == 0 {
-		c.mu.tail = nil // let the array go
+		c.mu.tail = nil // free the array
 	}
 }
 
-// promote puts the next link at the head, if the head is spent, and asks for a
-// refill where the chain holds too little. A link is an eighth of the target
-// at most, so that a chain looks at itself often enough to refill ahead. The
-// caller holds the lock.
+// promote puts the next link at the head, if the head is spent, and requests a
+// refill if the chain holds too few IDs. A link is an eighth of the target at most,
+// so that a chain checks itself often enough to refill ahead. The caller holds the
+// lock.
 func (c *Chain) promote(now time.Time) {
 	if l := c.front(); l.left() == 0 && len(c.mu.tail) > 0 {
 		c.mu.issued += l.seg.Count
@@ -296,10 +295,10 @@ func (c *Chain) front() *link {
 	return c.head.Load()
 }
 
-// setFront replaces it. The caller holds the lock.
+// setFront replaces the link that is being handed out. The caller holds the lock.
 func (c *Chain) setFront(l *link) {
 	if c.gate != nil {
-		c.gated.Store(l) // and TryNext finds nothing
+		c.gated.Store(l) // so TryNext finds no ID
 		return
 	}
 	c.head.Store(l)
@@ -315,9 +314,9 @@ func (c *Chain) issued() int64 { return c.mu.issued + c.front().taken() }
 // held returns how many IDs are left. The caller holds the lock.
 func (c *Chain) held() int64 { return c.front().left() + c.mu.tailHeld }
 
-// wait returns when the chain holds need IDs with some of them at the head, or
-// with the reason why it will not soon. want is how many the caller could use:
-// at least need, at most LargestStep.
+// wait returns nil when the chain holds need IDs, some of them at the head, or the
+// reason why it will not soon. want is how many IDs the caller could use: at least
+// need, at most LargestStep.
 func (c *Chain) wait(ctx context.Context, need, want int64) error {
 	for first := true; ; first = false {
 		outage := c.refiller.outage()
@@ -341,9 +340,9 @@ func (c *Chain) wait(ctx context.Context, need, want int64) error {
 	}
 }
 
-// enlist returns nil and nil when the chain holds need IDs, nil and an error
-// when it will not soon, and otherwise adds the caller to those that wait and
-// returns the channel to wait on.
+// enlist returns nil and nil if the chain holds need IDs, and nil and an error if
+// it will not soon. Otherwise it adds the caller to the waiting ones and returns
+// the channel to wait on.
 func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -370,8 +369,8 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 	return c.mu.changed, nil
 }
 
-// starve doubles the target, once per refill; the wait for the first segment
-// of all is not starvation. The caller holds the lock.
+// starve doubles the target, once per refill. The wait for the very first segment
+// is not starvation. The caller holds the lock.
 func (c *Chain) starve(now time.Time) {
 	if c.mu.refills > 0 && !c.mu.starved {
 		c.mu.starved = true

@@ -2,15 +2,15 @@ package allocator
 
 import "context"
 
-// NextRun returns n consecutive IDs: callers of other systems count on from a single
-// number, and cannot be told of a gap. n is at least 1 and at most the width of the
-// room's range, which is all that one block has; where the range is the whole block, at
-// most LargestStep/2.
+// NextRun returns n consecutive IDs, for clients of other systems that count on from a
+// single number. n is at least 1 and at most the width of the room's range, because a
+// block has no more. If the range is the whole block, n is at most LargestStep/2.
 //
-// The rest of a block that is shorter than n is skipped: skipped says how many IDs so were
-// never issued. NextRun waits only while the chain does not hold n consecutive IDs. Its
-// errors are Next's, and Invalid where n is not allowed: so is one above half of the tag's
-// max_step, because a run is of one lease where other instances of the room lease, too.
+// If the rest of a block is shorter than n, it is skipped: skipped is the number of IDs
+// that are never issued because of that. NextRun waits only while the chain does not hold
+// n consecutive IDs. Its errors are Next's, and Invalid if n is not allowed. An n above
+// half of the tag's max_step is not allowed either: if other instances of the room lease,
+// too, a run must come from one lease.
 func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, err error) {
 	if n < 1 || n > LargestStep/2 {
 		return Run{}, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d", n, int64(LargestStep/2))
@@ -22,7 +22,7 @@ func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, e
 			if got == n {
 				return Run{First: l.id(first), Count: n}, 0, nil
 			}
-			skipped = got // others took the rest of the link meanwhile
+			skipped = got // other callers took the rest of the link meanwhile
 		}
 	}
 	for {
@@ -33,7 +33,8 @@ func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, e
 			return Run{}, skipped, err
 		case seg.Count == 0:
 			if waited := c.wait(ctx, need, need); waited != nil {
-				// The source may have nothing more, and the chain n in a row all the same.
+				// Even if the source has no more IDs, the chain may hold n consecutive
+				// ones.
 				if seg, passed, _, err = c.cutRun(n); err != nil || seg.Count == 0 {
 					return Run{}, skipped + passed, waited
 				}
@@ -53,8 +54,8 @@ func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, e
 }
 
 // cutRun ends the head early and takes the first n consecutive IDs of the segments held,
-// and drops what lies before them. Where there are none it takes and drops nothing, and
-// need is how many IDs the chain has to hold so that there are some in any case.
+// and drops the IDs before them. If there are none, it takes and drops nothing, and
+// need is how many IDs the chain must hold to be sure to have n consecutive ones.
 func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,16 +72,17 @@ func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 	if at == len(c.mu.tail) {
 		if at > 0 {
 			if last := c.mu.tail[at-1]; last.Boundary > last.Range.Width() && n > last.Range.Width() {
-				return Segment{}, 0, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d, as no more of %v mod %d lie in a row", n, last.Range.Width(), last.Range, last.Boundary)
+				return Segment{}, 0, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d, because no more IDs of %v mod %d are consecutive", n, last.Range.Width(), last.Range, last.Boundary)
 			}
 		}
 		if c.mu.refills == 0 {
-			return Segment{}, 0, 1, nil // how wide the range is, the first segment tells
+			return Segment{}, 0, 1, nil // the first segment will show the width of the range
 		}
 		if most := (c.settings().MaxStep + 1) / 2; n > most {
-			return Segment{}, 0, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d in a row, half of the tag's max_step", n, most)
+			return Segment{}, 0, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d consecutive IDs, half of the tag's max_step", n, most)
 		}
-		// A segment of 2n-1 IDs or more has n in one block, wherever it begins.
+		// A segment of at least 2n-1 IDs has n IDs in one block, wherever it
+		// begins.
 		return Segment{}, 0, min(c.held()+2*n-1, LargestStep), nil
 	}
 	skipped += before
@@ -94,7 +96,8 @@ func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 	return seg, skipped, 0, nil
 }
 
-// joinTail joins segments that go on where the one before ends. The caller holds the lock.
+// joinTail joins each segment with the next one if that continues it without a gap. The
+// caller holds the lock.
 func (c *Chain) joinTail() {
 	joined := c.mu.tail[:0]
 	for _, s := range c.mu.tail {
@@ -111,10 +114,10 @@ func (c *Chain) joinTail() {
 }
 
 // before returns how many IDs of s lie before its first n consecutive ones, or -1 if it has
-// none: its first run, the next block, or nothing.
+// none. These lie in its first run or in the next block.
 func (s Segment) before(n int64) int64 {
 	width := s.Range.Width()
-	first := width - s.offset() // what is left of the first block
+	first := width - s.offset() // the rest of the first block
 	switch {
 	case s.Count < n:
 		return -1

@@ -43,7 +43,7 @@
 //
 // # What it does not do
 //
-// The package knows no etcd and no network. Of a tag's settings it knows only
-// those that it was given. The Source (package ledger) promises that two processes
+// The package knows no etcd and no network. It knows only those settings of a tag
+// that its caller gives it. The Source (package ledger) promises that two processes
 // never hold the same ID; this package only keeps the promise.
 package allocator

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Kind says what a caller can do about an error. The set is closed: package
+// Kind classifies errors by what a caller can do about them. The set is closed:
+// package
 // api maps each Kind to a gRPC code and back. A Kind is itself an error, so
 // that errors.Is(err, allocator.Exhausted) works at any depth.
 type Kind uint8
@@ -20,7 +21,7 @@ const (
 	Invalid
 	// NotFound: the tag, room or layout version does not exist.
 	NotFound
-	// Exists: the thing to be created is there already.
+	// Exists: the object to create exists already.
 	Exists
 	// Exhausted: the tag has reached its limit.
 	Exhausted
@@ -28,22 +29,23 @@ const (
 	Unavailable
 	// NoRange: the room has no range in the current layout.
 	NoRange
-	// Refused: the state of the cluster forbids it until an operator acts; the
-	// message says what to do.
+	// Refused: the state of the cluster forbids the request until an operator acts.
+	// The message says what to do.
 	Refused
 	// WentBack: the store was seen to go back in time, or leasing is halted.
 	WentBack
-	// Conflict: another process changed it first. Read again, then retry.
+	// Conflict: another process changed the object first. Read it again, then
+	// retry.
 	Conflict
-	// Denied: authenticated, but the role that is needed is missing.
+	// Denied: the caller is authenticated, but lacks the necessary role.
 	Denied
 	// Unauthenticated: no valid credentials.
 	Unauthenticated
-	// TooMany: a limit of the server was reached: so many connections, streams or
-	// tags. The message names the limit and its number. Retryable.
+	// TooMany: a limit of the server was reached, such as that of connections,
+	// streams or tags. The message names the limit and its number. Retryable.
 	TooMany
 
-	kinds // how many there are
+	kinds // the number of kinds
 )
 
 var kindNames = [kinds]string{
@@ -75,7 +77,7 @@ func (k Kind) Error() string {
 // a message.
 type Error struct {
 	Kind Kind
-	Msg  string // a whole sentence part: what, which value, what is allowed or to be done
+	Msg  string // the field or object, its value, and what is allowed or what to do
 	Err  error  // the cause, may be nil
 }
 
@@ -102,17 +104,17 @@ func (e *Error) Is(target error) bool {
 }
 
 // OverLimit returns the TooMany error of a server that has reached a limit. what names
-// the things that are too many, limit is the name of the limit's flag without --max-.
+// the objects that are too many; limit is the name of the limit's flag without --max-.
 func OverLimit(what string, allowed int64, limit string) *Error {
 	return Errorf(TooMany, "too many %s; allowed: %d (--max-%s)", what, allowed, limit)
 }
 
-// AwayError says that nothing is held and since when the source has not
-// answered. Its Kind is Unavailable.
+// AwayError is the error of a tag without IDs in memory while the source does not
+// answer. Its Kind is Unavailable.
 type AwayError struct {
-	Tag   Tag       // of which nothing is held
+	Tag   Tag       // the tag without IDs
 	Since time.Time // the start of the first attempt that failed
-	Err   error     // the last failure: of any tag, as one is tried for all
+	Err   error     // the last failure, of any tag, because one lease is tried for all tags
 }
 
 func (e *AwayError) Error() string {

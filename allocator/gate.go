@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// A Gate says whether IDs of a segment may be issued at this moment: nil when
-// they may. Otherwise newest is what the newest known layout gives to the room:
-// where that outdates the segment, the segment is given up for a fresh one, and
-// else the error is the caller's, while what is held stays for when the gate
-// opens again.
+// A Gate returns nil if IDs of a segment may be issued at this moment. Otherwise
+// newest is the room's part of the newest known layout. If newest outdates the
+// segment, the chain replaces the segment by a fresh one. If not, the caller gets
+// the error, and the chain keeps the segment until the gate opens again.
 //
-// A chain asks it after it took an ID and before it hands it out, so that a
-// process that was stopped in between issues nothing that may not be issued any
-// longer. Segments with an end (Until) are held to it at the same places. It is
-// called often, by many at once.
+// A chain calls the gate after it took an ID and before it hands the ID out. So a
+// process that was paused in between issues no ID that is no longer allowed. The
+// end of a segment (Until) is checked at the same places. The gate is called often,
+// and concurrently.
 type Gate func(s Segment) (newest Part, err error)
 
-// Elapsed returns how much time went by between two readings of a clock: the
+// Elapsed returns the time between two readings of a clock: the
 // larger difference of the monotonic and of the wall clock. The first does not
 // run while a machine is suspended, the second may be set back.
 func Elapsed(from, to time.Time) time.Duration {
@@ -28,7 +27,7 @@ func Elapsed(from, to time.Time) time.Duration {
 func (c *Chain) Gated() bool { return c.gate != nil }
 
 // admits asks the gate, if there is one, whether IDs of seg may be issued now.
-// False without an error means that they were given up for newer ones.
+// False without an error means that the chain gave up the segment for a newer one.
 func (c *Chain) admits(seg Segment) (bool, error) {
 	if c.gate == nil || seg.Count == 0 {
 		return true, nil
@@ -53,8 +52,8 @@ func (c *Chain) admits(seg Segment) (bool, error) {
 	return false, nil
 }
 
-// nextGated is next for a chain with a gate. It asks before it takes an ID, too,
-// so that a closed gate costs none.
+// nextGated is next for a chain with a gate. It also calls the gate before it takes
+// an ID, so that a closed gate wastes none.
 func (c *Chain) nextGated(ctx context.Context) (int64, error) {
 	for {
 		l := c.gated.Load()
@@ -72,8 +71,8 @@ func (c *Chain) nextGated(ctx context.Context) (int64, error) {
 }
 
 // nextNGated is NextN for a chain with a gate. It may have waited between the
-// first IDs and the last, so it asks for all of them again at the end; where the
-// gate has closed for some meanwhile, it begins anew.
+// first IDs and the last, so it asks for all of them again at the end. If the gate
+// has closed for some meanwhile, it begins anew.
 func (c *Chain) nextNGated(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	for {
 		runs, from, err := c.takeRuns(ctx, n)
@@ -92,8 +91,8 @@ func (c *Chain) nextNGated(ctx context.Context, n int64, dst []Run) ([]Run, erro
 	}
 }
 
-// takeRuns takes n IDs that may be issued, each by the time it is taken, and
-// returns the segments that they are from, too.
+// takeRuns takes n IDs, each of which may be issued when it is taken, and returns
+// their segments, too.
 func (c *Chain) takeRuns(ctx context.Context, n int64) (runs []Run, from []Segment, err error) {
 	if c.gated.Load().left() < n {
 		if err := c.wait(ctx, n, n); err != nil {

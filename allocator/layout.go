@@ -12,8 +12,8 @@ import (
 // MaxRooms is how many rooms a cluster may have in its life.
 const MaxRooms = 64
 
-// MaxID is the largest int64. A tag's limit is exclusive and at most MaxID, so
-// that "the next ID" is always a number too.
+// MaxID is the largest int64. A tag's limit is exclusive and at most MaxID, so that
+// "the next ID" also fits an int64.
 const MaxID = math.MaxInt64
 
 // Layout is a boundary and each room's range under it. Layouts are values: a
@@ -28,8 +28,8 @@ type Layout struct {
 // Invalid.
 type LayoutError struct {
 	Problems []string
-	// Rooms are those that each of Problems is about, in the same order; empty
-	// where all are about the layout as a whole.
+	// Rooms are the rooms that each of Problems concerns, in the same order; empty
+	// if all concern the layout as a whole.
 	Rooms [][]Room
 }
 
@@ -53,7 +53,7 @@ func (l Layout) Validate() error {
 	if n := len(l.Ranges); n < 1 || n > MaxRooms {
 		add(nil, "%d rooms; allowed: 1 to %d", n, MaxRooms)
 		if n > MaxRooms {
-			return found // too many to compare each with each
+			return found // too many to compare all pairs
 		}
 	}
 	rooms := l.Rooms()

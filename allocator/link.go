@@ -54,15 +54,15 @@ func newLink(s Segment, n int64) (*link, Segment) {
 	n = min(n, s.Count, closed/2)
 	switch {
 	case gap == 0 || n <= width-offset:
-		// One run. Counting from First instead of the block's start keeps
-		// ordinals small whatever the width.
+		// There is only one run. Counting from First instead of the block's start
+		// keeps ordinals small whatever the width.
 		l.base, l.gap, offset = s.First, 0, 0
 	case width == 1:
 		// 2^64/1 does not fit. With ordinals from 1 on and magic = 2^64-1 the
 		// high word of ordinal*magic is ordinal-1, which is q.
 		l.magic, l.base, offset = 1<<64-1, l.base-1, 1
 	case width > maxOrdinal/2:
-		n = width - offset // end at the block's end: billions of IDs all the same
+		n = width - offset // end at the block's end: these are still billions of IDs
 		l.base, l.gap, offset = s.First, 0, 0
 	default:
 		l.magic, _ = bits.Div64(1, 0, uint64(width))
@@ -89,7 +89,7 @@ func (l *link) id(ordinal uint64) int64 {
 // and how many there are, 0 when the link is spent.
 func (l *link) takeN(n int64) (first uint64, got int64) {
 	if uint64(l.counter.Load()+1) >= l.end {
-		return 0, 0 // do not drive a spent counter on
+		return 0, 0 // do not advance the counter of a spent link
 	}
 	first = uint64(l.counter.Add(n) - n + 1)
 	if first >= l.end {
@@ -117,8 +117,8 @@ func (l *link) close() int64 {
 	return int64(min(next, l.end) - l.start())
 }
 
-// appendRuns appends the n IDs from ordinal first on as runs, joining the last
-// of dst where it goes on without a gap.
+// appendRuns appends the n IDs from ordinal first on as runs. It extends the last
+// run of dst if there is no gap.
 func (l *link) appendRuns(dst []Run, first uint64, n int64) []Run {
 	id, run := l.id(first), n
 	width := l.seg.Range.Width()

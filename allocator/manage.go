@@ -7,12 +7,12 @@ import (
 	"unique"
 )
 
-// Status is what a chain looks like at one moment.
+// Status is the state of a chain at one moment.
 type Status struct {
 	Tag     Tag
 	Issued  int64         // IDs handed out since the chain was made
 	Held    int64         // IDs in memory
-	Dropped int64         // IDs leased and never to be issued
+	Dropped int64         // IDs that were leased and will never be issued
 	Last    int64         // the last ID that was leased, -1 before any
 	Target  int64         // how many IDs the chain aims to hold; its next step
 	Peak    float64       // the recent peak rate, IDs per second
@@ -39,8 +39,8 @@ func (c *Chain) Status() Status {
 	return s
 }
 
-// Issued returns how many IDs were taken so far: Status knows it too, and costs
-// more.
+// Issued returns how many IDs were taken so far. Status has that number, too, but
+// costs more.
 func (c *Chain) Issued() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,9 +57,9 @@ func lasts(held int64, peak float64) time.Duration {
 	return LongestReserve
 }
 
-// version returns the oldest layout under which anything held was leased, 0 when
-// nothing is held. It need not be the first segment's: a client's source may ask
-// one instance of a room and then another that knows less. The caller holds the
+// version returns the oldest layout of the held segments, 0 if there are none. It
+// need not be the first segment's: a client's source may ask one instance of a room
+// and then another with an older layout. The caller holds the
 // lock.
 func (c *Chain) version() int64 {
 	var oldest int64
@@ -72,14 +72,14 @@ func (c *Chain) version() int64 {
 	return oldest
 }
 
-// Outdated reports whether anything is held that part outdates.
+// Outdated reports whether the chain holds a segment that part outdates.
 func (c *Chain) Outdated(part Part) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.holdsAny(part.Outdates)
 }
 
-// Segments returns what is held, the next to be issued first.
+// Segments returns the held segments, the next to be issued first.
 func (c *Chain) Segments() []Segment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +92,7 @@ func (c *Chain) Segments() []Segment {
 }
 
 // Update replaces the settings. They take effect at the next refill, which is
-// asked for at once where the chain now holds too little. Its error is Invalid.
+// requested at once if the chain now holds too few IDs. Its error is Invalid.
 func (c *Chain) Update(s Settings) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (c *Chain) Update(s Settings) error {
 }
 
 // Observe measures the rate, and refills if the chain holds too little. The owner of
-// the chain calls it every few seconds, since a chain that is hardly used does not
+// the chain calls it every few seconds, because a chain that is hardly used does not
 // measure itself. It returns how long no ID was issued.
 func (c *Chain) Observe() (unused time.Duration) {
 	c.mu.Lock()
@@ -122,11 +122,11 @@ func (c *Chain) Observe() (unused time.Duration) {
 // is there. Its errors are Next's.
 func (c *Chain) Warm(ctx context.Context) error { return c.wait(ctx, 1, 1) }
 
-// Renew replaces what is held and outdated by part: the chain leases a fresh
-// segment first, as long as what it holds, and drops the old when it has it. So no
-// caller waits, and the next refill is due when it was. An
-// outdated segment whose lease is under way is dropped when it arrives. Renewed
-// tells when it is done.
+// Renew replaces the held segments that part outdates. The chain first leases a
+// fresh segment with as many IDs as it holds, and then drops the old ones. So no
+// caller waits, and the time of the next refill does not change. An outdated
+// segment whose lease is under way is dropped when it arrives. Renewed reports when
+// all this is done.
 func (c *Chain) Renew(part Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,9 +134,9 @@ func (c *Chain) Renew(part Part) {
 	c.requestIfNeeded(c.now())
 }
 
-// RenewIfKept is Renew where nothing held is outdated by part, so that nothing
-// is leased or dropped. It reports whether that was so; otherwise it does
-// nothing.
+// RenewIfKept is Renew for a chain whose segments part all keeps, so that nothing
+// is leased or dropped. It returns false, and does nothing, if part outdates a held
+// segment.
 func (c *Chain) RenewIfKept(part Part) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +147,8 @@ func (c *Chain) RenewIfKept(part Part) bool {
 	return true
 }
 
-// Renewed reports whether Renew(part) is done: every ID taken from now on was
-// leased under part's layout or a later one, or is of a segment that part keeps.
+// Renewed reports whether Renew(part) is done: every ID taken from now on is of a
+// segment that was leased under part's layout or a later one, or that part keeps.
 func (c *Chain) Renewed(part Part) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,15 +158,15 @@ func (c *Chain) Renewed(part Part) bool {
 	return c.mu.part.Version >= part.Version && !c.holdsAny(c.mu.part.Outdates)
 }
 
-// follow takes up the newest part. The caller holds the lock.
+// follow stores the newest part. The caller holds the lock.
 func (c *Chain) follow(part Part) {
 	if part.Version > c.mu.part.Version {
 		c.mu.part = part
 	}
 }
 
-// Skip replaces what is held in segments that begin below least, as Renew
-// does: fresh first, then the old is dropped. The source's next segment must lie
+// Skip replaces the held segments that begin below least, as Renew does: it leases
+// first, then drops the old ones. The source's next segment must lie
 // at or above least.
 func (c *Chain) Skip(least int64) {
 	c.mu.Lock()
@@ -175,14 +175,14 @@ func (c *Chain) Skip(least int64) {
 	c.requestIfNeeded(c.now())
 }
 
-// Limit drops what is held from limit on, at once, and has what is leased from now
-// on cut there. A limit that is raised again brings back nothing.
+// Limit drops all held IDs from limit on, at once, and cuts later leases there.
+// Raising the limit again does not bring these IDs back.
 func (c *Chain) Limit(limit int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.limit != limit {
 		c.mu.limit = limit
-		c.mu.rare.forgive() // the failure may have been that of the limit before
+		c.mu.rare.forgive() // the failure may be due to the old limit
 	}
 	if !c.holdsAny(func(s Segment) bool { return s.Last() >= limit }) {
 		c.requestIfNeeded(c.now())
@@ -204,31 +204,31 @@ func (c *Chain) Limit(limit int64) {
 	c.promote(c.now())
 }
 
-// Limited returns the limit that the chain was told last, 0 for none.
+// Limited returns the limit that was set last, 0 for none.
 func (c *Chain) Limited() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.limit
 }
 
-// renewing reports whether something is held that is to be replaced. The
+// renewing reports whether the chain holds a segment that must be replaced. The
 // caller holds the lock.
 func (c *Chain) renewing() bool { return c.holdsAny(c.outdated) }
 
-// holdsAny reports whether match is true of a segment that is held. The caller
-// holds the lock.
+// holdsAny reports whether match is true for a held segment. The caller holds the
+// lock.
 func (c *Chain) holdsAny(match func(Segment) bool) bool {
 	l := c.front()
 	return l.left() > 0 && match(l.seg) || slices.ContainsFunc(c.mu.tail, match)
 }
 
-// outdated reports whether seg is to be replaced.
+// outdated reports whether seg must be replaced.
 func (c *Chain) outdated(seg Segment) bool {
 	return c.mu.part.Outdates(seg) || seg.First < c.mu.least
 }
 
-// Close drops what is held. Callers that wait are let go with ErrClosed, and
-// so are all later callers.
+// Close drops all held segments. Waiting callers and all later callers get
+// ErrClosed.
 func (c *Chain) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,15 +258,15 @@ func (c *Chain) Cold(idleAfter time.Duration) bool {
 	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
 }
 
-// unused returns for how long no ID was issued. The caller holds the lock.
+// unused returns how long no ID was issued. The caller holds the lock.
 func (c *Chain) unused() time.Duration {
 	now := c.now()
 	c.look(now, c.mu.wanted > 0)
 	return c.since(now)
 }
 
-// look takes note of whether IDs were issued since it looked last, or the chain is
-// in use in another way. The caller holds the lock.
+// look updates the time of the last use, if IDs were issued since its last call or
+// inUse is true. The caller holds the lock.
 func (c *Chain) look(now time.Time, inUse bool) {
 	if issued := c.issued(); issued != c.mu.seen || inUse {
 		c.mu.seen, c.mu.used = issued, c.refiller.instant(now)

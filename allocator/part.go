@@ -1,19 +1,19 @@
 package allocator
 
-// Part is what a layout gives to one room: a range under a boundary, an empty
-// range where it gives none. The zero value is the part of no layout.
+// Part is one room's part of a layout: its range and the boundary. The range is
+// empty if the layout gives the room none. The zero value is the part of no layout.
 type Part struct {
 	Version  int64 // of the layout
 	Boundary int64
 	Range    Range
 }
 
-// Part returns what l gives to room.
+// Part returns the part of l that room has.
 func (l Layout) Part(room Room) Part {
 	return Part{Version: l.Version, Boundary: l.Boundary, Range: l.Ranges[room]}
 }
 
-// Part returns what s was leased under: all of what its room had then.
+// Part returns the part under which s was leased.
 func (s Segment) Part() Part { return Part{Version: s.Version, Boundary: s.Boundary, Range: s.Range} }
 
 // Keeps reports whether a segment that the room leased under another layout may
@@ -24,8 +24,8 @@ func (p Part) Keeps(s Segment) bool {
 	return p.Boundary == s.Boundary && p.Range.Lower <= s.Range.Lower && s.Range.Upper <= p.Range.Upper
 }
 
-// Outdates reports whether a room that follows p has to replace s. A segment of
-// a newer layout stays: p is what is old then.
+// Outdates reports whether a room with part p must replace s. A segment of a newer
+// layout stays: in that case p is old.
 func (p Part) Outdates(s Segment) bool {
 	return s.Version < p.Version && !p.Keeps(s)
 }

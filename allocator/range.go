@@ -16,7 +16,8 @@ func (r Range) Width() int64 { return r.Upper - r.Lower }
 // Contains reports whether Lower <= residue < Upper.
 func (r Range) Contains(residue int64) bool { return r.Lower <= residue && residue < r.Upper }
 
-// Intersect returns what r and o have in common, and whether that is anything.
+// Intersect returns the residues that r and o have in common, and whether there are
+// any.
 func (r Range) Intersect(o Range) (Range, bool) {
 	both := Range{Lower: max(r.Lower, o.Lower), Upper: min(r.Upper, o.Upper)}
 	return both, both.Lower < both.Upper

@@ -2,21 +2,22 @@ package allocator
 
 import "time"
 
-// rare is what most chains have nothing of at most times: a failure, a wish, the
-// memory of an unordered chain. A room may hold a million chains that are idle, so
-// it is made for those that need it. The nil pointer is nothing of it. It is
-// guarded by the chain's lock.
+// rare has the fields of a chain that are zero for most chains at most times: a
+// failure, a replacement, the memory of an unordered chain. A room may hold a
+// million idle chains, so rare is allocated only for chains that need it. A nil
+// pointer stands for zero fields. It is guarded by the chain's lock.
 type rare struct {
 	failure error     // of the last refill, other than Unavailable; nil after a success
 	retry   time.Time // no refill before, while there is a failure
-	fading  *fading   // what the next segment is to replace; nil for nothing
-	recent  []Segment // the last that were leased, where the chain is unordered
+	fading  *fading   // which segments the next one replaces; nil for none
+	recent  []Segment // the last leased segments of an unordered chain
 }
 
 // recentSegments is how many segments an unordered chain remembers.
 const recentSegments = 16
 
-// rarely returns c's, made if need be. The caller holds the lock.
+// rarely returns the chain's rare, and allocates it if it is nil. The caller holds
+// the lock.
 func (c *Chain) rarely() *rare {
 	if c.mu.rare == nil {
 		c.mu.rare = &rare{}
@@ -32,7 +33,7 @@ func (r *rare) failed() error {
 	return r.failure
 }
 
-// failing returns the error of the last refill until it is time for another.
+// failing returns the error of the last refill until the next refill is due.
 func (r *rare) failing(now time.Time) error {
 	if r == nil || !now.Before(r.retry) {
 		return nil
@@ -47,7 +48,7 @@ func (r *rare) forgive() {
 	}
 }
 
-// replaces returns what the next segment is to replace, nil for nothing.
+// replaces returns which segments the next one replaces, nil for none.
 func (r *rare) replaces() *fading {
 	if r == nil {
 		return nil
@@ -55,7 +56,7 @@ func (r *rare) replaces() *fading {
 	return r.fading
 }
 
-// leased returns the last segments that were leased, where the chain is unordered.
+// leased returns the last leased segments of an unordered chain.
 func (r *rare) leased() []Segment {
 	if r == nil {
 		return nil

@@ -32,12 +32,12 @@ func (c *Chain) need(now time.Time) int64 {
 	least := target
 	switch {
 	case c.renewing():
-		// As much as goes, so that the next refill is due when it was: with one target
-		// alone it would be due at the next ID, and a layout that renews all chains of a
-		// room would have each lease twice.
+		// Lease as many IDs as the chain holds, so that the time of the next refill does
+		// not change. With only one target the next refill would be due at the next ID,
+		// and a layout that renews all chains of a room would make each lease twice.
 		least, held = max(target, min(held, 2*target)), 0
 	case c.replacing():
-		held = 0 // what is held will go
+		held = 0 // the held segments will be dropped
 	}
 	if held >= target && held >= c.mu.wanted {
 		return 0
@@ -49,7 +49,7 @@ func (c *Chain) need(now time.Time) int64 {
 func (c *Chain) requestIfNeeded(now time.Time) {
 	switch {
 	case c.mu.wanted == 0 && (c.mu.refills == 0 || c.mu.asleep):
-		return // no caller has used the chain yet, or for long
+		return // no caller has used the chain yet, or not for long
 	case c.mu.rare.failing(now) != nil, c.need(now) == 0:
 		return
 	case c.mu.wanted > 0:
@@ -88,8 +88,8 @@ func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	c.requestIfNeeded(now)
 }
 
-// fail takes note of a refill that failed. That the store is away is the
-// refiller's matter; anything else goes to the waiting callers.
+// fail notes a failed refill. The refiller handles a store that is away; waiting
+// callers get any other error.
 func (c *Chain) fail(err error, now time.Time) {
 	if KindOf(err) == Unavailable {
 		return
@@ -117,8 +117,8 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		c.fail(Errorf(Internal, "tag %s: an empty segment was leased", c.tag), now)
 		return
 	case c.outdated(seg):
-		// Leased just before that was said: ask again. But not for ever at
-		// full speed, should the source not have heard.
+		// The lease was made just before the change: ask again. But do not loop at
+		// full speed if the source does not know the change yet.
 		c.mu.dropped += seg.Count
 		if c.mu.stale {
 			c.fail(Errorf(Conflict, "tag %s: leased %v, but only layout %d and IDs from %d on are wanted by now",
@@ -127,7 +127,8 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		c.mu.stale = true
 		return
 	case !c.unordered && seg.First <= c.mu.last:
-		// The source broke its promise. Better an alarm than a second time.
+		// The source broke its promise. An alarm is better than issuing an ID
+		// twice.
 		c.mu.dropped += seg.Count
 		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
 			c.tag, seg.First, c.mu.last), now)
@@ -148,8 +149,8 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 	c.wake()
 }
 
-// hold puts a segment at the end of the tail: as one with the last where it goes on
-// without a gap, as the second of a chain that is hardly used does.
+// hold puts a segment at the end of the tail. It joins the segment with the last
+// one if there is no gap, as is usual for a chain that is hardly used.
 func (c *Chain) hold(seg Segment) {
 	c.mu.tailHeld += seg.Count
 	if last := len(c.mu.tail) - 1; last >= 0 {
@@ -161,7 +162,7 @@ func (c *Chain) hold(seg Segment) {
 	c.mu.tail = append(c.mu.tail, seg)
 }
 
-// drop gives up the segments that are held and outdated.
+// drop drops the held segments that are outdated.
 func (c *Chain) drop(outdated func(Segment) bool) {
 	if outdated(c.front().seg) {
 		c.putBack()
@@ -179,7 +180,7 @@ func (c *Chain) drop(outdated func(Segment) bool) {
 	}
 }
 
-// wake lets the waiting callers look again.
+// wake makes the waiting callers check again.
 func (c *Chain) wake() {
 	if c.mu.changed != nil {
 		close(c.mu.changed)

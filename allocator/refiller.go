@@ -10,17 +10,17 @@ import (
 // RefillerConfig configures a Refiller.
 type RefillerConfig struct {
 	// Concurrency bounds the leases under way at once, over all chains.
-	// Default 16: enough to hide a store's round trip, too few to storm it.
+	// Default 16: enough to hide a store's round trip, too few to overload it.
 	Concurrency int
-	// Timeout bounds one lease. Default 2 s: one try of the ledger. A lease that
-	// hangs holds the others back for so long when the store comes back.
+	// Timeout bounds one lease. Default 2 s: one try of the ledger. When the store
+	// comes back, a hanging lease delays the others for that time.
 	Timeout time.Duration
 	// BackoffMin and BackoffMax bound the pause after a lease found the store
 	// away: it doubles from min to max, jittered by half. Defaults 20 ms and
-	// 500 ms, so that a store that is back is seen well within a second.
+	// 500 ms, so that a store that comes back is noticed well within a second.
 	BackoffMin, BackoffMax time.Duration
-	// Patience is how long the store may be away before callers of an empty
-	// chain are told instead of waiting on. Default 1 s.
+	// Patience is how long the store may be away before callers of an empty chain
+	// get an error instead of waiting. Default 1 s.
 	Patience time.Duration
 	// Now is the clock. It must be set.
 	Now func() time.Time
@@ -44,9 +44,9 @@ func DefaultRefillerConfig(now func() time.Time, rand func() float64) RefillerCo
 }
 
 // Refiller refills chains in the background: a bounded number at once, those
-// with waiting callers first. While the store is away it sends one lease at a
-// time, with a jittered pause after each, whatever the number of chains; the
-// first that is answered lets all others go.
+// with waiting callers first. While the store is away it sends one lease at a time,
+// with a jittered pause after each, whatever the number of chains. The first answer
+// ends that, and all chains are refilled.
 type Refiller struct {
 	cfg  RefillerConfig
 	made time.Time     // by cfg.Now
@@ -56,17 +56,17 @@ type Refiller struct {
 		sync.Mutex
 		queues   [2]fifo // by urgency
 		inFlight int
-		answered time.Time // when the store was last heard of
-		failures int       // since then, that found the store away
+		answered time.Time // when the store last answered
+		failures int       // leases since then that found the store away
 		failing  time.Time // when the first of them began, or answered if that is later
 		paused   time.Time // no lease before
 		outage   *outage   // never nil
 	}
 }
 
-// place is where a chain stands with its refiller. Guarded by Refiller.mu, and
-// a chain goes back to idle only under its own lock as well, so that no
-// request falls between "nothing more to do" and "idle".
+// place is the state of a chain in its refiller, guarded by Refiller.mu. A chain
+// becomes idle only under its own lock, too, so that no request is lost between its
+// last check and that moment.
 type place uint8
 
 const (
@@ -79,7 +79,7 @@ const (
 // outage is a time in which the store may be away. Its other fields are set
 // before declared is closed and not changed after.
 type outage struct {
-	declared chan struct{} // closed when callers need not wait any longer
+	declared chan struct{} // closed when callers should stop waiting
 	since    time.Time
 	err      error
 }
@@ -128,8 +128,8 @@ func (r *Refiller) Run(ctx context.Context) error {
 	return nil
 }
 
-// Outage tells since when the store has been away and why; zero and nil when
-// it is not known to be.
+// Outage returns since when and why the store has been away; zero and nil if it is
+// not known to be away.
 func (r *Refiller) Outage() (since time.Time, err error) {
 	o := r.outage()
 	select {
@@ -150,7 +150,7 @@ func (r *Refiller) pop() (c *Chain, pause time.Duration) {
 		limit = 1
 	}
 	if r.mu.inFlight >= limit {
-		return nil, 0 // the next to end wakes us
+		return nil, 0 // the next lease that ends wakes Run
 	}
 	if r.mu.failures > 0 {
 		if pause := r.mu.paused.Sub(r.cfg.Now()); pause > 0 {
@@ -163,7 +163,7 @@ func (r *Refiller) pop() (c *Chain, pause time.Duration) {
 			if p == background {
 				c.background = false
 			}
-			if c.place == p { // else it was queued again as urgent
+			if c.place == p { // otherwise it was queued again as urgent
 				c.place = leasing
 				r.mu.inFlight++
 				return c, 0
@@ -182,7 +182,7 @@ func (r *Refiller) request(c *Chain, now place) {
 		return
 	}
 	c.place = now
-	if now == urgent || !c.background { // else what was left of an earlier request serves
+	if now == urgent || !c.background { // otherwise the entry of an earlier request is still in the queue
 		r.mu.queues[now-background].push(c)
 		c.background = c.background || now == background
 	}
@@ -197,8 +197,8 @@ func (r *Refiller) refill(ctx context.Context, c *Chain) {
 	c.refill(lease, func(asked bool, err error) { r.ended(c, start, asked, err) })
 }
 
-// ended takes note of a lease's outcome; asked is false when the chain needed
-// none after all, which tells nothing of the store. The caller holds c's lock.
+// ended notes the outcome of a lease. asked is false if the chain needed no lease,
+// which shows nothing about the store. The caller holds c's lock.
 func (r *Refiller) ended(c *Chain, start time.Time, asked bool, err error) {
 	now := r.cfg.Now()
 	r.mu.Lock()
@@ -228,11 +228,11 @@ func (r *Refiller) ended(c *Chain, start time.Time, asked bool, err error) {
 	r.wakeUp()
 }
 
-// end lets all waiting callers go, for good.
+// end ends the wait of all callers, for good.
 func (r *Refiller) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.failures = 0 // or else outage would forget it
+	r.mu.failures = 0 // otherwise outage would forget the outage
 	r.declare(r.cfg.Now(), errors.New("shutting down"))
 }
 
@@ -257,9 +257,9 @@ func (r *Refiller) declare(since time.Time, err error) {
 	r.mu.outage = fresh
 }
 
-// outage returns the present outage. It forgets an outage that no lease has tried
-// for a while, since no chain needed any: the next caller finds out anew, and is not
-// told of what was true last night.
+// outage returns the present outage. It forgets an outage if no lease was tried for
+// a while, because no chain needed one. So the next caller gets no outdated error,
+// but tries anew.
 func (r *Refiller) outage() *outage {
 	r.mu.Lock()
 	defer r.mu.Unlock()

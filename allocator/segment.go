@@ -9,7 +9,7 @@ import (
 
 // Segment is Count IDs of one room under one layout: First and the Count-1
 // smallest IDs above it whose residue lies in Range. The zero value is empty.
-// None of its IDs may be issued from Until on, where that is set.
+// None of its IDs may be issued from Until on, if that is set.
 //
 // Invariant of a segment that is not empty: Range.Contains(First mod Boundary),
 // and the last ID does not exceed MaxID.
@@ -73,7 +73,7 @@ func (s Segment) At(k int64) int64 {
 		panic(fmt.Sprintf("segment %v has no ID %d", s, k))
 	}
 	width := s.Range.Width()
-	q := s.offset() + k // at most the dense index of an ID, so it fits
+	q := s.offset() + k // at most the dense index of an ID, so it cannot overflow
 	return s.blockStart() + q/width*s.Boundary + q%width
 }
 
@@ -111,8 +111,8 @@ func (s Segment) below(limit int64) Segment {
 	return head
 }
 
-// join returns s and next as one segment if next is what Split would have left
-// of it behind s. Neither may be empty.
+// join returns s and next as one segment if next continues s as the rest of a Split
+// does. Neither may be empty.
 func (s Segment) join(next Segment) (Segment, bool) {
 	whole := s
 	whole.Count += next.Count
@@ -165,8 +165,7 @@ func (s Segment) String() string {
 	return fmt.Sprintf("%d IDs from %d in %v mod %d (layout %d)", s.Count, s.First, s.Range, s.Boundary, s.Version)
 }
 
-// Validate checks that s is a segment: it is how one that came over a wire is
-// let in. Its error is Invalid.
+// Validate checks a segment that came over the network. Its error is Invalid.
 func (s Segment) Validate() error {
 	l := Layout{Version: s.Version, Boundary: s.Boundary, Ranges: map[Room]Range{"segment": s.Range}}
 	if err := l.Validate(); err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Settings say how many IDs a chain holds. They change at run time.
+// Settings decide how many IDs a chain holds. They may change at run time.
 type Settings struct {
-	// MinStep is the least number of IDs a refill asks for, and what a chain
-	// starts with after every start, so that a crash loop does not burn the
+	// MinStep is the least number of IDs that a refill asks for, and the number of
+	// the first refill after every start, so that a crash loop does not use up the
 	// space. Default 1,000.
 	MinStep int64
-	// MaxStep is the largest number of IDs one refill asks for and the bound
-	// of what a chain aims to hold. A restart wastes at most about twice as
+	// MaxStep is the largest number of IDs that one refill asks for and that a
+	// chain aims to hold. A restart wastes at most about twice as
 	// many IDs. Default 100,000,000: ten minutes at 166,000 IDs/s.
 	MaxStep int64
 	// Reserve is how long the chain should last at the recent peak rate: the
@@ -30,7 +30,7 @@ const (
 	LongestReserve = 7 * 24 * time.Hour
 )
 
-// DefaultSettings returns what a tag has when nothing else was said.
+// DefaultSettings returns the settings of a tag for which none were given.
 func DefaultSettings() Settings {
 	return Settings{MinStep: 1_000, MaxStep: 100_000_000, Reserve: 10 * time.Minute}
 }
@@ -51,15 +51,15 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// A pace turns what a chain issued into how many IDs it should hold. It has
-// one number, the recent peak rate:
+// A pace computes how many IDs a chain should hold from how many it issued. Its
+// main value is the recent peak rate:
 //
 //	target = clamp(peak * reserve * 8/7, min_step, max_step)
 //
-// A chain looks at itself every eighth of a target (a link) and refills by one
-// target when it holds less than one; so it never holds less than seven eighths
-// of a target, which is the reserve, nor more than about two, and at a steady
-// rate it writes to the store once per reserve.
+// A chain checks itself after every eighth of a target (a link) and refills by one
+// target if it holds less than one. So it never holds less than seven eighths of a
+// target, which is the reserve, nor more than about two targets. At a steady rate
+// it writes to the store once per reserve.
 //
 //   - Over each window of at least 10 s the rate is measured; peak is the larger
 //     of it and the old peak, which halves every three reserves. So the target
@@ -76,10 +76,10 @@ func (s Settings) Validate() error {
 type pace struct {
 	peak    float64 // IDs per second
 	sampled instant // when the present window began
-	issued  int64   // what the chain had issued by then
+	issued  int64   // the number of IDs that the chain had issued by then
 
 	refill       instant // the last refill, 0 for none,
-	refillIssued int64   // and what the chain had issued by then
+	refillIssued int64   // and the number of IDs that the chain had issued by then
 }
 
 const (
@@ -115,8 +115,8 @@ func (p *pace) starve(s Settings, now time.Time) {
 	p.peak = max(p.peak, float64(doubled)/span(s))
 }
 
-// refilled takes note of a refill now, which is at; starved tells that the target
-// was doubled since the last one already.
+// refilled notes a refill at now, which as an instant is at. starved means that the
+// target was already doubled since the last refill.
 func (p *pace) refilled(s Settings, now time.Time, at instant, issued int64, starved bool) {
 	quick := p.refill != 0 && at.sub(p.refill) < min(paceWindow, s.Reserve/2)
 	if quick && !starved && issued-p.refillIssued >= p.target(s, now)/2 {

@@ -5,21 +5,21 @@ import (
 )
 
 // ended reports whether the segment's IDs may not be issued any longer: by the
-// monotonic or by the wall clock, whichever says so first.
+// monotonic or by the wall clock, whichever is first.
 func (s Segment) ended(now time.Time) bool {
 	return !s.Until.IsZero() && Elapsed(s.Until, now) >= 0
 }
 
-// meets reports whether s and o have an ID in common and are of one range and
-// boundary. Under two layouts it says false: that takes more than two
-// comparisons, and uniqueness does not rest on it.
+// meets reports whether s and o have the same range and boundary and an ID in
+// common. For two layouts it returns false: the comparison would cost more, and
+// uniqueness does not rest on it.
 func (s Segment) meets(o Segment) bool {
-	// Of two that begin in one range and overlap, the later first ID is in both.
+	// If two segments of one range overlap, the larger first ID is in both.
 	return s.Boundary == o.Boundary && s.Range == o.Range && s.First <= o.Last() && o.First <= s.Last()
 }
 
-// fading is which segments the next one is to replace: those that part outdates,
-// and those that end at until or before.
+// fading are the segments that the next one replaces: those that part outdates, and
+// those that end at until or before.
 type fading struct {
 	part  Part
 	until time.Time
@@ -31,9 +31,9 @@ func (f *fading) selects(s Segment) bool {
 
 // Replace leases one segment as if the chain did not hold the segments that part
 // outdates and those that end at until or before. When the new segment is there, it
-// drops them, unless the new one is no better itself. Renew insists; Replace does
-// not, as its source may be a room that has not heard of the newest layout yet. So the
-// caller checks later whether to ask again.
+// drops them, unless the new one is outdated, too. Unlike Renew, Replace then does not
+// try again by itself, because its source may be a room that does not know the newest
+// layout yet. The caller checks later whether to call it again.
 func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,9 +50,9 @@ func (c *Chain) Replace(part Part, until time.Time) {
 	c.requestIfNeeded(c.now())
 }
 
-// Expire drops what has reached its end and returns when the next of what is
-// held will, the zero time where nothing has an end. A chain that was not used
-// for idleAfter and then holds nothing leases nothing before its next caller.
+// Expire drops the segments that have ended. It returns when the next held segment
+// ends, or the zero time if none has an end. A chain that was unused for idleAfter
+// and then holds nothing leases nothing before its next caller.
 func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,20 +74,20 @@ func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 	return next
 }
 
-// dropEnded gives up what has reached its end. The caller holds the lock.
+// dropEnded drops the segments that have ended. The caller holds the lock.
 func (c *Chain) dropEnded(now time.Time) {
 	c.drop(func(s Segment) bool { return s.ended(now) })
 }
 
-// replacing reports whether something is held that the next segment is to
-// replace. The caller holds the lock.
+// replacing reports whether the chain holds a segment that the next one replaces.
+// The caller holds the lock.
 func (c *Chain) replacing() bool {
 	f := c.mu.rare.replaces()
 	return f != nil && c.holdsAny(f.selects)
 }
 
-// replaced drops what seg, which was leased and accepted, replaces, and ends what
-// such a segment ends. The caller holds the lock.
+// replaced drops the segments that seg replaces, and ends the replacement. seg was
+// leased and accepted. The caller holds the lock.
 func (c *Chain) replaced(seg Segment) {
 	if f := c.mu.rare.replaces(); f != nil && !f.selects(seg) {
 		c.drop(f.selects)

@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Barred says which recover has barred an instance. The zero value is none.
+// Barred is the recover that has barred an instance. The zero value is none.
 type Barred struct {
 	By    string    // the operator
 	Since time.Time // by the instance's clock
@@ -21,9 +21,9 @@ type Barred struct {
 // Report returns all that this instance remembers. Where the question has a barrier
 // that the instance accepts, no answer to a transaction that was sent before is
 // accepted from then on, and nothing is leased under an epoch that the instance has
-// seen. An instance accepts a barrier only where its own etcd shows exactly that
-// halt, in the order of all writes: a rehearsal on a copy, a late question or a
-// stranger's call bars no instance.
+// seen. An instance accepts a barrier only if its own etcd shows exactly that halt,
+// in the order of all writes. So a rehearsal on a copy, a late request or a call
+// from elsewhere bars no instance.
 func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory {
 	l := i.ledger
 	var shown halted
@@ -36,8 +36,8 @@ func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory 
 	return m
 }
 
-// answer answers a question. Of a barrier, shown is the halt that etcd shows, and err
-// why it shows none.
+// answer answers a question. If the question has a barrier, shown is the halt that
+// etcd shows, and err why it shows none.
 func (i *Instance) answer(q record.Question, shown halted, err error) record.Memory {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,7 +92,8 @@ type halted struct {
 func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
-	// Not by try: the answer may come from an etcd cluster that is new to us.
+	// Not by Try, which would refuse an answer from an etcd cluster that is new to
+	// this process.
 	answer, err := l.store.Txn(ctx, l.ordered(store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Identity())))
 	if err != nil {
 		return h, err
@@ -117,13 +118,13 @@ func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err
 }
 
 // ordered returns a transaction that reads in the order of all writes. Its condition
-// does not hold, and nothing is deleted; but etcd puts a transaction that might write
-// into the order of all writes, whatever becomes of reads.
+// never holds, so it deletes nothing. But etcd puts a transaction that might write
+// into the order of all writes, which it does not always do with reads.
 func (l *Ledger) ordered(gets ...store.Op) store.Txn {
 	return store.Txn{If: []store.Cond{store.Absent(l.keys.Identity())}, Then: []store.Op{{Delete: l.keys.Beat()}}, Else: gets}
 }
 
-// Barred returns which recover has barred this instance, if one has.
+// Barred returns the recover that has barred this instance, if one has.
 func (i *Instance) Barred() (Barred, bool) {
 	l := i.ledger
 	i.mu.Lock()

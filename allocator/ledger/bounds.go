@@ -21,8 +21,8 @@ func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (st
 	return l.Try(ctx, txn.With(l.MakeRoom(ctx, kinds...)))
 }
 
-// MakeRoom returns what removes the oldest keys of kinds and audit entries, so that the
-// Change to come does not exceed their bounds.
+// MakeRoom returns operations that remove the oldest keys of kinds and audit entries,
+// so that the next Change does not exceed their bounds.
 func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
 	for _, kind := range append(kinds, l.keys.Audits()) {
 		oldest = append(oldest, l.overflow(ctx, kind)...)
@@ -30,15 +30,15 @@ func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.
 	return oldest
 }
 
-// countAudits reads how many audit entries there are, for countedAudits: a caller that
-// reads anyway spares overflow that.
+// countAudits reads how many audit entries there are, for countedAudits. A caller that
+// sends a read anyway adds it, and overflow need not count.
 func (l *Ledger) countAudits() store.Op {
 	kind := l.keys.Audits()
 	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: 1, KeysOnly: true}}
 }
 
-// countedAudits notes how many audit entries there were: so many as are below the bound
-// are written before they are counted again.
+// countedAudits notes the number of audit entries. The next count is due when the
+// writes since then may have reached the bound.
 func (l *Ledger) countedAudits(n int64) {
 	bound, slack := l.auditBound()
 	l.spareAudits(max(min(slack, bound-n), 0))
@@ -51,15 +51,15 @@ func (l *Ledger) spareAudits(n int64) {
 	l.mu.auditsSpare = n
 }
 
-// auditBound returns at how many audit entries the oldest are removed, and how many are
-// written before they are counted again.
+// auditBound returns the number of audit entries at which the oldest are removed, and
+// how many may be written before the next count.
 func (l *Ledger) auditBound() (bound, slack int64) {
 	return l.bounds.audits - min(record.AuditReserve, l.bounds.audits/2), min(record.AuditSlack, l.bounds.audits/4)
 }
 
-// overflow returns what removes the keys of a kind that are too many once one more
-// is added. Where they cannot be counted the change is tried all the same, a halt
-// above all: the next one counts.
+// overflow returns operations that remove keys of a kind so that one more fits. If
+// the keys cannot be counted, it returns none and the change is tried, which
+// matters most for a halt. The next change counts again.
 func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	bound, slack := l.bounds.layouts, int64(0)
 	switch kind {
@@ -102,13 +102,13 @@ func (l *Ledger) auditsFull() bool {
 	return l.mu.auditsSpare < 0
 }
 
-// takeoversEvery is how far apart audit entries of workers that a process takes over are:
-// a room that lends workers to callers may take hundreds a second.
+// takeoversEvery is the least time between two audit entries of workers that a process
+// takes over: a room that lends workers to callers may take hundreds a second.
 const takeoversEvery = 10 * time.Second
 
-// auditsOwner reports whether a worker's key is another instance's, and the change of its
-// owner is to be audited: not if one was a moment ago. A renewal, and the next process of the
-// same instance, change nothing.
+// auditsOwner reports whether taking a worker must be audited: its key is another instance's,
+// and the last such entry is not too recent. A renewal, and the next process of the same
+// instance, do not change the owner.
 func (i *Instance) auditsOwner(was store.KV) bool {
 	var before record.Worker
 	if was.ModRevision == 0 || record.Decode(was, &before) != nil || before.ID() == record.NewInstanceID(i.room, i.name) {
@@ -118,7 +118,7 @@ func (i *Instance) auditsOwner(was store.KV) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	since := now.Sub(i.mu.audited)
-	return since < 0 || since >= takeoversEvery // below 0 where the clock went back
+	return since < 0 || since >= takeoversEvery // below 0 if the clock went back
 }
 
 // auditedOwner notes that the change of a worker's owner was audited.

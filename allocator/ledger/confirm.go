@@ -15,7 +15,7 @@ type confirmation struct {
 	at     time.Time
 }
 
-// confirmations is what Confirmed goes by. It is never changed but replaced, under the
+// confirmations is the data of Confirmed. It is immutable and is replaced under the
 // ledger's lock, so that gates read it without the lock.
 type confirmations struct {
 	newest allocator.Layout // known, as the state has it
@@ -49,17 +49,17 @@ func (l *Ledger) confirmLayout(layout allocator.Layout, sent time.Time) {
 	l.confirmations.Store(l.confirmations.Load().with(layout, sent))
 }
 
-// Confirmed returns a time, by this process's clock, after which a layout still
-// was the current one that keeps s with room (the layout of the lease does); of
-// several such layouts the newest counts. It is zero when no such time is known.
+// Confirmed returns a time, by this process's clock, after which a layout that
+// keeps s with room was still the current one. The layout of the lease is such a
+// layout; of several the newest counts. The time is zero if none is known.
 //
-// An instance that issues IDs of s only for a while after this time stops for
-// certain that long after the residues were taken from its room. With a layout
-// that keeps s current after at, the layout that took them came either later
-// than at, or earlier, and then they were given back since. It does not matter
-// which layouts were between, or whether the process heard of them.
+// An instance that issues IDs of s only for a while after this time is sure to stop
+// that long after its room lost the residues. For if a layout that keeps s was
+// current after this time, the layout that took the residues away came later. Or it
+// came earlier, and the residues were given back since. It does not matter which
+// layouts were between, or whether the process knows them.
 //
-// newest is what the newest layout known gives to the room.
+// newest is the room's part of the newest known layout.
 func (l *Ledger) Confirmed(room allocator.Room, s allocator.Segment) (at time.Time, newest allocator.Part) {
 	confirmed := l.confirmations.Load()
 	newest = confirmed.newest.Part(room)

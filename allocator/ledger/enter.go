@@ -31,34 +31,35 @@ import (
 // was not in, IDs may have been issued twice: an alarm names the tag. An instance that
 // may not write the marks of other rooms halts leasing.
 
-// Orphan is a tag of which an instance that a recover went on without held IDs that
+// Orphan is a tag of an orphaned instance. The instance held IDs of the tag that
 // other instances may have issued, too.
 type Orphan struct {
 	Tag   allocator.Tag
-	Below int64 // the end of what the instance leased
+	Below int64 // the end of the instance's leases
 	Began int64 // the least ID from which another room may have leased since
 }
 
-// OnDrop has drop called where all that is held must be dropped: a recover went on
-// without this instance; or its registration was gone and nothing says that etcd went
-// back in time, an operator's forget, say, so no migration waited for it meanwhile. It
-// must be set before Run and the first Source.
+// OnDrop sets a function that is called when all segments and workers must be dropped.
+// This is so if a recover went on without this instance. It is also so if the
+// registration is gone without evidence that etcd went back in time, for example after
+// an operator's forget: migrations did not wait for the instance meanwhile. OnDrop
+// must be called before Run and the first Source.
 func (i *Instance) OnDrop(drop func(why string)) { i.drop = drop }
 
-// OnOrphan has alarm called with each tag of which IDs may have been issued twice. It
-// must be set before Run.
+// OnOrphan sets a function that is called with each tag of which IDs may have been
+// issued twice. It must be called before Run.
 func (i *Instance) OnOrphan(alarm func(Orphan)) { i.alarm = alarm }
 
 // enterPage bounds how many keys are compared or written at once: etcd takes 128
 // operations in one transaction.
 const enterPage = 120
 
-// enter has this instance enter the epoch in force. Its errors are Unavailable,
-// after which it goes on where it was, and WentBack where it halted leasing.
+// enter makes this instance enter the epoch in force. Its errors are Unavailable,
+// after which the next call continues, and WentBack if it halted leasing.
 func (i *Instance) enter(ctx context.Context) error {
 	s, order := i.ledger.stateAt()
 	if s.epoch == "" || s.problem != nil {
-		return nil // refusal says why nothing is leased
+		return nil // refusal returns why nothing is leased
 	}
 	if i.begins(s) {
 		covered, err := i.covered(ctx, s)
@@ -76,7 +77,7 @@ func (i *Instance) enter(ctx context.Context) error {
 	return nil
 }
 
-// begins reports whether the instance has yet to find out whether the recover that began
+// begins reports whether the instance does not know yet whether the recover that began
 // the epoch of s left it out.
 func (i *Instance) begins(s *State) bool {
 	i.mu.Lock()
@@ -84,9 +85,9 @@ func (i *Instance) begins(s *State) bool {
 	return len(i.memory.marks)+len(i.memory.windows) > 0 && i.memory.orphaned != s.epoch
 }
 
-// entered notes that the instance is in the epoch of s, if that has the order of the
-// epoch in force. Revisions begin anew with an epoch, so the revisions of marks that were
-// read before say nothing.
+// entered notes that the instance is in the epoch of s, if order is that of the epoch in
+// force. Revisions begin anew with an epoch, so earlier revisions of marks no longer mean
+// anything.
 func (i *Instance) entered(s *State, order int64) {
 	l, m := i.ledger, &i.memory
 	i.mu.Lock()
@@ -125,7 +126,7 @@ func (i *Instance) covered(ctx context.Context, s *State) (bool, error) {
 	var v record.Answered
 	if err := record.Decode(kv, &v); err != nil {
 		l.log.Warn("the list of instances that answered the recover cannot be read", "error", err)
-		return false, nil // to be taken for one that was left out is always safe
+		return false, nil // treating the instance as left out is always safe
 	}
 	return v.Epoch == s.epoch && i.took(s, v.Incarnations), nil
 }
@@ -138,7 +139,7 @@ func (i *Instance) took(s *State, taken []string) bool {
 	m := &i.memory
 	last := m.incarnations[len(m.incarnations)-1]
 	if n := len(m.incarnations); !m.leased && n > 1 {
-		last = m.incarnations[n-2] // all that it remembers is that process's
+		last = m.incarnations[n-2] // its whole memory is from that process
 	}
 	in := len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped
 	return in && slices.Contains(taken, last)
@@ -154,8 +155,9 @@ func changedMeanwhile(err error) error {
 
 var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the epoch, or the layout, changed meanwhile"}
 
-// orphan drops all segments that the instance holds. Marks that this instance only read
-// under earlier epochs say nothing any longer. The end of its own leases is compared.
+// orphan drops all segments that the instance holds. Marks that it only read under
+// earlier epochs no longer mean anything. The ends of its own leases remain, to be
+// compared.
 func (i *Instance) orphan(s *State) {
 	i.keepOwn(s.epoch)
 	why := "a recover went on without this instance"
@@ -163,8 +165,8 @@ func (i *Instance) orphan(s *State) {
 	i.dropHeld(why)
 }
 
-// keepOwn forgets the marks of which this instance leased nothing itself. The others are
-// to be compared under an epoch.
+// keepOwn forgets the marks of tags that this instance did not lease. The others must be
+// compared under the epoch.
 func (i *Instance) keepOwn(epoch string) {
 	m := &i.memory
 	i.mu.Lock()
@@ -180,8 +182,8 @@ func (i *Instance) keepOwn(epoch string) {
 	slices.Sort(m.uncompared)
 }
 
-// compareAll compares what orphan left to compare, and goes on where an error broke
-// it off.
+// compareAll compares the tags that orphan noted. After an error the next call
+// continues.
 func (i *Instance) compareAll(ctx context.Context, s *State) error {
 	most := max(1, enterPage/(len(s.layout.Ever)+1))
 	for compared := 0; ; {
@@ -205,8 +207,8 @@ func (i *Instance) uncompared(compared, most int) []allocator.Tag {
 	return m.uncompared[:min(most, len(m.uncompared))]
 }
 
-// compare holds what this instance leased of some tags against the marks of all
-// rooms, and raises them where they do not cover it.
+// compare compares this instance's leases of some tags with the marks of all rooms,
+// and raises marks that do not cover them.
 func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) error {
 	l := i.ledger
 	for range leaseAttempts {
@@ -234,11 +236,11 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "other instances change the marks all the while")
+	return allocator.Errorf(allocator.Unavailable, "other instances changed the marks at each try; it will be tried again")
 }
 
-// compareTag is compare of one tag: found is its key and the marks of all rooms, at a
-// revision. False means that marks changed while they were to be raised.
+// compareTag compares one tag: found has its key and the marks of all rooms, at a
+// revision. It returns false if marks changed before they could be raised.
 func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
 	l := i.ledger
 	own, epochs := i.leased(tag)
@@ -247,7 +249,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	if len(found[0]) > 0 {
 		if t, err := l.keys.DecodeTag(found[0][0]); err == nil {
 			step, none = t.LargestStep, record.AbsentMark(t.Start, t.BaseTotal)
-		} // else nothing is leased of it, and the margin counts for nothing
+		} // otherwise no IDs of it are leased, and the margin does not matter
 	}
 	var raises []raise
 	covered, began, next := true, int64(-1), int64(0)
@@ -285,7 +287,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 			return false, i.haltOrphaned(ctx, s, tag, err)
 		}
 		if err != nil {
-			return false, err // unknown: the next comparison shows whether it was done
+			return false, err // the outcome is unknown; the next comparison shows it
 		}
 		if !answer.Succeeded {
 			return false, nil
@@ -299,8 +301,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	return true, nil
 }
 
-// leased returns what this instance remembers of a tag's mark, and the epochs that it was
-// in.
+// leased returns this instance's memory of a tag's mark, and the epochs that it was in.
 func (i *Instance) leased(tag allocator.Tag) (ownMark, []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -317,16 +318,17 @@ func (i *Instance) compared(tag allocator.Tag, own ownMark) {
 	i.memory.setMark(tag, own)
 }
 
-// raise is a mark that is to be raised.
+// raise is a mark to raise.
 type raise struct {
 	key  string
 	mark record.Mark
 	cond store.Cond
 }
 
-// covers reports whether no room can lease again, by its mark m, what an instance
-// leased before a recover that left it out. began is not negative where the room began
-// below that in an epoch that the instance was not in: it may have leased that already.
+// covers reports whether the mark m keeps its room from leasing IDs again that an
+// instance leased before a recover that left it out. began is not negative if the room
+// began below the end of these IDs in an epoch that the instance was not in: the room
+// may already have leased them.
 func covers(m record.Mark, s *State, own ownMark, step int64, epochs []string) (covers bool, began int64) {
 	began = -1
 	for _, era := range m.Eras {
@@ -344,8 +346,8 @@ func covers(m record.Mark, s *State, own ownMark, step int64, epochs []string) (
 	return s.layout.Reach(m, s.total, step) >= own.leased, began
 }
 
-// haltOrphaned halts leasing where this instance may not raise the marks of other
-// rooms: they might lease what it issued.
+// haltOrphaned halts leasing if this instance may not raise the marks of other
+// rooms: these rooms might lease IDs that it issued.
 func (i *Instance) haltOrphaned(ctx context.Context, s *State, tag allocator.Tag, cause error) error {
 	l := i.ledger
 	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) + " over its leases: " + cause.Error()

@@ -26,12 +26,12 @@ import (
 // Each of these may be seen wrongly once: answers overtake each other, and an etcd
 // below 3.6.9 answered reads from the past. A wrong halt is an outage, a missed one
 // a duplicate. So evidence is a suspicion first. A suspicion stops leasing here at
-// once, which costs a moment; only a second look, which goes through etcd's
-// consensus as a write does, makes it certain. See look.
+// once, which costs little. Only a second probe, which goes through etcd's
+// consensus as a write does, confirms it. See probe.
 
 // epochClock is what a process remembers of epochs.
 type epochClock struct {
-	current      string              // id of the epoch in force, as state.id has it; empty before the first
+	current      string              // State.id of the epoch in force; empty before the first
 	past         map[string]struct{} // ids that were in force before
 	epochSeq     int64               // how often current changed,
 	began        int64               // and what it was as the last epoch came into force; 0 before the first
@@ -40,15 +40,15 @@ type epochClock struct {
 	latest       string              // and the epoch in which it was
 	total        int64               // the largest margin total of any epoch,
 	notBefore    int64               // and the latest NotBefore
-	suspicionSeq int64               // grows with order and at each suspicion: a lease of an earlier one is lost
-	suspicion    *suspicion          // why nothing is leased at present, nil where there is no suspicion
+	suspicionSeq int64               // grows with epochSeq and at each suspicion: a lease that was sent under an earlier value is lost
+	suspicion    *suspicion          // why nothing is leased now; nil without a suspicion
 	checked      check
 }
 
 // suspicion is evidence that etcd went back in time, not yet confirmed.
 type suspicion struct {
 	why   string
-	marks map[string]int64 // keys of marks that were below what they were: at least what they must be
+	marks map[string]int64 // the marks that have fallen, by key, with the least value that they must have
 }
 
 // check is a probe that found nothing wrong. The zero value is none.
@@ -60,14 +60,13 @@ type check struct {
 // checkFor is how long after a check leases may be made without another one.
 const checkFor = 5 * time.Second
 
-// sentAt is what a epochClock was when a request was sent.
+// sentAt has the values of an epochClock when a request was sent.
 type sentAt struct {
 	epochClock
 	at time.Time
 }
 
-// id names what is in force: an epoch, or a halt. It is empty where that cannot be
-// read.
+// id names the epoch or halt in force. It is empty if that cannot be read.
 func (s *State) id() string {
 	if s.halted != nil {
 		return haltID(s.halted.Nonce)
@@ -77,7 +76,8 @@ func (s *State) id() string {
 
 func haltID(nonce string) string { return "halted " + nonce }
 
-// before returns what the epochClock is before a request is sent.
+// before returns the values of the epochClock. It is called before a request is
+// sent.
 func (l *Ledger) before() sentAt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,9 +102,9 @@ func (t *epochClock) turn(id string, revision int64) {
 	t.checked = check{}
 }
 
-// knew adds ids to those that were in force before.
+// knew adds ids to the past ones.
 func (t *epochClock) knew(ids ...string) {
-	past := maps.Clone(t.past) // a copy: moments share the map
+	past := maps.Clone(t.past) // a copy, because sentAt values share the map
 	if past == nil {
 		past = make(map[string]struct{}, len(ids))
 	}
@@ -114,8 +114,8 @@ func (t *epochClock) knew(ids ...string) {
 	t.past = past
 }
 
-// missed returns evidence where id, which was never seen, cannot be an epoch that
-// began after those that this process knows.
+// missed returns evidence if id, which was never seen, cannot be an epoch that
+// began after the known ones.
 func (t *epochClock) missed(id string, version int64) string {
 	if t.current == "" || version > t.version {
 		return ""
@@ -123,10 +123,10 @@ func (t *epochClock) missed(id string, version int64) string {
 	return "epoch " + id + " was never seen here, and its layout version is " + strconv.FormatInt(version, 10) + ", not above " + strconv.FormatInt(t.version, 10) + ": it is an old one"
 }
 
-// saw takes note of an answer's revision. It returns evidence, or nothing.
+// saw notes an answer's revision. It returns evidence, or "".
 func (t *epochClock) saw(before sentAt, revision int64) (why string) {
 	if t.epochSeq != before.epochSeq {
-		return "" // asked under another epoch: it says nothing of this one
+		return "" // the request was sent under another epoch, so the answer shows nothing about this one
 	}
 	t.seen = max(t.seen, revision)
 	if revision < before.seen {
@@ -135,8 +135,8 @@ func (t *epochClock) saw(before sentAt, revision int64) (why string) {
 	return ""
 }
 
-// suspect notes evidence: nothing is leased until a probe has cleared it up, and
-// no answer counts to what was sent before.
+// suspect notes evidence. From then on nothing is leased until a probe has cleared
+// it up, and answers to earlier requests do not count.
 func (t *epochClock) suspect(why string, marks map[string]int64) {
 	t.suspicionSeq++
 	t.checked = check{}
@@ -145,7 +145,7 @@ func (t *epochClock) suspect(why string, marks map[string]int64) {
 		return
 	}
 	// A suspicion is immutable: a probe clears up the one that it was made for. So
-	// there is a new one only where there is more to look at.
+	// make a new one only if there are more marks to check.
 	more := maps.Clone(t.suspicion.marks)
 	for key, next := range marks {
 		if more[key] < next && len(more) < maxDoubtful {
@@ -160,7 +160,7 @@ func (t *epochClock) suspect(why string, marks map[string]int64) {
 	}
 }
 
-// maxDoubtful bounds how many marks a probe looks at again.
+// maxDoubtful bounds how many marks a probe checks again.
 const maxDoubtful = 50
 
 // suspect notes evidence.
@@ -181,15 +181,15 @@ func (l *Ledger) seenUnder(epoch string) (revision int64, in bool) {
 	return l.mu.clock.seen, l.mu.clock.current == epoch
 }
 
-// uncheck has the next lease look before it is made: the connection broke, say.
+// uncheck makes the next lease probe first, for example because the connection
+// broke.
 func (l *Ledger) uncheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.clock.checked = check{}
 }
 
-// refusal returns why nothing can be leased at present. The caller holds the
-// lock.
+// refusal returns why nothing can be leased now. The caller holds the lock.
 func (l *Ledger) refusal() error {
 	if err := l.mu.state.Refusal(); err != nil {
 		return err

@@ -13,20 +13,20 @@ import (
 
 // A window of a worker (package worker decides which and how long) is leased as a
 // segment is: by a transaction that compares epoch, layout, registration and the
-// worker's key, and with what steps 5 to 7 of a segment's life demand of the answer
-// and of the journal. This file is that part of a window.
+// worker's key. Steps 5 to 7 of a segment's life hold for the answer and the
+// journal, too. This file has that part.
 
-// Footing is what a lease of a window stands on, as this process knows it. The
-// transaction compares all of it.
+// Footing is the state on which a lease of a window depends, as this process knows
+// it. The transaction compares all of it.
 type Footing struct {
 	Layout    record.Layout
 	Stamp     record.Stamp
-	NotBefore int64 // Unix ms: before this no window begins, but one that goes on; 0 for no such bound
+	NotBefore int64 // Unix ms: the earliest begin of a window, except of one that goes on; 0 for no bound
 
 	state *State
 }
 
-// Footing returns what a lease would stand on now, after a probe where one is due. Its
+// Footing returns the state for a lease now, after a probe if one is due. Its
 // errors are those of a lease: Unavailable, WentBack and Refused.
 func (i *Instance) Footing(ctx context.Context) (Footing, error) {
 	state, err := i.ledger.LeasableState(ctx)
@@ -46,18 +46,18 @@ func (i *Instance) Room() allocator.Room { return i.room }
 // Name returns the instance's name, which is stable over restarts.
 func (i *Instance) Name() allocator.Instance { return i.name }
 
-// Incarnation returns the name of this process, which no other has.
+// Incarnation returns the name of this process, which no other process has.
 func (i *Instance) Incarnation() string { return i.incarnation }
 
 // Now returns the time by the ledger's clock, in whole ms.
 func (i *Instance) Now() time.Time { return i.ledger.now() }
 
-// ownWindow is what an instance remembers of a worker that it leased.
+// ownWindow is an instance's memory of a worker that it leased.
 type ownWindow struct {
-	worker   record.Worker // as it was written last, and accepted; zero where nothing was
-	revision int64         // of the store then; 0 in what the journal has
+	worker   record.Worker // as last written and accepted; zero if there was none
+	revision int64         // of the store at that time; 0 if it is from the journal
 	held     bool          // this process has the worker, and no recover took it away
-	sent     record.Worker // of the latest end of any that was sent, whatever became of it
+	sent     record.Worker // the window with the latest end that was ever sent, whatever its outcome
 }
 
 // latest returns the worker with its latest end that may be in etcd.
@@ -84,10 +84,10 @@ func (m *instanceMemory) setWindow(id record.WorkerID, own ownWindow) {
 	delete(m.windows, first)
 }
 
-// ReadWorkers reads, in one snapshot, the workers of a width within a slice, and so
-// many heartbeats of any instances. False without an error means that epoch or layout
-// are not f's any longer, or that what was read is older than what is remembered: the
-// caller begins anew with another Footing.
+// ReadWorkers reads, in one snapshot, the workers of a width within a slice, and a
+// number of heartbeats of any instances. False without an error means that epoch or
+// layout are no longer f's, or that the values are older than the remembered ones:
+// the caller begins anew with another Footing.
 func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error) {
 	l := i.ledger
 	within := store.Get{
@@ -115,10 +115,10 @@ func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice a
 	return found, answer.Got[1], true, nil
 }
 
-// compareWindows holds the workers that an answer showed, all between two keys, against
-// what is remembered of them. A window that ends earlier than this instance wrote it
-// in the same epoch is evidence that etcd went back. False means that they are to be
-// read again, after a probe.
+// compareWindows compares the workers that an answer showed, all between two keys, with
+// the remembered ones. A window that ends earlier than this instance wrote it in the
+// same epoch is evidence that etcd went back. False means that the caller must read
+// them again, after a probe.
 func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from, end string, found []store.KV) bool {
 	l := i.ledger
 	until := make(map[string]int64, len(found))
@@ -140,7 +140,7 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 			continue
 		}
 		fits = false
-		if revision >= own.revision { // else another answer overtook this one
+		if revision >= own.revision { // otherwise another answer overtook this one
 			t.suspect("the worker "+key+" ends at "+strconv.FormatInt(until[key], 10)+", and ended at "+strconv.FormatInt(own.worker.Until, 10),
 				map[string]int64{key: own.worker.Until})
 		}
@@ -148,8 +148,8 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 	return fits
 }
 
-// untilOf returns the end of a worker's window. One that cannot be read is no
-// evidence: nothing is leased on it.
+// untilOf returns the end of a worker's window, or 0. An unreadable worker is not
+// evidence: no lease relies on it.
 func untilOf(kv store.KV) int64 {
 	var w record.Worker
 	if err := record.Decode(kv, &w); err != nil {
@@ -160,11 +160,11 @@ func untilOf(kv store.KV) int64 {
 
 // PutWorker writes a worker's key over what was read there, if f still holds. True
 // means that the window of w is this instance's, and the journal has it. False without
-// an error means that it is not known to be: the key was changed, the answer does not
-// count, or f is out of date. The caller reads the key again then, as it does after an
+// an error means that this is not known: the key was changed, the answer does not
+// count, or f is out of date. The caller then reads the key again, as it does after an
 // error. Its errors are those of a lease.
 //
-// goes says that w goes on from a window that this process holds; any other window
+// goes is true if w goes on from a window that this process holds. Any other window
 // must begin at or after f.NotBefore.
 func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error) {
 	l := i.ledger
@@ -192,16 +192,16 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 	}
 	lowers, note := i.sendsWindow(id, w), journal.Record{Windows: []journal.Window{journalWindow(id, w)}}
 	if lowers {
-		// Before it is sent: were it noted afterwards, an instance that crashed in between
-		// would take the lower end for evidence.
+		// Note it before it is sent. Otherwise an instance that crashes in between would
+		// later take the lower end for evidence.
 		if err := i.journalAnyLease(ctx, f.state, note); err != nil {
 			return now, false, i.noted(err)
 		}
 	}
 	before := l.before()
 	answer, err := l.Try(ctx, txn)
-	// If we crash here, or the answer is lost, the window may be in etcd, and no process
-	// issues in it: it ends by itself.
+	// If the process crashes here, or the answer is lost, the window may be in etcd. No
+	// process issues in it, and it ends by itself.
 	if err != nil {
 		return now, false, i.noted(err)
 	}
@@ -230,8 +230,8 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 	return put, true, nil
 }
 
-// mayPut refuses a window that begins before the epoch lets it, and one that goes on
-// from a window that is not held any longer.
+// mayPut refuses a window that begins before the epoch's NotBefore, and one that
+// goes on from a window that is no longer held.
 func (i *Instance) mayPut(f Footing, id record.WorkerID, w record.Worker, goes bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -246,14 +246,15 @@ func (i *Instance) mayPut(f Footing, id record.WorkerID, w record.Worker, goes b
 }
 
 // sendsWindow notes that a window is sent: it may be written, whether its answer
-// comes or not. It reports whether that ends earlier than the one before.
+// comes or not. It reports whether the window ends earlier than the one before.
 func (i *Instance) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	own := i.memory.windows[id]
 	own.sent = own.sent.Raised(w)
 	if lowers = w.Until < own.worker.Until; lowers {
-		// It is lowered: from now on etcd may have the lower end, and that is no evidence.
+		// The end is lowered: from now on etcd may have the lower end, which is then not
+		// evidence.
 		own.worker = w
 	}
 	i.memory.setWindow(id, own)
@@ -273,7 +274,7 @@ func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.Wo
 	}
 	own := i.memory.windows[id]
 	if answer.Revision > own.revision {
-		// What was sent before this is not written any more: it compares the revision.
+		// Earlier requests can no longer succeed, because they compare the revision.
 		own.worker, own.sent, own.revision, own.held = w, w, answer.Revision, true
 	}
 	i.memory.sequence++
@@ -290,8 +291,8 @@ func (i *Instance) HoldsWorker(id record.WorkerID) bool {
 	return i.memory.windows[id].held
 }
 
-// ReleaseWorker notes that this process does not use a worker any longer. Its window
-// stays what its key says.
+// ReleaseWorker notes that this process no longer uses a worker. Its window stays as
+// its key has it.
 func (i *Instance) ReleaseWorker(id record.WorkerID) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -301,11 +302,11 @@ func (i *Instance) ReleaseWorker(id record.WorkerID) {
 	}
 }
 
-// keepAnswered keeps, of the workers that are held, those that may go on in the epoch of
-// s although it has windows begin later: those of an answer to the barrier of the
-// recover. The window must have reached beyond that answer, by more than two clocks differ:
-// in the history that was lost another instance may have taken the worker of one that
-// was over. The caller holds the lock.
+// keepAnswered keeps those held workers that may go on in the epoch of s although its
+// windows begin later: those that this instance reported in its answer to the recover's
+// barrier. The window must reach beyond that answer by more than two clocks may differ.
+// Otherwise another instance may have taken the worker in the lost history. The caller
+// holds the lock.
 func (m *instanceMemory) keepAnswered(s *State) {
 	since := m.barred.Since
 	if s.notBefore == 0 || s.notBefore < since.UnixMilli() {
@@ -320,7 +321,7 @@ func (m *instanceMemory) keepAnswered(s *State) {
 	}
 }
 
-// dropHeld drops what is held: segments and workers.
+// dropHeld drops all held segments and workers.
 func (i *Instance) dropHeld(why string) {
 	i.releaseWorkers()
 	if i.drop != nil {
@@ -328,7 +329,7 @@ func (i *Instance) dropHeld(why string) {
 	}
 }
 
-// releaseWorkers notes that this process uses no worker any longer.
+// releaseWorkers notes that this process no longer uses any worker.
 func (i *Instance) releaseWorkers() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -338,8 +339,8 @@ func (i *Instance) releaseWorkers() {
 	}
 }
 
-// TimeTagError says that a tag has time-ordered IDs, which are not leased in segments. Its
-// Kind is Invalid.
+// TimeTagError is the error of leasing a segment of a tag with time-ordered IDs. Its Kind
+// is Invalid.
 type TimeTagError struct {
 	Tag      allocator.Tag
 	Settings record.TagSettings // Time is not nil
@@ -363,7 +364,7 @@ func (m *instanceMemory) leasedWorkers() []record.Lease {
 	return all
 }
 
-// windowsOf returns what a journal's windows say.
+// windowsOf returns the windows of a journal.
 func windowsOf(s journal.State) []record.Lease {
 	leases := make([]record.Lease, 0, len(s.Windows))
 	for _, w := range s.Windows {
@@ -379,7 +380,7 @@ func windowsOf(s journal.State) []record.Lease {
 	return leases
 }
 
-// journalWindow is the reverse of windowsOf, of one window.
+// journalWindow is the inverse of windowsOf for one window.
 func journalWindow(id record.WorkerID, w record.Worker) journal.Window {
 	return journal.Window{
 		WorkerID: id, Incarnation: w.Incarnation,

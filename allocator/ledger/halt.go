@@ -38,8 +38,8 @@ func (l *Ledger) Check(ctx context.Context) error {
 }
 
 // CheckNow is Check with a probe of its own, even if the last probe was a moment ago. It
-// is for changes that take effect as soon as they are written. (A lease is used only if
-// its answer came through the connection that was probed.) It returns the state as
+// is for changes that take effect as soon as they are written. (A lease counts only if
+// its answer came over the probed connection.) It returns the state as
 // LeasableState does.
 func (l *Ledger) CheckNow(ctx context.Context) (*State, error) {
 	l.uncheck()
@@ -65,7 +65,7 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (record.Halt, error)
 			return record.Halt{}, err
 		}
 	}
-	return record.Halt{}, allocator.Errorf(allocator.Conflict, "the epoch was changed by others %d times while leasing was to be halted", haltAttempts)
+	return record.Halt{}, allocator.Errorf(allocator.Conflict, "leasing is not halted: other processes changed the epoch %d times meanwhile; try again", haltAttempts)
 }
 
 // haltAttempts bounds how often Halt starts over because another process changed
@@ -89,7 +89,7 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, al
 	})
 	if err == nil && answer.Succeeded {
 		level := hclog.Error
-		if l.haltsAs() == "" { // an operator's command says it itself
+		if l.haltsAs() == "" { // an operator's command prints it itself
 			level = hclog.Info
 		}
 		l.log.Log(level, "leasing is halted", "by", who, "why", why)

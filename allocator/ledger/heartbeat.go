@@ -10,25 +10,24 @@ import (
 )
 
 // A heartbeat is a plain key that its instance rewrites, by a compare-and-swap
-// on the heartbeat before it and on the registration. Where that fails, the
-// instance reads both in the order of all writes, and settles what became of
-// them:
+// on the heartbeat before it and on the registration. If that fails, the instance
+// reads both in the order of all writes, and finds out what happened:
 //
 //   - Both are its own, and not older than the last that it saw: an answer was
-//     lost, or overtaken by another. It takes them up.
+//     lost, or overtaken by another. It accepts them.
 //   - The heartbeat has its incarnation and a counter that is not below the last
-//     that it saw, but it did not send it: a copy of this process runs. The instance
-//     stops.
-//   - All else may come of an etcd that went back in time, so it looks for that
-//     first. Under another epoch than the one that it was last registered under,
-//     or while leasing is halted, it registers again over what is there.
+//     that it saw, but the instance did not send it: a copy of this process runs.
+//     The instance stops.
+//   - Anything else may come from an etcd that went back in time, so the instance
+//     probes for that first. Under another epoch than the one that it was last
+//     registered under, or while leasing is halted, it registers again over the keys.
 //   - Without any evidence, a newer process of its name makes it stop. An instance
 //     is newer than the one that it replaced, so the two do not displace each other
 //     in turn.
-//   - Else it was forgotten. It drops what it holds, and registers anew.
+//   - Otherwise it was forgotten. It drops all its segments, and registers anew.
 //
-// So an etcd that lost its data for a while ends no instance: an instance that
-// stopped would take with it what it alone remembers.
+// So an etcd that lost its data for a while stops no instance: the memory of a
+// stopped instance would be lost.
 
 const (
 	// heartbeatEvery is how often an instance sends a heartbeat, while a cluster
@@ -40,18 +39,18 @@ const (
 	countEvery = time.Minute
 )
 
-// HeartbeatInterval returns how often an instance sends a heartbeat where so many
-// are registered.
+// HeartbeatInterval returns how often an instance sends a heartbeat in a cluster
+// with this many instances.
 func HeartbeatInterval(instances int) time.Duration {
 	return max(heartbeatEvery, time.Duration(instances)*time.Second/heartbeatRate)
 }
 
-// heartbeat is what an instance knows of its heartbeats.
+// heartbeat is an instance's knowledge of its own heartbeats.
 type heartbeat struct {
-	kv        store.KV     // the last that was seen to be there
+	kv        store.KV     // the last heartbeat that was seen in etcd
 	by        store.Sender // that answered the last one that was sent
 	seen      int64        // its counter
-	nonces    []string     // of those that were sent, from seen on: each may be there too
+	nonces    []string     // of the heartbeats sent since seen: each of them may be in etcd, too
 	instances int          // how many are registered
 	counted   time.Time    // when they were counted
 }
@@ -69,7 +68,7 @@ func (i *Instance) next() (value []byte, counter int64) {
 	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: i.ledger.now(), Nonce: nonce}), counter
 }
 
-// saw notes that a heartbeat is there, or was. The caller holds the lock.
+// saw notes that a heartbeat was seen in etcd. The caller holds the lock.
 func (b *heartbeat) saw(kv store.KV, counter int64) {
 	if counter < b.seen {
 		return // answers overtook each other
@@ -78,14 +77,13 @@ func (b *heartbeat) saw(kv store.KV, counter int64) {
 }
 
 // sent notes a heartbeat that was written under the epoch of an order. The caller
-// Holds the lock.
+// holds the lock.
 func (i *Instance) sent(beat store.KV, counter, order int64) {
 	i.mu.beat.saw(beat, counter)
 	i.mu.order = max(i.mu.order, order)
 }
 
-// found returns the operations that show what is there of this instance, and the
-// epoch.
+// found returns the operations that read this instance's keys, and the epoch.
 func (i *Instance) found() []store.Op {
 	keys := i.ledger.keys
 	return []store.Op{store.OpGet(keys.Registration(i.room, i.name)), store.OpGet(keys.Alive(i.room, i.name)), store.OpGet(keys.Epoch())}
@@ -94,7 +92,7 @@ func (i *Instance) found() []store.Op {
 // send sends one heartbeat.
 func (i *Instance) send(ctx context.Context) error {
 	l := i.ledger
-	for range 2 { // a second time over what the first one found
+	for range 2 { // the second time over the keys that the first one found
 		b, err := i.toSend()
 		if err != nil {
 			return err
@@ -126,17 +124,17 @@ func (i *Instance) send(ctx context.Context) error {
 	return nil
 }
 
-// beating is a heartbeat that is to be sent, and what it is sent over.
+// beating is a heartbeat to send, and the values that it replaces.
 type beating struct {
 	registration, known store.KV
 	value               []byte
 	counter             int64
 	order               int64 // of the epoch, as epochClock counts them
-	count               bool  // the instances are to be counted
+	count               bool  // also count the instances
 }
 
-// toSend returns the next heartbeat. Its error is that the registration is not ours any
-// longer.
+// toSend returns the next heartbeat. Its error means that the registration is no longer
+// ours.
 func (i *Instance) toSend() (b beating, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -159,8 +157,8 @@ func (i *Instance) beaten(b beating, answer store.Answer) {
 	}
 }
 
-// takeStanding takes up the registration and the heartbeat that a refused heartbeat
-// found, if they are as this process wrote them, under the same epoch.
+// takeStanding accepts the registration and the heartbeat that a refused heartbeat
+// found, if this process wrote them, under the same epoch.
 func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -172,8 +170,8 @@ func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 	return true
 }
 
-// checkRegistration looks at what a transaction showed of our registration. Its error is
-// Refused when it is not ours any longer.
+// checkRegistration checks our registration as a transaction showed it. Its error is
+// Refused if it is no longer ours.
 func (i *Instance) checkRegistration(ctx context.Context, found []store.KV) error {
 	if ours, err := i.takeOurs(found); err != nil || ours {
 		return err
@@ -181,8 +179,8 @@ func (i *Instance) checkRegistration(ctx context.Context, found []store.KV) erro
 	return i.settle(ctx)
 }
 
-// takeOurs takes up the registration that a transaction showed, and reports whether it is
-// this process's. Its error is that it is not ours any longer.
+// takeOurs accepts the registration that a transaction showed, if it is this process's,
+// and reports whether it is. Its error means that the registration is no longer ours.
 func (i *Instance) takeOurs(found []store.KV) (bool, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -197,8 +195,8 @@ func (i *Instance) takeOurs(found []store.KV) (bool, error) {
 	return true, nil
 }
 
-// take takes up what was found, which is ours. A heartbeat may be left out. The
-// caller holds the lock.
+// take accepts a registration and a heartbeat, which are ours; the heartbeat may be
+// missing. The caller holds the lock.
 func (i *Instance) take(registration store.KV, beat []store.KV) {
 	var is record.Registration
 	if registration.ModRevision > i.mu.kv.ModRevision && record.Decode(registration, &is) == nil {
@@ -212,18 +210,18 @@ func (i *Instance) take(registration store.KV, beat []store.KV) {
 	}
 }
 
-// learn takes up what others have changed in this process's registration since it was
-// seen last. The caller holds the lock.
+// learn accepts changes that other processes made in this process's registration
+// since it was last seen. The caller holds the lock.
 func (i *Instance) learn(is record.Registration) {
 	i.mu.value.Rest = is.Rest
 	var was record.Registration
-	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // only an operator takes that away, or we
+	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // only an operator or this process removes that
 		i.mu.value.Unconfirmed = false
 		i.confirm("an operator")
 	}
 }
 
-// finding is what became of an instance's keys.
+// finding is the state in which an instance found its keys.
 type finding int
 
 const (
@@ -233,7 +231,7 @@ const (
 	copied                   // a copy of this process sent a heartbeat
 )
 
-// examine says what became of our keys. The caller holds the lock.
+// examine returns the state of our keys. The caller holds the lock.
 func (i *Instance) examine(registration, beat []store.KV) (finding, error) {
 	if len(registration) == 0 {
 		return missing, nil
@@ -250,7 +248,7 @@ func (i *Instance) examine(registration, beat []store.KV) (finding, error) {
 	}
 	var v record.Heartbeat
 	if len(beat) == 0 || record.Decode(beat[0], &v) != nil || v.Incarnation != i.incarnation {
-		return missing, nil // what cannot be read is overwritten
+		return missing, nil // a key that cannot be read is overwritten
 	}
 	switch at := v.Counter - i.mu.beat.seen; {
 	case at < 0:
@@ -262,15 +260,15 @@ func (i *Instance) examine(registration, beat []store.KV) (finding, error) {
 }
 
 // settle finds out why the registration or the heartbeat is not as the instance
-// left it, and does what the comment at the top says. Its error is Refused where
-// the instance must stop; any other is for the next heartbeat to mend.
+// left it, and follows the rules at the top of this file. Its error is Refused if
+// the instance must stop. After any other error the next heartbeat tries again.
 func (i *Instance) settle(ctx context.Context) error {
 	l := i.ledger
 	select {
 	case i.settling <- struct{}{}:
 		defer func() { <-i.settling }()
 	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration was not looked at in time",
+		return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration could not be read in time",
 			i.room, i.name)
 	}
 	looked := false
@@ -303,7 +301,7 @@ func (i *Instance) settle(ctx context.Context) error {
 			return i.replaced(there.Got[0][0])
 		}
 		if state, _ := l.State(); !again && state.halted == nil {
-			l.log.Warn("forgotten, perhaps by an operator: the instance drops what it holds, and registers anew",
+			l.log.Warn("forgotten, perhaps by an operator: the instance drops all its IDs, and registers anew",
 				"instance", i.name, "room", i.room)
 			i.dropHeld("it was forgotten, perhaps by an operator")
 		}
@@ -311,13 +309,13 @@ func (i *Instance) settle(ctx context.Context) error {
 			return err
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration changes all the while",
+	return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration changed at each try",
 		i.room, i.name)
 }
 
-// judge says what became of our keys, and takes them up if they stand. again reports that
-// this process registered under another epoch than that of an order. Its error is that the
-// registration is not ours any longer, or cannot be read.
+// judge returns the state of our keys, and accepts them if they stand. again is true if
+// this process has registered under another epoch than that of order. Its error
+// means that the registration is no longer ours, or cannot be read.
 func (i *Instance) judge(there store.Answer, order int64) (what finding, again bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -332,7 +330,8 @@ func (i *Instance) judge(there store.Answer, order int64) (what finding, again b
 	return what, again, err
 }
 
-// lose notes why the registration is not ours any longer, and returns it.
+// lose stores the reason for which the registration is no longer ours, and returns
+// it.
 func (i *Instance) lose(format string, args ...any) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

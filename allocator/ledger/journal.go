@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// written is what an instance's journal has of its memory.
+// written is the part of an instance's memory that its journal has.
 type written struct {
 	epoch     string // the last one
 	version   int64
@@ -20,8 +20,8 @@ type written struct {
 	rooms     []allocator.Room // sorted
 }
 
-// openJournal opens this instance's journal in a directory, and recalls what
-// earlier processes of its name wrote there.
+// openJournal opens this instance's journal in a directory, and loads the memory of
+// earlier processes of its name.
 //
 // A journal is of one cluster: a directory may hold those of several clusters,
 // rooms and instances.
@@ -42,7 +42,7 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 	return nil
 }
 
-// recall remembers what earlier processes of this instance wrote in its journal.
+// recall adds the memory of earlier processes of this instance, from its journal.
 func (i *Instance) recall(s journal.State, m record.Memory) {
 	l := i.ledger
 	i.mu.Lock()
@@ -62,7 +62,7 @@ func (i *Instance) recall(s journal.State, m record.Memory) {
 	}
 	t.total, t.notBefore = max(t.total, m.MarginTotal), max(t.notBefore, m.NotBefore)
 	for tag, mark := range s.Marks {
-		// All that an earlier process leased counts as leased by this one.
+		// The leases of earlier processes count as leases of this one.
 		i.memory.setMark(tag, ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
 	}
 	for _, lease := range m.Workers {
@@ -78,8 +78,8 @@ func (i *Instance) recall(s journal.State, m record.Memory) {
 	i.memory.unconfirmed = s.Unconfirmed || len(m.Incarnations) == 0
 }
 
-// ReadJournal returns what a journal holds: for `march recover`, of an instance
-// that does not run. Its error is Refused.
+// ReadJournal returns the memory in a journal, for `march recover` if the instance
+// does not run. Its error is Refused.
 func ReadJournal(path string) (record.Memory, error) {
 	s, err := journal.Read(path)
 	if err != nil {
@@ -92,7 +92,7 @@ func ReadJournal(path string) (record.Memory, error) {
 	return m, nil
 }
 
-// memoryOf checks what a journal holds.
+// memoryOf checks a journal's content and returns it as a memory.
 func memoryOf(s journal.State) (record.Memory, error) {
 	m := record.Memory{
 		UUID: s.UUID, Room: s.Room, Name: s.Name, Incarnations: slices.Clone(s.Incarnations),
@@ -111,8 +111,8 @@ func memoryOf(s journal.State) (record.Memory, error) {
 	return m, m.Validate()
 }
 
-// journalReady returns why the journal cannot be written: known before a lease,
-// so that none is wasted.
+// journalReady returns why the journal cannot be written. It is called before a
+// lease, so that no lease is wasted.
 func (i *Instance) journalReady() error {
 	if i.journal == nil {
 		return nil
@@ -120,20 +120,20 @@ func (i *Instance) journalReady() error {
 	return i.journal.Ready()
 }
 
-// journalLease writes what the instance remembers of a lease to the journal, before the
-// segment is returned. If the process crashes before that, the segment is a gap, and the
-// journal knows less than etcd, which does no harm.
+// journalLease writes a lease to the journal, before the segment is returned. If the
+// process crashes before that, the segment is a gap, and the journal has less than etcd,
+// which does no harm.
 func (i *Instance) journalLease(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
 	return i.journalAnyLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
 }
 
-// journalAnyLease is journalLease for a segment or a window of time: r is what was leased.
+// journalAnyLease is journalLease for a segment or a window of time: r is the lease.
 func (i *Instance) journalAnyLease(ctx context.Context, state *State, r journal.Record) error {
 	if i.journal == nil {
 		return nil
 	}
-	// However long the disk takes, unless it hangs, which Append notices: the IDs are
-	// leased, and would be a gap for each lease that gave up too soon.
+	// Wait for the disk however long it takes: the IDs are leased, and giving up
+	// would make them a gap. Append notices a disk that hangs.
 	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, r)); err != nil {
 		return err
 	}
@@ -141,17 +141,18 @@ func (i *Instance) journalAnyLease(ctx context.Context, state *State, r journal.
 	return nil
 }
 
-// toNote adds to r, which was leased under a state, what the journal does not have yet.
+// toNote adds to r, which was leased under a state, the memory that the journal does
+// not have yet.
 func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	known, version := i.memory.written, state.layout.Layout.Version
-	r.Confirmed = i.memory.unconfirmed                       // else nothing would be leased
-	if revision, in := i.ledger.seenUnder(state.epoch); in { // else it is of another epoch by now
+	r.Confirmed = i.memory.unconfirmed                       // a lease shows that it is confirmed
+	if revision, in := i.ledger.seenUnder(state.epoch); in { // otherwise the epoch has changed
 		r.Epoch, r.Revision = state.epoch, revision
 	}
-	// Not taken as known before it is written: an instance that leases meanwhile writes
-	// it, too.
+	// This does not count as written yet, so that a lease made meanwhile writes it,
+	// too.
 	if known.epoch != state.epoch {
 		r.Epochs = []string{state.epoch}
 	}
@@ -181,18 +182,18 @@ func (i *Instance) written(state *State) {
 	i.memory.unconfirmed = false
 }
 
-// noteSeen has it written down which processes were seen under an epoch. It does not
-// wait for the disk: the watch calls it.
+// noteSeen writes the processes that were seen under an epoch to the journal. It
+// does not wait for the disk, because the watch calls it.
 func (i *Instance) noteSeen(all []record.SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}
 	if err := i.journal.Note(journal.Record{SeenUnder: under, Seen: slices.Clone(all)}); err != nil {
-		i.ledger.log.Warn("the journal could not be told which instances are registered", "error", err)
+		i.ledger.log.Warn("could not write to the journal which instances are registered", "error", err)
 	}
 }
 
-// begin writes down that this process writes the journal from now on.
+// begin records in the journal that this process writes it from now on.
 func (i *Instance) begin(ctx context.Context, dir string) error {
 	i.memory.marks = make(map[allocator.Tag]*ownMark)
 	i.memory.incarnations = []string{i.incarnation}
@@ -215,8 +216,8 @@ func (i *Instance) begin(ctx context.Context, dir string) error {
 	return nil
 }
 
-// noteUnconfirmed writes down that this process is unconfirmed: so is one that comes
-// after it, unless something was leased in between.
+// noteUnconfirmed records in the journal that this process is unconfirmed. The next
+// process is then unconfirmed, too, unless IDs were leased in between.
 func (i *Instance) noteUnconfirmed(ctx context.Context) error {
 	if i.journal == nil {
 		return nil

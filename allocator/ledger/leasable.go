@@ -13,7 +13,7 @@ import (
 type shared struct {
 	done chan struct{}
 	err  error
-	left bool // the lease that sent it gave up: err says nothing of etcd
+	left bool // the lease that sent it gave up, so err shows nothing about etcd
 }
 
 // LeasableState returns the state under which a lease may be made. It probes first
@@ -32,18 +32,18 @@ func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 		case <-flight.done:
 		case <-ctx.Done():
 		}
-		switch { // not what select makes of both at once: that is chance
+		switch { // if both are ready, select would choose by chance
 		case over(ctx):
-			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not looked at in time: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
+			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not probed in time: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 		case flight.err != nil && !flight.left:
 			return nil, flight.err
 		}
 	}
 }
 
-// join returns the state if a lease may be made under it, and the reason if none may and
-// it is too early for a probe. Otherwise it returns the probe to wait for: lead says that
-// the caller is to send it.
+// join returns the state if a lease may be made under it. If not, and it is too early for
+// a probe, it returns the reason. Otherwise it returns the probe to wait for; lead is
+// true if the caller must send it.
 func (l *Ledger) join() (s *State, flight *shared, lead bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,8 @@ func (l *Ledger) join() (s *State, flight *shared, lead bool, err error) {
 	return nil, l.mu.flight, lead, nil
 }
 
-// lead sends the probe that leases wait for, and has the instance enter a new epoch.
+// lead sends the probe that leases wait for, and makes the instance enter a new
+// epoch.
 func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error) {
 	if _, err = l.probe(ctx, l.haltsAs() != "", l.Try); err == nil {
 		err = l.enter(ctx)
@@ -83,15 +84,16 @@ func (l *Ledger) probed(err error) (*State, error) {
 // a halted instance must not read for each caller that asks.
 const haltedLook = 500 * time.Millisecond
 
-// waits reports whether it is too early to look again for why nothing is leased. The
-// caller holds the lock.
+// waits reports whether it is too early for another probe while nothing can be
+// leased. The caller holds the lock.
 func (l *Ledger) waits() bool {
 	s := l.mu.state
 	stays := s.halted != nil || s.Refusal() == nil && l.mu.clock.suspicion == nil && l.unconfirmed()
 	return stays && !l.mu.looked.IsZero() && allocator.Elapsed(l.mu.looked, time.Now()) < haltedLook
 }
 
-// enter has the instance of this process enter the epoch in force, where it has not.
+// enter makes the instance of this process enter the epoch in force, if it has not
+// yet.
 func (l *Ledger) enter(ctx context.Context) error {
 	if i := l.toEnter(); i != nil {
 		return i.enter(ctx)
@@ -116,8 +118,8 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// ready returns the state where a lease may be made under it without a probe.
-// The caller holds the lock.
+// ready returns the state if a lease may be made under it without a probe. The
+// caller holds the lock.
 func (l *Ledger) ready() (*State, error) {
 	if err := l.refusal(); err != nil {
 		return nil, err
@@ -128,7 +130,7 @@ func (l *Ledger) ready() (*State, error) {
 	return l.mu.state, nil
 }
 
-var errUnchecked = errors.New("the last look is too long ago")
+var errUnchecked = errors.New("the last probe is too old")
 
 // haltsAs returns the name under which this process halts leasing if it sees etcd go
 // back in time. It is empty if the process only reports that.

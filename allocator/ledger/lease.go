@@ -22,15 +22,15 @@ type tagSource struct {
 	instance *Instance
 	name     allocator.Tag
 
-	known       bool  // what follows is as last read or written
+	known       bool  // the fields below are as last read or written
 	tagRevision int64 // of the tag's key
 	numbers     unique.Handle[record.Numbers]
 	skips       map[allocator.Room]int64 // see record.Terms
 	mark        record.Mark
-	revision    int64  // of the mark's key; 0: there is none yet
-	raw         string // the mark's value, where it is not what encode makes of it
+	revision    int64  // of the mark's key; 0 if there is none yet
+	raw         string // the mark's stored value, if encoding the mark would give another one
 
-	floor *floor // of all rooms' marks, as they were read last; nil once a lease passed by it
+	floor *floor // of all rooms' marks, as last read; nil after the first lease above it
 }
 
 // floor is a record.Floor with the stamp of the layout and epoch under which the marks
@@ -40,7 +40,7 @@ type floor struct {
 	stamp record.Stamp
 }
 
-// terms returns the tag's settings that leases follow, as setTerms was given them last.
+// terms returns the tag's settings that leases follow, as setTerms last set them.
 func (s *tagSource) terms() record.Terms {
 	return record.Terms{Numbers: s.numbers.Value(), Skips: s.skips}
 }
@@ -75,9 +75,9 @@ func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.
 	return nil, record.TagSettings{}, allocator.Errorf(allocator.Unavailable, "tag %s: the layout changed %d times while it was read", name, leaseAttempts)
 }
 
-// leaseAttempts bounds how often one call of Lease starts over because
-// something it knew was out of date. Instances of a room contend for a mark
-// only when they refill at the same moment.
+// leaseAttempts bounds how often one call of Lease starts over because its
+// knowledge was out of date. Instances of a room compete for a mark only when they
+// refill at the same moment.
 const leaseAttempts = 20
 
 // Lease implements allocator.Source by section 3 of the design: see the
@@ -101,19 +101,18 @@ func (s *tagSource) Lease(ctx context.Context, n int64) (_ allocator.Segment, er
 	}
 	s.known = false
 	return allocator.Segment{}, allocator.Errorf(allocator.Unavailable,
-		"lease of tag %s in room %s: lost the race for its mark %d times", s.name, s.instance.room, leaseAttempts)
+		"lease of tag %s in room %s: other instances changed its mark first, %d times in a row", s.name, s.instance.room, leaseAttempts)
 }
 
-// attempt makes one try of a lease that began some time ago. It returns false
-// without an error when what it knew turned out to be out of date, and has
-// learned better.
+// attempt makes one try of a lease. It returns false without an error if the
+// source's knowledge was out of date; the knowledge is then updated.
 func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg allocator.Segment, done bool, err error) {
 	state, err := s.instance.ledger.LeasableState(ctx)
 	if err != nil {
 		return seg, false, s.instance.noted(err)
 	}
 	stamp := state.stamp()
-	// Where the tag bounds the skew, the other rooms' marks are needed each time.
+	// If the tag sets max_skew, each lease needs the other rooms' marks.
 	below := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
 	if !s.known || s.terms().MaxSkew > 0 || below {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
@@ -122,11 +121,12 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 	}
 	base, err := s.base(state)
 	if err == nil {
-		// No lease spans more than the largest step does: see record.Layout.Reach.
+		// No lease may span more than the largest step: see record.Layout.Reach.
 		seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, s.terms().LargestStep), s.terms().Limit)
 	}
 	if err != nil {
-		// So it is by what is remembered. It is said only if that still holds.
+		// This error follows from remembered values. Return it only if they still
+		// hold.
 		if holds, learnErr := s.stillHolds(ctx, state); learnErr != nil || !holds {
 			return seg, false, learnErr
 		}
@@ -141,8 +141,8 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 // ever were, below which nothing may be leased under a layout or an epoch that is
 // new to the room's mark. It does so in one transaction, under the condition
 // that state's layout and epoch still hold, so one snapshot that shows the
-// layout shows every mark that was written before it. Where they hold no
-// longer, known stays false and the ledger has read the newer ones.
+// layout shows every mark that was written before it. If they no longer hold, known
+// stays false and the ledger has read the newer ones.
 func (s *tagSource) read(ctx context.Context, state *State) (settings record.TagSettings, err error) {
 	s.known = false
 	l := s.instance.ledger
@@ -151,7 +151,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 		ops = append(ops, store.OpGet(l.keys.Mark(room, s.name)))
 	}
 	before := l.before()
-	// One try: the Refiller has a back-off of its own, and must hear of each failure.
+	// Try only once: the Refiller has its own back-off, and needs each failure.
 	answer, err := l.Try(ctx, store.Txn{If: l.Holds(state), Then: ops})
 	if err != nil {
 		return settings, s.instance.noted(err)
@@ -163,7 +163,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 	if settings, err = s.remember(answer.Got[0], answer.Got[1]); err != nil {
 		return settings, err
 	}
-	s.known = false // until the floor is, too
+	s.known = false // until the floor is known, too
 	if !s.instance.compareMark(before, answer.Revision, s.name, s.mark.Next) {
 		return settings, nil
 	}
@@ -187,7 +187,7 @@ func (s *tagSource) base(state *State) (int64, error) {
 	skew := s.terms().MaxSkew
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
-		return base, nil // and Layout.Segment says so
+		return base, nil // Layout.Segment returns the error
 	case s.mark.Stamp != state.stamp():
 		return s.raise(base, s.floor.Least)
 	case skew > 0:
@@ -196,8 +196,8 @@ func (s *tagSource) base(state *State) (int64, error) {
 	return base, nil
 }
 
-// NextBase returns the base of a room's next lease under s, as a source finds it that has
-// just read all marks of the tag. With an error it is the least that the base can be.
+// NextBase returns the base of a room's next lease under s, as a source computes it after
+// reading all marks of the tag. With an error it is the least possible base.
 func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
 	terms := t.Terms()
 	source := &tagSource{
@@ -209,13 +209,13 @@ func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.
 	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
-// raise returns base, raised to a floor or a catch-up where that lies above.
-// Its error is Refused where that is due to a single room, with leases more than
-// max_jump above those of all others.
+// raise returns base, raised to a floor or a catch-up if that lies above. Its error
+// is Refused if a single room causes that, with leases more than max_jump above
+// those of all others.
 func (s *tagSource) raise(base, to int64) (int64, error) {
 	if allowed, f := s.terms().MaxJump, s.floor; to > base && f.Jump > allowed && !f.Alone {
 		return 0, allocator.Errorf(allocator.Refused,
-			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if that is no mistake, agree with `march tag update %s --max-jump %d`",
+			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if this is not a mistake, agree with `march tag update %s --max-jump %d`",
 			s.name, f.Most, f.Jump, allowed, s.name, f.Jump)
 	}
 	return max(base, to), nil
@@ -283,8 +283,8 @@ func (l *Ledger) HoldsEpoch(state *State) store.Cond {
 }
 
 // conditional returns a transaction that does nothing yet, on the conditions of a lease:
-// epoch, layout, tag, mark and registration are as known. Where one is not, the answer has
-// tag, mark and registration as they are now.
+// epoch, layout, tag, mark and registration are as known. If one of them is not, the
+// answer has tag, mark and registration as they are now.
 func (s *tagSource) conditional(state *State) store.Txn {
 	registration := s.instance.registered()
 	tag, mark := s.instance.ledger.keys.Tag(s.name), s.markKey()
@@ -300,8 +300,8 @@ func (s *tagSource) conditional(state *State) store.Txn {
 	return txn
 }
 
-// learn takes over what the answer to a conditional transaction shows, after a condition
-// did not hold.
+// learn stores the values in the answer to a conditional transaction whose condition did
+// not hold.
 func (s *tagSource) learn(ctx context.Context, answer store.Answer, before sentAt) error {
 	if err := s.instance.checkRegistration(ctx, answer.Got[2]); err != nil {
 		return err
@@ -309,18 +309,19 @@ func (s *tagSource) learn(ctx context.Context, answer store.Answer, before sentA
 	if _, err := s.remember(answer.Got[0], answer.Got[1]); err != nil {
 		return err
 	}
-	// The floor is of the mark and the settings as they were.
+	// The floor was computed from the old mark and settings.
 	s.floor = nil
 	if !s.instance.compareMark(before, answer.Revision, s.name, s.mark.Next) {
-		s.known = false // and the next attempt reads it
+		s.known = false // so the next attempt reads it
 		return nil
 	}
 	_, err := s.instance.ledger.Refresh(ctx)
 	return err
 }
 
-// stillHolds reads all that a lease depends on, and reports whether it is as known. False
-// without an error means that it was not, and that the source has learned what it is now.
+// stillHolds reads all values on which a lease depends, and reports whether they are as
+// known. False without an error means that they were not; the source then has the new
+// ones.
 func (s *tagSource) stillHolds(ctx context.Context, state *State) (bool, error) {
 	before := s.instance.ledger.before()
 	answer, err := s.instance.ledger.Read(ctx, s.conditional(state))
@@ -330,8 +331,8 @@ func (s *tagSource) stillHolds(ctx context.Context, state *State) (bool, error) 
 	return false, s.learn(ctx, answer, before)
 }
 
-// commit raises the mark over seg. It reports whether seg is ours; false
-// without an error means that something was out of date.
+// commit raises the mark over seg. It reports whether seg is ours; false without an
+// error means that a known value was out of date.
 func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
 	l := s.instance.ledger
 	mark := s.mark.Leased(state.stamp(), state.total, base, seg)
@@ -346,8 +347,8 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 	crash.Here(crash.BeforeLease)
 	answer, err := l.Try(ctx, txn)
 	crash.Here(crash.AfterLease)
-	// If we crash here, or the answer is lost, the mark may stand above IDs that
-	// no instance holds: a gap.
+	// If the process crashes here, or the answer is lost, the mark may stand above
+	// IDs that no instance holds: a gap.
 	if err != nil {
 		return false, s.instance.noted(err)
 	}
@@ -366,7 +367,7 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 	return true, nil
 }
 
-// wrap puts what was being done before an error's message and keeps its Kind.
+// wrap puts the name of the operation before an error's message and keeps its Kind.
 func wrap(err error, format string, args ...any) error {
 	return allocator.Errorf(allocator.KindOf(err), "%s: %w", fmt.Sprintf(format, args...), err)
 }

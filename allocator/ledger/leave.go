@@ -8,19 +8,20 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Leave takes the registration and the heartbeat away: a clean stop. Nothing
-// may be leased after it. Where etcd went back in time, or is halted, the
-// registration stays, and the error says so: `march recover` has to know of us.
+// Leave removes the registration and the heartbeat: a clean stop. Nothing may be
+// leased after it. If etcd went back in time, or leasing is halted, the
+// registration stays, and the error says so: `march recover` has to know of this
+// instance.
 //
-// That the registration is gone may as well be an operator's forget. So first the
-// registration says that the instance leaves in good order, for those that watch. It
-// compares a last heartbeat, which counted as a lease does: so whatever store shows
-// that the instance left also has all that it leased.
+// A missing registration may also come from an operator's forget. So Leave first
+// writes into the registration that the instance leaves in good order, for processes
+// that watch it. That write compares a last heartbeat, which counted as a lease
+// does. So each store that shows that the instance left also has all its leases.
 func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
 	for range joinAttempts {
 		state, err := l.LeasableState(ctx)
-		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout is no reason to stay
+		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout does not keep the instance from leaving
 			return err
 		}
 		if state == nil {
@@ -49,7 +50,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if answer.Succeeded || len(answer.Got[0]) == 0 { // gone: by an earlier try perhaps
+		if answer.Succeeded || len(answer.Got[0]) == 0 { // it is gone, perhaps by an earlier try
 			_ = i.lose("instance %s of room %s has left", i.name, i.room) // a late lease does not register it again
 			return nil
 		}
@@ -63,8 +64,8 @@ func (i *Instance) Leave(ctx context.Context) error {
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
 }
 
-// held returns the registration and the heartbeat as we know them, and what the
-// registration is to say.
+// held returns the registration and the heartbeat as we know them, and the
+// registration's new value.
 func (i *Instance) held() (registration, beat store.KV, value record.Registration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -72,8 +73,8 @@ func (i *Instance) held() (registration, beat store.KV, value record.Registratio
 }
 
 // sentChecked reports whether the last heartbeat counts as a lease would: its answer
-// came over the connection that was looked through, at a revision above all that was
-// seen before, and nothing came up meanwhile.
+// came over the probed connection, at a revision above all that were seen before,
+// and no suspicion, barrier or epoch came up meanwhile.
 func (i *Instance) sentChecked(before sentAt) bool {
 	l := i.ledger
 	i.mu.Lock()
@@ -84,8 +85,8 @@ func (i *Instance) sentChecked(before sentAt) bool {
 	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.suspicionSeq == before.suspicionSeq
 }
 
-// sayLeaving has the registration say that the instance leaves, over its last
-// heartbeat.
+// sayLeaving writes into the registration that the instance leaves, if its last
+// heartbeat still stands.
 func (i *Instance) sayLeaving(ctx context.Context, state *State) error {
 	l := i.ledger
 	registration, beat, value := i.held()

@@ -17,23 +17,23 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// Config says which cluster a ledger is of.
+// Config are the settings of a ledger.
 type Config struct {
 	// Cluster names the cluster within its etcd, as a room is named: all keys
 	// are under /march/<cluster>/. Default "default".
 	Cluster string
-	// UUID, where it is set, must be the cluster's: a prefix that belongs to
-	// another cluster is then refused. Empty accepts what is found first.
+	// UUID, if set, must be the cluster's: a prefix that belongs to another cluster
+	// is then refused. Empty accepts the cluster that is found first.
 	UUID string
-	// TryTimeout bounds one try of a transaction. Default 2 s: more than an
-	// election takes, short enough for a second try within a caller's patience.
+	// TryTimeout bounds one try of a transaction. Default 2 s: longer than an
+	// election, and short enough for a second try before callers give up.
 	TryTimeout time.Duration
-	// Observe, where it is set, is told of every transaction that was sent: how
-	// long it took, and the error, if any.
+	// Observe, if set, is called after every transaction with its duration and its
+	// error, if any.
 	Observe func(took time.Duration, err error)
-	// Now is the clock by which records carry their time, a beat is old, and versions
-	// of recovers go on: never for safety, so it may be wrong. How long something takes
-	// is measured by time.Now. Default, and what nil stands for, time.Now.
+	// Now is the clock for the times in records, the age of a beat, and the versions
+	// that recovers choose. Safety does not depend on it, so it may be wrong. Durations
+	// are measured with time.Now. Default, also for nil: time.Now.
 	Now func() time.Time
 	// Tracer makes spans of what callers wait for; nil makes none.
 	Tracer trace.TracerProvider
@@ -62,7 +62,8 @@ type Ledger struct {
 	regressions   atomic.Int64
 	confirmations atomic.Pointer[confirmations] // see Confirmed; never nil, stored under mu
 
-	// Conditions that would be logged at each turn for as long as they last.
+	// Throttles for messages about conditions that last and would be logged again
+	// and again.
 	wentBackLog, refusedLog, watchLog throttle.Log
 
 	mu struct {
@@ -77,11 +78,11 @@ type Ledger struct {
 		instance *Instance     // this process's, nil for a process without one
 
 		auditsSpare int64 // how many audit entries may be written before they are counted again
-		version     int64 // of the layout, as it was read last; see historyAt
+		version     int64 // of the layout, as last read; see historyAt
 
 		contact  Contact
 		awayLog  throttle.Log
-		saidAway bool // that etcd is away was logged, so that it is back will be
+		saidAway bool // the log says that etcd is away, so its return will be logged, too
 	}
 }
 
@@ -111,7 +112,7 @@ func New(etcd store.Store, cfg Config) (*Ledger, error) {
 // Close closes the store.
 func (l *Ledger) Close() error { return l.store.Close() }
 
-// Contact is how a ledger last heard of etcd.
+// Contact says when and how etcd last answered a ledger.
 type Contact struct {
 	Away    time.Time     // since when tries fail, zero while they do not
 	Last    time.Time     // of the last answer, zero before the first
@@ -119,8 +120,8 @@ type Contact struct {
 	Latency time.Duration // of an answer, a moving average; zero before the first
 }
 
-// latencyWeight is how many answers the moving average of the latency looks
-// back on, about: as in TCP's, so that one slow answer shows and does not stay.
+// latencyWeight is about the number of answers in the moving average of the
+// latency, as in TCP: one slow answer shows, but not for long.
 const latencyWeight = 8
 
 // answered notes an answer that came after took.
@@ -134,7 +135,7 @@ func (c *Contact) answered(now time.Time, took time.Duration) {
 	c.Last = now
 }
 
-// Contact tells how this ledger last heard of etcd.
+// Contact returns when and how etcd last answered this ledger.
 func (l *Ledger) Contact() Contact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -173,8 +174,8 @@ func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
 	}
 }
 
-// received returns an answer to what was sent, or an error if the answer is of another etcd
-// cluster. It notes what the answer's revision says.
+// received returns the answer to a transaction, or an error if the answer is of another
+// etcd cluster. It checks the answer's revision.
 func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time, answer store.Answer) (store.Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,8 +194,8 @@ func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time, ans
 	return answer, nil
 }
 
-// sawBack counts and logs err, which says that etcd went back in time, and
-// returns it. Where leasing is halted because of it, adopt counts that.
+// sawBack counts and logs err, which says that etcd went back in time, and returns
+// it. If leasing is halted because of it, adopt counts that.
 func (l *Ledger) sawBack(ctx context.Context, err error) error {
 	l.regressions.Add(1)
 	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)
@@ -206,7 +207,7 @@ func (l *Ledger) sawBack(ctx context.Context, err error) error {
 func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
 
 // Read sends a transaction that changes nothing until it is answered or ctx
-// ends, for at most two tries' time. Where `march recover` has moved the cluster to another
+// ends, for at most two tries' time. If `march recover` has moved the cluster to another
 // etcd cluster, it asks there.
 func (l *Ledger) Read(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	return store.Retry(ctx, l.cfg.TryTimeout, func(ctx context.Context) (store.Answer, error) {
@@ -224,8 +225,8 @@ func (l *Ledger) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error
 	return l.Read(ctx, store.Txn{Then: ops})
 }
 
-// Attach reads the cluster's identity, once. Its errors are Refused when there
-// is no cluster yet, or it is another than configured.
+// Attach reads the cluster's identity, once. Its errors are Refused if there is no
+// cluster yet, or it is another than configured.
 func (l *Ledger) Attach(ctx context.Context) error {
 	if l.pinned().UUID != "" {
 		return nil
@@ -245,8 +246,8 @@ func (l *Ledger) Attach(ctx context.Context) error {
 	return l.pin(id, answer.ClusterID)
 }
 
-// AttachToRead is Attach for what only reads: that the identity cannot be read is no
-// reason to show nothing of a cluster. Its errors are Attach's other ones.
+// AttachToRead is Attach for processes that only read: they can show a cluster even
+// if its identity cannot be read. Its errors are Attach's other ones.
 func (l *Ledger) AttachToRead(ctx context.Context) error {
 	err := l.Attach(ctx)
 	if _, damaged := errors.AsType[*record.KeyError](err); damaged && allocator.KindOf(err) != allocator.Refused {
@@ -255,7 +256,7 @@ func (l *Ledger) AttachToRead(ctx context.Context) error {
 	return err
 }
 
-// pin takes id for the cluster's identity from now on.
+// pin makes id the cluster's identity from now on.
 func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 	if err := id.Check(l.keys, l.cfg.UUID, clusterID); err != nil {
 		return err
@@ -266,7 +267,7 @@ func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 	return nil
 }
 
-// Cluster returns what reads this cluster without taking part in it.
+// Cluster returns a reader of this cluster that does not take part in the protocol.
 func (l *Ledger) Cluster() *record.Cluster {
 	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID, TryTimeout: l.cfg.TryTimeout, Now: l.now, Log: l.log}
 }
@@ -279,7 +280,7 @@ func (l *Ledger) Identity(ctx context.Context) (record.Identity, error) {
 	return l.pinned(), nil
 }
 
-// pinned returns the identity that answers are held against, zero before Attach.
+// pinned returns the identity with which answers are compared, zero before Attach.
 func (l *Ledger) pinned() record.Identity {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -334,11 +335,11 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 	return &allocator.Error{Kind: allocator.Refused, Msg: fmt.Sprintf(text, l.keys), Err: ErrNoCluster}
 }
 
-// PinAnew pins this ledger to the etcd cluster that answers, be it another one than the
-// identity has, as a recover does. It reads the identity and also in one transaction, and
+// PinAnew pins this ledger to the etcd cluster that answers, even if the identity has
+// another one, as a recover does. It reads the identity and also in one transaction, and
 // returns the identity with the ID of that etcd cluster; the answer has the identity's key
-// first. Its errors are those of the read, a KeyError, and Refused: with the zero identity
-// where there is no cluster, else because it is another one than configured.
+// first. Its errors are those of the read, a KeyError, and Refused: if there is no
+// cluster, with the zero identity, or if it is another one than configured.
 func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
 	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
 	if answer, err = l.Gets(ctx, append(ops, l.countAudits())...); err != nil {

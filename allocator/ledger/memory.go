@@ -13,8 +13,8 @@ import (
 const maxSeen = 1000
 
 // instanceMemory is an instance's memory of its own. The instance's lock guards it.
-// What is leased is accepted and remembered under that lock, and Report holds it while
-// it answers, so that Report misses nothing.
+// A lease is accepted and remembered under that lock, and Report holds it while it
+// answers, so that Report misses no lease.
 type instanceMemory struct {
 	marks        map[allocator.Tag]*ownMark
 	windows      map[record.WorkerID]ownWindow
@@ -23,29 +23,29 @@ type instanceMemory struct {
 	seenUnder    string                // the last epoch that seen is of
 	incarnations []string
 	epochs       []string        // that this instance was in, the last one last
-	written      written         // what the journal has of all this
-	unconfirmed  bool            // it begins with this process, and nothing was leased yet: see unconfirmed.go
+	written      written         // the part of all this that the journal has
+	unconfirmed  bool            // the memory begins with this process, and nothing was leased yet: see unconfirmed.go
 	leased       bool            // this process leased something
 	barred       Barred          // while a recover has barred this instance
-	leases       failures        // of leases, for what is no matter of their tag,
+	leases       failures        // of leases, for reasons that do not concern their tag only,
 	beats        failures        // of heartbeats,
-	looks        failures        // and of the looks before these, for keys that they met
-	orphaned     string          // the epoch under which it compares what it leased, once it has dropped what it held
-	uncompared   []allocator.Tag // of which it has yet to compare that, sorted
+	looks        failures        // and of the probes before these, because of keys that they read
+	orphaned     string          // the epoch under which it compares its leases, after it has dropped its segments
+	uncompared   []allocator.Tag // the tags whose leases it has not compared yet, sorted
 }
 
-// ownMark is what an instance remembers of its room's mark of one tag.
+// ownMark is an instance's memory of its room's mark of one tag.
 type ownMark struct {
 	next     int64 // as it was read or written,
 	revision int64 // in a store of this revision
-	sent     int64 // the largest end of any lease that was sent, whatever became of it
-	leased   int64 // the end of what this instance leased itself, 0 for nothing,
-	version  int64 // and the layout version that it leased that under
-	sequence int64 // when next changed last, as instanceMemory counts
+	sent     int64 // the largest end of any lease that was sent, whatever its outcome
+	leased   int64 // the end of this instance's own leases, 0 for none,
+	version  int64 // and the layout version of these leases
+	sequence int64 // the sequence of instanceMemory at the last change of next
 }
 
-// mark returns what is remembered of a tag's mark, the zero value where nothing is.
-// The caller holds the lock.
+// mark returns the memory of a tag's mark, or the zero value. The caller holds the
+// lock.
 func (m *instanceMemory) mark(tag allocator.Tag) ownMark {
 	if own := m.marks[tag]; own != nil {
 		return *own
@@ -53,8 +53,8 @@ func (m *instanceMemory) mark(tag allocator.Tag) ownMark {
 	return ownMark{}
 }
 
-// setMark remembers a tag's mark. The map has pointers, as more than half of a map's
-// slots may be empty. The caller holds the lock.
+// setMark remembers a tag's mark. The map has pointers, because more than half of a
+// map's slots may be empty. The caller holds the lock.
 func (m *instanceMemory) setMark(tag allocator.Tag, own ownMark) {
 	if old := m.marks[tag]; old != nil {
 		*old = own
@@ -64,9 +64,9 @@ func (m *instanceMemory) setMark(tag allocator.Tag, own ownMark) {
 	m.marks[tag] = &made
 }
 
-// sends notes that a lease up to next is sent: it may be done, whether its answer
-// comes or not. Were only what is accepted remembered, the margin of a recover would
-// be added to a mark that the store has long passed.
+// sends notes that a lease up to next is sent: it may happen, whether its answer
+// comes or not. If only accepted leases were remembered, a recover would add its
+// margin to a mark that is lower than the store's.
 func (i *Instance) sends(tag allocator.Tag, next int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -92,7 +92,8 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 		return false, err
 	}
 	own := i.memory.mark(tag)
-	// Of two sources of a tag, the answer to one may overtake the answer to the other.
+	// If a tag has two sources, the answer to one may overtake the answer to the
+	// other.
 	if answer.Revision > own.revision {
 		own.next, own.revision = next, answer.Revision
 	}
@@ -106,8 +107,8 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 	return true, nil
 }
 
-// counts is what accept demands of the answer to any lease, of a segment or of a window.
-// The caller holds the lock.
+// counts has the conditions of accept on the answer to any lease, of a segment or of a
+// window. The caller holds the lock.
 func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
 	t := &l.mu.clock
 	switch {
@@ -124,9 +125,9 @@ func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
 	return true, nil
 }
 
-// compareMark holds a mark, as an answer showed it, against what is remembered of it.
-// Where the mark is below that, etcd may have gone back in time. False means that
-// the mark is to be read again, after a probe.
+// compareMark compares a mark, as an answer showed it, with the remembered one. If
+// the mark is lower, etcd may have gone back in time. False means that the caller
+// must read the mark again, after a probe.
 func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag, next int64) bool {
 	l := i.ledger
 	i.mu.Lock()
@@ -138,7 +139,8 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 	remembered := own.next > 0
 	switch {
 	case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq:
-		// It was sent before a barrier, say: it tells of a store that is no more.
+		// For example, the request was sent before a barrier: the answer shows a
+		// store that no longer exists.
 		return false
 	case remembered && next < own.next && revision < own.revision:
 		return false // another answer overtook this one

@@ -16,10 +16,10 @@ const (
 	compareEvery = 20 * time.Millisecond
 )
 
-// compareOwn holds the marks that the instance remembers as it starts, which are
-// its journal's, against those in etcd, once. A mark in etcd that is below one of
-// them is evidence, also where its tag is never asked for again. It goes through them
-// in pages, at a bounded rate, until ctx ends.
+// compareOwn compares the marks that the instance remembers at its start, which are
+// its journal's, with those in etcd, once. A mark in etcd that is below one of them
+// is evidence, even if no caller asks for its tag again. compareOwn works in pages,
+// at a bounded rate, until ctx ends.
 func (i *Instance) compareOwn(ctx context.Context) {
 	tags := i.unseen()
 	for len(tags) > 0 {
@@ -70,7 +70,7 @@ func (i *Instance) compareMarks(ctx context.Context, tags []allocator.Tag) bool 
 	for k, tag := range tags {
 		next := i.ledger.nextOf(answer.Got[k])
 		if next == allocator.MaxID {
-			continue // it cannot be read, or is at its end: nothing is leased of it
+			continue // it cannot be read, or is at its end, so no IDs of it are leased
 		}
 		all = i.compareMark(before, answer.Revision, tag, next) && all
 	}

@@ -12,22 +12,22 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Registration is what an instance says of itself.
+// Registration is the description that an instance registers.
 type Registration struct {
 	Room    allocator.Room
 	Name    allocator.Instance // stable over restarts: a host or pod name
 	Address string             // where it serves gRPC, host:port
 	Build   string             // the program's version
-	// Journal is the directory of the instance's journal; empty for none: what
-	// it remembers ends with the process then.
+	// Journal is the directory of the instance's journal. Empty for none: the
+	// memory of the instance then ends with the process.
 	Journal string
-	// RequireJournal has this instance lease nothing without its journal until its
-	// marks are confirmed, as ClusterSettings does for all; and an etcd that was
-	// restored cannot have forgotten this one.
+	// RequireJournal makes this instance lease nothing without its journal until
+	// its marks are confirmed, as ClusterSettings does for all. Unlike that
+	// setting, a restored etcd cannot have forgotten it.
 	RequireJournal bool
-	// Hold is for how long the instance may go on issuing IDs of a layout since it
-	// was last confirmed, where it is told to be strict about that, and for how
-	// long clients may use what it leased to them.
+	// Hold is how long clients may use the segments that they lease from the
+	// instance. It is also how long a strict instance may go on issuing IDs of a
+	// layout after that was last confirmed.
 	Hold time.Duration
 	// Pin is the number of the instance's workers of time-ordered IDs, as operators chose
 	// it (worker.Pin); nil for none.
@@ -63,13 +63,13 @@ type Instance struct {
 
 	mu struct {
 		sync.Mutex
-		value  record.Registration // as it is to be
+		value  record.Registration // as it should be
 		kv     store.KV            // as it was last seen, and ours
 		beat   heartbeat
-		lost   error     // why the registration is not ours any longer
+		lost   error     // why the registration is no longer ours
 		order  int64     // the last epoch under which it was seen to be ours, as epochClock counts them
 		serves int64     // the layout version that this process serves
-		alone  time.Time // until then the process that this one replaced may still serve its own; zero once the own is written
+		alone  time.Time // until then the replaced process may still serve its own version; zero once this process's version is written
 
 		audited time.Time // when a worker that this process took over was last audited
 	}
@@ -111,8 +111,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	}
 	for range joinAttempts {
 		order := l.before().epochSeq
-		// Over what is there now, and nothing later: a first try of which the
-		// answer was lost must not come after a second one and take its place.
+		// Write over the present value, and over no later one: a first try whose
+		// answer was lost must not arrive after a second one and replace it.
 		there, err := l.Gets(ctx, i.found()...)
 		if err != nil {
 			return nil, err
@@ -133,7 +133,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			return i, nil
 		}
 	}
-	return nil, allocator.Errorf(allocator.Unavailable, "other processes register as instance %s of room %s all the while", r.Name, r.Room)
+	return nil, allocator.Errorf(allocator.Unavailable, "other processes registered as instance %s of room %s at each try: give every process its own name (--name)", r.Name, r.Room)
 }
 
 // joins makes i the instance of this process.
@@ -154,11 +154,11 @@ func (l *Ledger) instance() *Instance {
 // registration was written just then.
 const joinAttempts = 5
 
-// replaces prepares to take the place of the process that is registered. This
-// one counts as the newer, whatever the clocks say. And it does not report a
-// layout for the other, which may be cut off and still issue what it holds: the
-// registration keeps the other's version until the other's hold has passed.
-// Where this process has the other's journal, the other has ended.
+// replaces prepares to replace the registered process. This process counts as the
+// newer one, whatever the clocks say. It does not report a layout for the other
+// process, which may be cut off and still issue IDs: the registration keeps the
+// other's version until the other's hold has passed. If this process has the
+// other's journal, the other has ended.
 func (i *Instance) replaces(found []store.KV) error {
 	if len(found) == 0 {
 		return nil
@@ -177,9 +177,9 @@ func (i *Instance) replaces(found []store.KV) error {
 	return nil
 }
 
-// write puts the registration as it now is, over what we know of it. Its error is
-// Conflict where another goroutine did so just then: it is to be tried again. The
-// lock is not held while etcd answers: leases read what we know.
+// write replaces the known registration by its new value. Its error is Conflict if
+// another goroutine has just done so: the caller tries again. The lock is not held
+// while etcd answers, because leases read the registration.
 func (i *Instance) write(ctx context.Context) error {
 	known, value, err := i.toWrite()
 	if err != nil {
@@ -187,9 +187,9 @@ func (i *Instance) write(ctx context.Context) error {
 	}
 	answer, err := i.ledger.Try(ctx, store.Txn{If: []store.Cond{store.Unchanged(known)}, Then: []store.Op{store.OpPut(known.Key, value)}, Else: []store.Op{store.OpGet(known.Key)}})
 	if err != nil {
-		// The outcome is unknown. Keep the registration as we know it. If another one
-		// was written, the next transaction that compares it is refused and shows it,
-		// and check takes it up.
+		// The outcome is unknown. Keep the known registration. If the new one was
+		// written, the next transaction that compares it is refused and shows it, and
+		// checkRegistration accepts it.
 		return err
 	}
 	if answer.Succeeded {
@@ -205,8 +205,8 @@ func (i *Instance) write(ctx context.Context) error {
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s was out of date", i.name, i.room)
 }
 
-// toWrite returns the registration as we know it, and the value that it is to have. Its
-// error is that the registration is not ours any longer.
+// toWrite returns the known registration, and its new value. Its error means that the
+// registration is no longer ours.
 func (i *Instance) toWrite() (known store.KV, value []byte, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -230,9 +230,9 @@ func (i *Instance) Version() int64 {
 	return i.mu.serves
 }
 
-// OnTag has told called with the settings of a tag when a lease finds that they are not
-// those of the lease before: a watch may miss a change. It must be set before the first
-// Source.
+// OnTag sets a function that is called with a tag's settings when a lease finds that
+// they have changed since the lease before: a watch may miss a change. OnTag must be
+// called before the first Source.
 func (i *Instance) OnTag(told func(TagChange)) { i.changed = told }
 
 // registered returns the registration as we know it.
@@ -252,8 +252,8 @@ func (i *Instance) Serve(ctx context.Context, version int64) error {
 	return i.serve(ctx)
 }
 
-// setServed notes the layout version that this process serves. Its error is that the
-// registration is not ours any longer.
+// setServed notes the layout version that this process serves. Its error means that
+// the registration is no longer ours.
 func (i *Instance) setServed(version int64) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -261,9 +261,8 @@ func (i *Instance) setServed(version int64) error {
 	return i.mu.lost
 }
 
-// serve brings the registration up to date with the version that is served,
-// unless the process that this one replaced may still serve another. Run does it
-// then.
+// serve writes the served version into the registration, unless the replaced
+// process may still serve another. In that case Run does it later.
 func (i *Instance) serve(ctx context.Context) error {
 	if !i.mayServe() {
 		return nil
@@ -271,12 +270,12 @@ func (i *Instance) serve(ctx context.Context) error {
 	if err := i.write(ctx); err != nil {
 		return err
 	}
-	i.served() // not before: where the write fails Run does it again
+	i.served() // only after the write: if that fails, Run tries again
 	return nil
 }
 
-// mayServe puts the version that is served into the registration's value. False means
-// that the process that this one replaced may still serve another.
+// mayServe puts the served version into the registration's value. False means that
+// the replaced process may still serve another.
 func (i *Instance) mayServe() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -322,7 +321,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		case <-timer.C:
 			order = i.ledger.before().epochSeq
 		}
-		i.looked(i.ledger.Check(ctx)) // so that a lease seldom has to wait for a probe, and an idle room looks, too
+		i.looked(i.ledger.Check(ctx)) // so that a lease rarely has to wait for a probe, and an idle room probes, too
 		err := i.send(ctx)
 		if err != nil && allocator.KindOf(err) == allocator.Refused {
 			return err
@@ -332,7 +331,7 @@ func (i *Instance) Run(ctx context.Context) error {
 		}
 		pause, left, pending := i.pause()
 		if pending && left <= 0 {
-			_ = i.serve(ctx) // else with the next heartbeat
+			_ = i.serve(ctx) // otherwise with the next heartbeat
 		} else if pending {
 			pause = min(pause, left)
 		}
@@ -340,8 +339,8 @@ func (i *Instance) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns the pause before the next heartbeat, and whether and how long from now
-// the version that is served is to be written.
+// pause returns the pause before the next heartbeat. pending is true if the served
+// version must still be written, left from now.
 func (i *Instance) pause() (pause, left time.Duration, pending bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -14,16 +14,16 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// probeResult is what one probe saw, and what was known when it was sent.
+// probeResult is the result of one probe, and the knowledge when it was sent.
 type probeResult struct {
 	before   sentAt
 	certain  bool  // it went through consensus, as a write does
 	full     bool  // with beat and status
-	version  int64 // of the layout that it took for the current one
+	version  int64 // of the layout that it assumed to be the current one
 	answer   store.Answer
 	state    *State
 	identity record.Identity
-	beat     record.Beat // zero where there is none
+	beat     record.Beat // zero if there is none
 	beatKV   store.KV
 	status   store.Status
 }
@@ -31,12 +31,13 @@ type probeResult struct {
 // sender is Ledger.Read or Ledger.Try.
 type sender func(context.Context, store.Txn) (store.Answer, error)
 
-// looks bounds how often a probe starts over because it met a change.
+// looks bounds how often a probe starts over because of a change meanwhile.
 const looks = 8
 
 // probe reads epoch and layout, adopts them, and checks whether etcd went back in
-// time. It reads beat and status too if full is set. If it sees something wrong it
-// looks again, and halts leasing if the second look confirms it. Its errors are those
+// time. If full is set, it also reads beat and status. If it finds evidence it probes
+// again, and halts leasing if the second probe confirms the evidence. Its errors are
+// those
 // of attach, WentBack, Unavailable, and Refused for a layout that cannot be used.
 // send is how often it tries: read, or try if the caller has a back-off of its own
 // and must hear of each failure.
@@ -72,14 +73,14 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 	return record.Layout{}, allocator.Errorf(allocator.Unavailable, "the epoch, or the member that answers, changed %d times while it was read", looks)
 }
 
-// stop halts leasing because of what s saw. An operator's command does not halt:
-// it says what it saw. See HaltAs.
+// stop halts leasing because of the evidence. An operator's command does not halt:
+// it reports the evidence. See HaltAs.
 func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) error {
 	who := l.haltsAs()
 	if who == "" {
 		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
 	}
-	// Where the epoch was changed meanwhile, the next look shows it.
+	// If the epoch was changed meanwhile, the next probe shows it.
 	_, err := l.HaltOver(ctx, s.state.raw, who, evidence)
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
 		return nil
@@ -87,7 +88,7 @@ func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) erro
 	return err
 }
 
-// probeOnce sends one probe. It returns nil where the answers were not of one member
+// probeOnce sends one probe. It returns nil if the answers were not of one member
 // over one connection.
 func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeResult, error) {
 	s := &probeResult{before: l.before()}
@@ -130,8 +131,8 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 		return nil, nil
 	}
 	for i, key := range marks {
-		// Kept until the state is judged: only under the same epoch it means
-		// something.
+		// Keep it until the state is classified: it counts only under the same
+		// epoch.
 		if next := l.nextOf(s.answer.Got[fixed+i]); next < s.before.suspicion.marks[key] {
 			s.state.fallen = fmt.Sprintf("%s is %d, and was %d", key, next, s.before.suspicion.marks[key])
 		}
@@ -139,11 +140,11 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 	return s, nil
 }
 
-// historyAt reads what a probe has to see of the history where the layout is of a
-// version, or of the next: both keys, the one before and the one after. The version
-// must be known beforehand, as etcd would read the whole history to find its end.
-// Where the layout turns out to be of another version, otherVersion says so, and
-// the probe is made again.
+// historyAt reads the keys of the history that a probe needs if the layout has this
+// version or the next: these two, the one before and the one after. The version
+// must be known beforehand, because etcd would read the whole history to find its
+// end. If the layout has another version, otherVersion returns true, and the probe
+// is repeated.
 func (l *Ledger) historyAt(version int64) store.Op {
 	within := store.Interval{Key: l.keys.LayoutAt(max(version-1, 0)), End: store.PrefixEnd(l.keys.Layouts())}
 	return store.Op{Get: &store.Get{Interval: within, Limit: 4}}
@@ -156,15 +157,15 @@ func (l *Ledger) historyVersion() int64 {
 	return l.mu.version
 }
 
-// expectVersion notes the version that the next probe takes for the layout's.
+// expectVersion notes the version that the next probe assumes for the layout.
 func (l *Ledger) expectVersion(version int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.version = version
 }
 
-// otherVersion reports whether the layout that s saw is of another version than it
-// took for the current one, and notes that.
+// otherVersion reports whether the layout that s saw has another version than s
+// assumed, and notes that version.
 func (l *Ledger) otherVersion(s *probeResult) bool {
 	kv, _ := s.answer.One(1)
 	var v record.Layout
@@ -175,8 +176,8 @@ func (l *Ledger) otherVersion(s *probeResult) bool {
 	return v.Version != s.version && v.Version != s.version+1
 }
 
-// nextOf returns a mark's next, or the end of a worker's window; 0 where there is none.
-// One that cannot be read is no evidence: nothing is leased on it.
+// nextOf returns a mark's next, or the end of a worker's window; 0 if there is none. An
+// unreadable value is not evidence: no lease relies on it.
 func (l *Ledger) nextOf(found []store.KV) int64 {
 	if len(found) == 0 {
 		return 0
@@ -191,8 +192,8 @@ func (l *Ledger) nextOf(found []store.KV) int64 {
 	return mark.Next
 }
 
-// readIdentity reads identity and beat. Its error is Refused where another
-// cluster answers: that stops only this process, it is no reason to halt the others.
+// readIdentity reads identity and beat. Its error is Refused if another cluster
+// answers: that stops only this process, and does not halt the others.
 func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 	kv, ok := s.answer.One(3)
 	if !ok {
@@ -214,8 +215,8 @@ func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 	return nil
 }
 
-// moved reports whether err is of another etcd cluster that the cluster was
-// moved to, so that what was asked is to be asked again.
+// moved reports whether err came up because the cluster was moved to another etcd
+// cluster, so that the request must be repeated.
 func (l *Ledger) moved(ctx context.Context, err error) bool {
 	var other *record.OtherClusterError
 	if !errors.As(err, &other) {
@@ -228,11 +229,11 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 	return followErr == nil && follows
 }
 
-// follow takes over the ID of the etcd cluster that answers, where `march
-// recover` wrote it into the identity together with an epoch that was never
-// seen here. It reports whether it did. Whether the epoch is an old one that was
-// missed is for classify, which halts leasing: told that it is a wrong endpoint, an
-// operator would have nothing to recover.
+// follow adopts the ID of the etcd cluster that answers, if `march recover` wrote
+// it into the identity together with an epoch that was never seen here. It reports
+// whether it did. It leaves to classify whether that epoch is an old one that was
+// missed. classify then halts leasing, so that an operator recovers instead of
+// looking for a wrong endpoint.
 func (l *Ledger) follow(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
@@ -258,27 +259,27 @@ func (l *Ledger) follow(ctx context.Context) (bool, error) {
 	}
 	l.log.Warn("the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
 	l.mu.identity = id
-	// The new cluster is asked anew, so nothing that was seen of the old one counts.
+	// The new cluster is read anew, so nothing that was seen of the old one counts.
 	t.turn("moved "+e.Epoch, 0)
 	return true, nil
 }
 
-// verdict is what became of a probe.
+// verdict is the outcome of a probe.
 type verdict int
 
 const (
-	settled   verdict = iota // it was adopted
-	askAgain                 // it says nothing, or is to be confirmed
+	settled   verdict = iota // its state was adopted
+	askAgain                 // it shows nothing, or must be confirmed
 	confirmed                // etcd went back in time
 )
 
-// classify adopts what s saw, or says what is wrong with it.
+// classify adopts the state that s saw, or returns why not.
 func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evidence string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
 	if t.epochSeq != s.before.epochSeq {
-		return stored, askAgain, "", nil // the epoch changed while it was under way
+		return stored, askAgain, "", nil // the epoch changed during the probe
 	}
 	id := s.state.id()
 	switch {
@@ -286,14 +287,16 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		stored, err = l.adopt(s.state)
 		return stored, settled, "", err
 	case s.state.halted != nil && id != t.current && (s.certain || !t.knows(id)):
-		// Believed, as nothing is leased under it; but one that was in force before
-		// only in the order of all writes. By a stale read of it, the epoch that
-		// followed it would be one that is in force again.
+		// A halt is adopted at once, because nothing is leased under it. But a halt
+		// that was in force before counts only if it was read in the order of all
+		// writes. If a stale read of it counted, the epoch that followed it would
+		// seem to be in force again.
 		t.turn(id, s.answer.Revision)
 	case s.state.halted != nil:
-		t.suspicion = nil // there is nothing left to stop
+		t.suspicion = nil // leasing is halted anyway
 	case id != t.current && !t.knows(id) && s.state.problem != nil:
-		// Without its layout an epoch cannot be told from one that was missed.
+		// Without its layout, a new epoch cannot be distinguished from an old one
+		// that was missed.
 		stored, err = l.adopt(s.state)
 		return stored, settled, "", err
 	case id != t.current && !t.knows(id):
@@ -325,7 +328,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		t.suspect(evidence, nil)
 		return stored, askAgain, "", nil
 	case t.suspicion != nil && t.suspicion != s.before.suspicion:
-		return stored, askAgain, "", nil // a suspicion came up while it was under way
+		return stored, askAgain, "", nil // a suspicion came up during the probe
 	}
 	if t.suspicion != nil {
 		l.log.Info("a second look did not confirm that etcd went back in time", "why", t.suspicion.why)

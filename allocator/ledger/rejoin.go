@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// register registers over what was found, as found lists it, under the epoch of
-// an order, and sends a heartbeat with it. False means that something of it was
-// written just then.
+// register registers over the keys that were found, in the order of found, under
+// the epoch of an order, and sends a heartbeat with it. False means that one of
+// these keys was changed just then.
 func (i *Instance) register(ctx context.Context, there store.Answer, order int64) (done bool, err error) {
 	l := i.ledger
 	epoch, ok := there.One(2)
@@ -31,7 +31,7 @@ func (i *Instance) register(ctx context.Context, there store.Answer, order int64
 		Then: []store.Op{store.OpPut(known.Key, r.registration.Value), store.OpPut(beat.Key, r.value)},
 	})
 	if err != nil || !answer.Succeeded {
-		return false, err // where it was written all the same, the next heartbeat finds it
+		return false, err // if it was written nevertheless, the next heartbeat finds it
 	}
 	l.log.Info("registered", "instance", i.name, "room", i.room)
 	r.known, r.order = beat, order
@@ -39,8 +39,7 @@ func (i *Instance) register(ctx context.Context, there store.Answer, order int64
 	return true, nil
 }
 
-// toRegister returns the registration that is to be replaced, and the one that replaces
-// it, with its heartbeat.
+// toRegister returns the registration to replace, and the new one with its heartbeat.
 func (i *Instance) toRegister(found []store.KV) (known store.KV, b beating, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -62,8 +61,9 @@ func (i *Instance) joined(b beating, answer store.Answer) {
 }
 
 // succeed prepares to register over the registration that was found, and returns
-// it. If that is of a process whose journal we do not have, its memory may be lost:
-// the new registration records that for `march recover`. The caller holds the lock.
+// it. If this process does not have the journal of that registration's process, its
+// memory may be lost: the new registration records that for `march recover`. The
+// caller holds the lock.
 func (i *Instance) succeed(found []store.KV) (store.KV, error) {
 	l := i.ledger
 	kv, epoch := store.KV{Key: l.keys.Registration(i.room, i.name)}, l.epoch()
@@ -84,7 +84,7 @@ func (i *Instance) succeed(found []store.KV) (store.KV, error) {
 			i.mu.value.Lost = slices.Clone(i.mu.value.Lost[more:])
 		}
 		i.mu.value.Epoch = was.Epoch
-		if was.Incarnation == i.incarnation { // else what is not known of it is of another process
+		if was.Incarnation == i.incarnation { // otherwise the unknown leases are another process's
 			i.learn(was)
 		}
 	}
@@ -92,8 +92,8 @@ func (i *Instance) succeed(found []store.KV) (store.KV, error) {
 	return kv, nil
 }
 
-// maxLost bounds how many processes whose memory is lost are named: that there
-// is one is what counts.
+// maxLost bounds the list of processes whose memory is lost: even one entry has the
+// full effect.
 const maxLost = 10
 
 // epoch returns the epoch in force as this process knows it, empty where there

@@ -10,11 +10,11 @@ import (
 )
 
 // An instance remembers which processes were registered under the epoch in force,
-// and which of these left in good order: should etcd be restored from a backup that
-// is older, `march recover` has to ask all that may have leased since.
+// and which of these left in good order. If etcd is restored from an older backup,
+// `march recover` has to ask all processes that may have leased since.
 
-// followEvery is how often an instance reads which processes are registered: for
-// what a watch missed, which tells at once.
+// followEvery is how often an instance reads which processes are registered, in
+// case the watch, which is faster, missed some.
 const followEvery = time.Minute
 
 // follow notes which processes are registered until ctx ends.
@@ -42,7 +42,7 @@ func (i *Instance) follow(ctx context.Context) {
 // `march recover` has asked those that were seen before, or has gone on without them.
 func (i *Instance) lookAround(ctx context.Context) {
 	epoch := i.ledger.epoch()
-	if all, err := i.ledger.registrations(ctx, epoch); err == nil { // else next time
+	if all, err := i.ledger.registrations(ctx, epoch); err == nil { // otherwise next time
 		i.see(all, epoch)
 	}
 }
@@ -57,8 +57,8 @@ func (i *Instance) watched(registrations []store.KV) {
 	i.see(i.ledger.parseRegistrations(registrations, epoch), epoch)
 }
 
-// fewSeen is how many processes are searched for without an index: a watch tells of one,
-// and of each in turn where a thousand register or serve a new layout.
+// fewSeen is how many processes are searched for without an index: a watch reports one
+// at a time, also if a thousand register or serve a new layout.
 const fewSeen = 4
 
 // see notes processes that are registered under an epoch.
@@ -70,7 +70,7 @@ func (i *Instance) see(all []record.SeenInstance, epoch string) {
 		i.memory.seenUnder, seen = epoch, nil
 	}
 	seen = slices.Clone(seen)
-	var places map[record.SeenInstance]int // by all but Left; nil where a search is cheaper
+	var places map[record.SeenInstance]int // by all fields except Left; nil if a search is cheaper
 	if len(all) > fewSeen {
 		places = make(map[record.SeenInstance]int, len(seen))
 		for at, s := range seen {
@@ -99,11 +99,11 @@ func (i *Instance) see(all []record.SeenInstance, epoch string) {
 		}
 	}
 	i.memory.seen = seen[max(len(seen)-maxSeen, 0):]
-	i.noteSeen(changed, i.memory.seenUnder) // under the lock: in the order of what was seen
+	i.noteSeen(changed, i.memory.seenUnder) // under the lock, to keep the order
 }
 
 // registrations returns all registered processes, and the processes that they replaced
-// without having their memory: under an epoch, or under any where that is empty.
+// without having their memory, under an epoch, or under any if epoch is empty.
 func (l *Ledger) registrations(ctx context.Context, epoch string) ([]record.SeenInstance, error) {
 	answer, err := l.Gets(ctx, store.OpGetPrefix(l.keys.Registrations("")))
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// State is what a ledger knows of epoch and layout: one snapshot, immutable.
+// State is a ledger's knowledge of epoch and layout: one snapshot, immutable.
 type State struct {
 	revision int64  // of the store when it was read
 	raw      []byte // the epoch's value as it stands in etcd, which transactions compare
 
-	epoch     string            // empty when unknown or halted
+	epoch     string            // empty if unknown or halted
 	total     int64             // the margin total of the epoch, or of the epoch that a halt stopped
 	notBefore int64             // likewise: see record.Epoch
 	ended     *record.EndedHalt // the halt that the epoch ended, nil for none
@@ -29,10 +29,10 @@ type State struct {
 	settings  record.ClusterSettings
 	problem   error // why the layout in etcd cannot be used; layout is then the last good one
 
-	fallen string // marks that are below what they were, in words; see probeResult
+	fallen string // the marks that have fallen, as text; see probeResult
 }
 
-// Refusal returns why nothing can be leased under s, nil when it can.
+// Refusal returns why nothing can be leased under s, or nil.
 func (s *State) Refusal() error {
 	switch {
 	case s.problem != nil:
@@ -41,7 +41,7 @@ func (s *State) Refusal() error {
 		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: %s; see `march recover`",
 			s.halted.By, s.halted.Time.UTC().Format(time.RFC3339), s.halted.Why)
 	case s.epoch == "":
-		return allocator.Errorf(allocator.Unavailable, "the layout was not read yet")
+		return allocator.Errorf(allocator.Unavailable, "the layout has not been read from etcd yet")
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (s *State) Floor(room allocator.Room, t record.Terms, marks map[allocator.R
 // Recovered reports whether a recover began the epoch.
 func (s *State) Recovered() bool { return s.ended != nil }
 
-// Under returns s with another layout: what would be known after a change to it.
+// Under returns s with another layout: the state after a change to that layout.
 func (s *State) Under(layout record.Layout) *State {
 	return &State{epoch: s.epoch, total: s.total, layout: layout}
 }
@@ -93,7 +93,7 @@ func (l *Ledger) Layout() (record.Layout, <-chan struct{}) {
 	return s.layout, changed
 }
 
-// Leasable returns why nothing can be leased at present, and nil if it can. The
+// Leasable returns why nothing can be leased now, or nil. The
 // reasons: no layout was read yet, leasing is halted, the layout in etcd is invalid,
 // or this instance is without its journal and no operator has confirmed its marks.
 func (l *Ledger) Leasable() error {
@@ -102,16 +102,16 @@ func (l *Ledger) Leasable() error {
 	return l.refusal()
 }
 
-// Refresh reads epoch and layout and adopts them. An invalid layout is kept
-// out: the last good one stays for serving and is returned (the zero record
-// where none was seen) together with an *UnusableError, and Leasable says why
-// nothing is leased.
+// Refresh reads epoch and layout and adopts them. It does not adopt an invalid
+// layout: it returns the last good one, which stays for serving (the zero record if
+// there is none), together with an *UnusableError, and Leasable returns why nothing
+// is leased.
 func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
 	return l.probe(ctx, false, l.Read)
 }
 
-// RefreshTo is Refresh by a caller that wrote the layout itself, in this version: to
-// know it spares another look. 0 stands for the version that was read last.
+// RefreshTo is Refresh for a caller that wrote the layout itself, in this version,
+// which saves a second probe. 0 stands for the version that was last read.
 func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
 	if version != 0 {
 		l.expectVersion(version)
@@ -120,8 +120,8 @@ func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, e
 }
 
 // parseState reads a state from the answer to a probe. Epoch, layout, the history around
-// its version (see historyAt) and settings are of one snapshot. So a process that knew
-// nothing before finds out what is invalid, too.
+// its version (see historyAt) and settings are of one snapshot. So even a process that
+// has just started detects an invalid layout.
 func (l *Ledger) parseState(answer store.Answer) *State {
 	s := &State{revision: answer.Revision}
 	epoch, ok := answer.One(0)
@@ -167,8 +167,8 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 }
 
 // checkHistory checks a layout against its own key of the history and the keys
-// beside that: it is the newest, and its list of rooms that ever were has not
-// shrunk.
+// beside that: it must be the newest, and its list of all rooms so far must not
+// have shrunk.
 func (l *Ledger) checkHistory(stored record.Layout, layout store.KV, history []store.KV) error {
 	own := l.keys.LayoutAt(stored.Layout.Version)
 	at := slices.IndexFunc(history, func(kv store.KV) bool { return kv.Key == own })
@@ -192,7 +192,7 @@ func (l *Ledger) checkHistory(stored record.Layout, layout store.KV, history []s
 	return grown(stored.Ever, before.Ever)
 }
 
-// grown checks that no room has left a list of rooms that ever were: its marks
+// grown checks that no room is missing from the list of all rooms so far: its marks
 // would no longer count for floors.
 func grown(now, was []allocator.Room) error {
 	if !record.ContainsAll(now, was) {
@@ -205,8 +205,8 @@ func (l *Ledger) invalid(what, format string, args ...any) error {
 	return &UnusableError{allocator.Errorf(allocator.Refused, "the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))}
 }
 
-// UnusableError says why the epoch or the layout in etcd cannot be used. Its
-// Kind is Refused.
+// UnusableError is the reason for which the epoch or the layout in etcd cannot be
+// used. Its Kind is Refused.
 type UnusableError struct{ err error }
 
 func (e *UnusableError) Error() string { return e.err.Error() }
@@ -215,7 +215,7 @@ func (e *UnusableError) Error() string { return e.err.Error() }
 func (e *UnusableError) Unwrap() error { return e.err }
 
 // adopt replaces the state by next, unless the present one is newer. The caller
-// Holds the lock.
+// holds the lock.
 func (l *Ledger) adopt(next *State) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
@@ -225,10 +225,11 @@ func (l *Ledger) adopt(next *State) (record.Layout, error) {
 	case next.problem != nil:
 	case next.halted != nil && next.layout.Layout.Version < was.Layout.Version:
 		// A restored etcd that was halted has forgotten layouts. Nothing is leased
-		// under the one that it has, and what is held is served under what was.
+		// under the layout that it has, and held IDs are served under the earlier
+		// one.
 		next.layout = was
 	case !sameEpoch:
-		// The layouts that were remembered belong to the epoch before.
+		// The remembered layouts belong to the epoch before.
 	case next.layout.Layout.Version < was.Layout.Version:
 		next.problem = l.invalid("layout", "its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
 	default:
@@ -253,7 +254,7 @@ func (l *Ledger) adopt(next *State) (record.Layout, error) {
 	case next.halted != nil && old.halted == nil:
 		l.regressions.Add(1)
 		level := hclog.Error
-		if l.mu.haltsAs == "" { // an operator's command says it itself, or `march recover` wrote it
+		if l.mu.haltsAs == "" { // an operator's command prints it itself, or `march recover` wrote it
 			level = hclog.Debug
 		}
 		l.log.Log(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
@@ -269,7 +270,7 @@ func (l *Ledger) adopt(next *State) (record.Layout, error) {
 	return next.layout, next.problem
 }
 
-// same reports whether s says the same as old.
+// same reports whether s and old have the same epoch, layout, settings and problem.
 func (s *State) same(old *State) bool {
 	text := func(err error) string {
 		if err == nil {
@@ -280,10 +281,10 @@ func (s *State) same(old *State) bool {
 	return s.layout.Revision == old.layout.Revision && string(s.raw) == string(old.raw) && s.settings.RequireJournal == old.settings.RequireJournal && text(s.problem) == text(old.problem)
 }
 
-// TagChange tells of a tag that was created, changed or deleted.
+// TagChange is a tag that was created, changed or deleted.
 type TagChange struct {
 	Name     allocator.Tag
-	Settings *record.TagSettings // nil when it was deleted, or cannot be read
+	Settings *record.TagSettings // nil if it was deleted, or cannot be read
 }
 
 func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
@@ -303,13 +304,13 @@ const watchPause = 200 * time.Millisecond
 
 // Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
 // keeps Layout current, and calls onTag, from one goroutine, with each tag
-// whose settings were changed or that was deleted. Changes that a watch lost
-// (a compaction, a silent member) are not repeated to onTag: a lease sees them
-// all the same.
+// whose settings were changed or that was deleted. Changes that a watch missed
+// (because of a compaction or a silent member) are not repeated to onTag: a lease
+// sees them anyway.
 func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 	for ctx.Err() == nil {
 		err := l.watch(ctx, onTag)
-		l.uncheck() // what answers next may be another etcd
+		l.uncheck() // the next answer may come from another etcd
 		if ctx.Err() != nil {
 			break
 		}
@@ -338,7 +339,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		{Key: l.keys.Epoch()},
 		{Key: l.keys.Layout()},
 		{Key: l.keys.Settings()},
-		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}, // whose repair makes a layout valid again
+		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}, // repairing these keys may make a layout valid again
 		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
 		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
 	}, answer.Revision+1)
@@ -346,7 +347,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		_, adopted := l.State()
 		if l.before().epochSeq != order {
 			// A restored etcd's revisions begin below those that were seen: a watch
-			// that was resumed above them would hear nothing for long.
+			// that resumes above them would get no events for a long time.
 			return errNewEpoch
 		}
 		var change store.Change
@@ -366,7 +367,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 			if name, err := l.keys.ParseTag(kv.Key); err == nil {
 				onTag(l.tagChange(name, kv))
 			} else if strings.HasPrefix(kv.Key, l.keys.Registrations("")) {
-				if kv.ModRevision != 0 { // else it was deleted
+				if kv.ModRevision != 0 { // otherwise it was deleted
 					registrations = append(registrations, kv)
 				}
 			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {

@@ -14,8 +14,8 @@ import (
 // scope names this package in its spans.
 const scope = "github.com/march-id/march/allocator/ledger"
 
-// span begins a span of an operation on a room's tag, where spans are made, and
-// returns what ends it.
+// span begins a span of an operation on a room's tag, if spans are made, and
+// returns the function that ends it.
 func (i *Instance) span(ctx context.Context, operation string, tag allocator.Tag) (context.Context, func(error)) {
 	if i.ledger.cfg.Tracer == nil {
 		return ctx, func(error) {}
@@ -31,8 +31,8 @@ func (i *Instance) span(ctx context.Context, operation string, tag allocator.Tag
 	}
 }
 
-// traceID returns the trace that ctx is of as a pair for the log, nothing where
-// it is of none.
+// traceID returns the ID of ctx's trace as a pair for the log, or nil if it has
+// none.
 func traceID(ctx context.Context) []any {
 	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
 		return []any{"trace_id", id.String()}
@@ -40,9 +40,8 @@ func traceID(ctx context.Context) []any {
 	return nil
 }
 
-// logOutcome logs what became of a segment that was asked for, before a caller has it. The
-// lines can be held against what etcd says was leased; they show which transactions
-// failed and had been done all the same.
+// logOutcome logs the outcome of a lease, before a caller has the segment. Compared with
+// etcd's history, these lines show which transactions failed although they were applied.
 //
 //	segment leased  it is ours; revision is the mark's
 //	segment lost    it is not, and the transaction may have been done

@@ -8,23 +8,24 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// An answered read says nothing of writes: an etcd that is full answers reads, and a
-// journal may be full while etcd is well. So whether an instance can lease is told by
-// what its own leases and heartbeats met.
+// An answered read shows nothing about writes: an etcd that is full answers reads,
+// and a journal may be full while etcd works. So the results of an instance's own
+// leases and heartbeats show whether it can lease.
 
-// Trouble is what keeps an instance from leasing.
+// Trouble is the reason for which an instance cannot lease.
 type Trouble struct {
-	Err   error     // what it is, and what to do; nil where nothing does
-	Since time.Time // since when, by this process's clock; zero where Err says so, or it is not known
+	Err   error     // the reason, and what to do; nil if the instance can lease
+	Since time.Time // since when, by this process's clock; zero if Err has it, or it is not known
 }
 
-// failures are of one kind of write: since when each has failed, and why the last did.
+// failures are those of one kind of write: since when all have failed, and why the
+// last did.
 type failures struct {
 	since, last time.Time
 	err         error
 }
 
-// note takes note of how a write ended.
+// note notes the outcome of a write.
 func (f *failures) note(now time.Time, err error) {
 	switch {
 	case err == nil:
@@ -36,14 +37,13 @@ func (f *failures) note(now time.Time, err error) {
 	}
 }
 
-// failuresLast is for how long a lease that failed counts where no other has been
-// tried since: the longest pause between two tries of a chain in need is a fraction
-// of it. Nothing else says that a lease would go well by now.
+// failuresLast is how long a failed lease counts if no other has been tried since.
+// A chain in need tries again much sooner. After that time a lease may well succeed
+// again.
 const failuresLast = 10 * time.Second
 
-// Trouble returns what keeps this instance from leasing, as far as that is no matter of
-// one tag: leasing is halted, say, the journal cannot be written, or etcd takes no
-// writes.
+// Trouble returns why this instance cannot lease any tag: for example leasing is
+// halted, the journal cannot be written, or etcd takes no writes.
 func (i *Instance) Trouble() Trouble {
 	l := i.ledger
 	journal := i.journalReady()
@@ -71,8 +71,7 @@ func (i *Instance) Trouble() Trouble {
 	}
 }
 
-// noted takes note that a lease cannot be made because of err, whatever its tag, and
-// returns err.
+// noted notes that no lease of any tag can be made because of err, and returns err.
 func (i *Instance) noted(err error) error {
 	if err != nil {
 		i.mu.Lock()
@@ -82,7 +81,7 @@ func (i *Instance) noted(err error) error {
 	return err
 }
 
-// looked takes note of how a probe ended. In an idle instance nothing else shows that a
+// looked notes the outcome of a probe. In an idle instance nothing else shows that a
 // lease would fail because a key cannot be read. Errors that Leasable returns need no
 // note.
 func (i *Instance) looked(err error) {
@@ -95,7 +94,7 @@ func (i *Instance) looked(err error) {
 	i.memory.looks.note(time.Now(), err)
 }
 
-// noteBeat takes note of how a heartbeat ended.
+// noteBeat notes the outcome of a heartbeat.
 func (i *Instance) noteBeat(err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

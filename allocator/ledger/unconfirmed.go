@@ -12,10 +12,10 @@ import (
 )
 
 // A rollback of raft's own data (most members' directories copied back) keeps
-// cluster ID, term and index: only what processes and journals remember shows
-// it. Where a cluster requires journals, an instance that starts without its own is
+// cluster ID, term and index: only the memory of processes and journals shows it.
+// If a cluster requires journals, an instance that starts without its own is
 // unconfirmed: it leases nothing before an operator has confirmed that the store
-// has all that it may have leased (Ledger.ConfirmInstance). In a store in which
+// has all its leases (Ledger.ConfirmInstance). In a store in which
 // nothing was ever leased there is nothing to confirm, so a new cluster comes up by
 // itself.
 //
@@ -83,8 +83,8 @@ func (a *admission) confirmOptional(s *State) {
 	}
 }
 
-// UnconfirmedError says that an instance started without its journal, where one is
-// required, and its marks are not confirmed yet.
+// UnconfirmedError is the error of an instance that started without its journal,
+// although one is required, and whose marks are not confirmed yet.
 type UnconfirmedError struct {
 	Room allocator.Room
 	Name allocator.Instance
@@ -145,7 +145,7 @@ func (i *Instance) loadPredecessor(ctx context.Context, found []store.KV) error 
 	return i.noteUnconfirmed(ctx)
 }
 
-// confirmInEmpty confirms this process where nothing was ever leased in the store.
+// confirmInEmpty confirms this process if nothing was ever leased in the store.
 func (i *Instance) confirmInEmpty(ctx context.Context) error {
 	l := i.ledger
 	if !l.Unconfirmed() {

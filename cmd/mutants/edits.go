@@ -13,70 +13,70 @@ var segmentEdits = []overlay.Edit{
 		From: `	return txn
 }
 
-// learn takes`,
+// learn stores`,
 		To: `	if mutant("no-layout") {
 		txn.If = append(txn.If[:1:1], txn.If[2:]...)
 	}
 	return txn
 }
 
-// learn takes`,
+// learn stores`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// learn takes`,
+// learn stores`,
 		To: `	if mutant("no-epoch") {
 		txn.If = append(txn.If[:0:0], txn.If[1:]...)
 	}
 	return txn
 }
 
-// learn takes`,
+// learn stores`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// learn takes`,
+// learn stores`,
 		To: `	if mutant("no-mark") {
 		txn.If = append(txn.If[:4:4], txn.If[5:]...)
 	}
 	return txn
 }
 
-// learn takes`,
+// learn stores`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// learn takes`,
+// learn stores`,
 		To: `	if mutant("no-registration") {
 		txn.If = append(txn.If[:3:3], txn.If[4:]...)
 	}
 	return txn
 }
 
-// learn takes`,
+// learn stores`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
 }
 
-// learn takes`,
+// learn stores`,
 		To: `	if mutant("no-tag") {
 		txn.If = append(txn.If[:2:2], txn.If[3:]...)
 	}
 	return txn
 }
 
-// learn takes`,
+// learn stores`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
