@@ -101,7 +101,7 @@ func TestProblems(t *testing.T) {
 			"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
 			"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs", after(5)), problem.EtcdFull(after(4))}},
 			"a/bare": {NotReady: "no journal", Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare", What: "instance a/bare says so itself", Remedy: "X."}}},
-		}), etcd: etcdSize{admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}}, "etcd is full, and takes no writes: nothing is leased | 4 | - | etcdctl alarm disarm\n" +
+		}), etcd: etcdSize{admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}}, "etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl alarm disarm\n" +
 			"instance a/mute does not answer at mute:1 | 6 | - | \n" +
 			"instance a/off is not ready: no IDs | - | - | \n" +
 			"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint health --cluster\n" +

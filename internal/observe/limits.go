@@ -6,15 +6,15 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Limit is a bound on what callers may take of a server. Each bound of the
-// program is one, so each has a metric and an error of the same form.
+// Limit is a limit on how much of a server callers may use. All limits of the
+// program use this type, so each has a metric and an error of the same form.
 type Limit struct {
-	name    string // as the flag has it, without --max-
+	name    string // the flag's name without --max-
 	most    int64
-	refused prometheus.Counter // nil where nothing is measured
+	refused prometheus.Counter // nil without metrics
 }
 
-// Limit returns a limit, and shows it and what it refuses. m may be nil.
+// Limit returns a limit, and adds metrics of it and of its refusals. m may be nil.
 func (m *Metrics) Limit(name string, most int64) *Limit {
 	l := &Limit{name: name, most: most}
 	if m != nil {
@@ -35,7 +35,7 @@ func (l *Limit) Count() {
 }
 
 // Refuse counts a refusal and returns the caller's error, which is TooMany. what
-// says of which there are too many.
+// names the objects that are too many.
 func (l *Limit) Refuse(what string) error {
 	l.Count()
 	return allocator.OverLimit(what, l.most, l.name)
@@ -43,10 +43,10 @@ func (l *Limit) Refuse(what string) error {
 
 func newLimits() (limits *prometheus.GaugeVec, refused *prometheus.CounterVec) {
 	limits = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "march_limit", Help: "The limits on what callers may take, by the name of the flag that sets each (--max-NAME).",
+		Name: "march_limit", Help: "The limits on how much callers may use, by the name of the flag that sets each (--max-NAME).",
 	}, []string{"limit"})
 	refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "march_limit_refused_total", Help: "What was refused because a limit was reached, by limit.",
+		Name: "march_limit_refused_total", Help: "Refusals because a limit was reached, by limit.",
 	}, []string{"limit"})
 	return limits, refused
 }

@@ -31,7 +31,7 @@ type Metrics struct {
 	refused      *prometheus.CounterVec
 }
 
-// buckets are for everything that is measured in seconds: a call that is answered from
+// buckets are those of all histograms in seconds: a call that is answered from
 // memory takes microseconds, a call that has to ask etcd milliseconds, and a call that
 // waits for an absent etcd seconds.
 var buckets = []float64{
@@ -47,13 +47,13 @@ func seconds(name, help string) prometheus.HistogramOpts {
 	}
 }
 
-// New returns the metrics of one server, with what is the same for all: the
+// New returns the metrics of one server, with those that all servers have: of the
 // program's build, its process and Go's runtime. Every metric has labels.
 func New(build string, labels prometheus.Labels) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.labelled = prometheus.WrapRegistererWith(labels, m.registry)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "march_build_info", Help: "1; the labels say what runs.",
+		Name: "march_build_info", Help: "1; the labels have the version of the program.",
 		ConstLabels: prometheus.Labels{"version": build, "go_version": runtime.Version()},
 	})
 	info.Set(1)
@@ -73,11 +73,10 @@ func New(build string, labels prometheus.Labels) *Metrics {
 // mistake in the program.
 func (m *Metrics) Register(list ...prometheus.Collector) { m.labelled.MustRegister(list...) }
 
-// Gatherer returns what can be read.
+// Gatherer returns the metrics for reading.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
-// Transaction takes note of a transaction with etcd; it is what a
-// ledger.Config wants.
+// Transaction counts a transaction with etcd; it fits ledger.Config.Observe.
 func (m *Metrics) Transaction(took time.Duration, err error) {
 	m.etcdSeconds.Observe(took.Seconds())
 	if err != nil {
@@ -92,9 +91,9 @@ func (m *Metrics) Ledger(l *ledger.Ledger) { m.Register(ledgerState{l}) }
 type ledgerState struct{ *ledger.Ledger }
 
 var (
-	descLast        = prometheus.NewDesc("march_etcd_last_contact_timestamp_seconds", "When etcd last answered, 0 before it did.", nil, nil)
-	descAway        = prometheus.NewDesc("march_etcd_away_seconds", "For how long etcd has not answered, 0 while it does.", nil, nil)
-	descRegressions = prometheus.NewDesc("march_regressions_total", "How often etcd was seen to go back in time, or leasing to be halted.", nil, nil)
+	descLast        = prometheus.NewDesc("march_etcd_last_contact_timestamp_seconds", "When etcd last answered; 0 before the first answer.", nil, nil)
+	descAway        = prometheus.NewDesc("march_etcd_away_seconds", "How long etcd has not answered; 0 while it does.", nil, nil)
+	descRegressions = prometheus.NewDesc("march_regressions_total", "How often this process saw etcd go back in time, or leasing halted.", nil, nil)
 	descStopped     = prometheus.NewDesc("march_leasing_stopped", "1 while nothing may be leased: halted, or the layout in etcd is invalid.", nil, nil)
 	descVersion     = prometheus.NewDesc("march_layout_version", "The current layout's version, as this process knows it.", nil, nil)
 )
@@ -116,7 +115,7 @@ func (s ledgerState) Collect(out chan<- prometheus.Metric) {
 	if !contact.Away.IsZero() {
 		away = time.Since(contact.Away).Seconds()
 	}
-	if err := s.Leasable(); err != nil && allocator.KindOf(err) != allocator.Unavailable { // else it was not read yet
+	if err := s.Leasable(); err != nil && allocator.KindOf(err) != allocator.Unavailable { // otherwise the layout has not been read yet
 		stopped = 1
 	}
 	record, _ := s.Layout()

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Requests counts and times the calls that a server answers. It is written by
-// hand where a middleware would do, because every Next passes: two looks at the
-// clock, a map, a counter and a histogram.
+// Requests counts and times the calls that a server answers. It is written by hand
+// instead of with a middleware, because every Next passes through it: two readings
+// of the clock, a map, a counter and a histogram.
 type Requests struct {
 	count   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
@@ -27,14 +27,14 @@ type Requests struct {
 	answers     sync.Map // of answered, by route; there are as many as patterns
 }
 
-// answered is what requests for a route count in. It is kept: to look it up by
-// its labels for each request costs more than to count.
+// answered has the metrics of a route. It is kept, because a lookup by labels for
+// each request would cost more than counting.
 type answered struct {
 	seconds prometheus.Observer
-	classes [classes]atomic.Pointer[prometheus.Counter] // nil until there was one
+	classes [classes]atomic.Pointer[prometheus.Counter] // nil before the first answer of that class
 }
 
-// method is what a unary call of a method counts in.
+// method has the metrics of the unary calls of a method.
 type method struct {
 	ok      prometheus.Counter
 	seconds prometheus.Observer
@@ -60,8 +60,8 @@ func NewRequests(m *Metrics) *Requests {
 	return r
 }
 
-// Serves tells which methods there are. All are shown from the start, at 0: a
-// rate needs a first value.
+// Serves sets the methods. All are shown from the start, at 0, because a rate needs
+// a first value.
 func (r *Requests) Serves(services map[string]grpc.ServiceInfo) {
 	r.methods = make(map[string]method)
 	for service, info := range services {
@@ -76,7 +76,7 @@ func (r *Requests) Serves(services map[string]grpc.ServiceInfo) {
 	}
 }
 
-// Unary is an interceptor. It must be around the one that makes errors
+// Unary is an interceptor. It must be outside the one that turns errors into
 // statuses.
 func (r *Requests) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
@@ -104,7 +104,7 @@ func (r *Requests) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamSe
 
 func (r *Requests) failed(fullMethod string, err error) {
 	code := status.Code(err)
-	if code > codes.Unauthenticated { // a handler's own invention: labels are from a closed set
+	if code > codes.Unauthenticated { // an unknown code: labels are from a closed set
 		code = codes.Unknown
 	}
 	r.count.WithLabelValues(fullMethod[1:], code.String()).Inc()
@@ -131,7 +131,7 @@ func (r *Requests) answered(pattern string, status int, took time.Duration) {
 	class, name := classOf(status)
 	counter := counts.classes[class].Load()
 	if counter == nil {
-		made := r.httpCount.WithLabelValues(route, name) // every call that makes it gets the same one
+		made := r.httpCount.WithLabelValues(route, name) // all concurrent calls get the same one
 		counter = &made
 		counts.classes[class].Store(counter)
 	}
@@ -141,7 +141,7 @@ func (r *Requests) answered(pattern string, status int, took time.Duration) {
 // classes is how many classes of statuses there are: 1xx to 5xx, and other.
 const classes = 6
 
-// classOf returns the class of a status, and its name: 2xx, say.
+// classOf returns the class of a status, and its name, such as 2xx.
 func classOf(status int) (int, string) {
 	if status < 100 || status > 599 {
 		return 0, "other"
@@ -158,7 +158,7 @@ type answer struct {
 
 // WriteHeader implements http.ResponseWriter.
 func (a *answer) WriteHeader(status int) {
-	if !a.begun && status >= 200 { // others may come before it
+	if !a.begun && status >= 200 { // informational statuses may come before it
 		a.status, a.begun = status, true
 	}
 	a.ResponseWriter.WriteHeader(status)
@@ -170,8 +170,8 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// Unwrap lets http.ResponseController reach what else the writer can do.
+// Unwrap gives http.ResponseController access to the writer's other methods.
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// Flush implements http.Flusher, for handlers that ask for it by that name.
+// Flush implements http.Flusher, for handlers that need it.
 func (a *answer) Flush() { _ = http.NewResponseController(a.ResponseWriter).Flush() }

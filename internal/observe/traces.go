@@ -19,13 +19,13 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// TracesConfig says which traces are made, and where they go.
+// TracesConfig are the settings of traces.
 type TracesConfig struct {
 	// URL is that of an OTLP receiver, over gRPC: http://HOST:PORT, or
 	// https://HOST:PORT for TLS.
 	URL string
-	// Ratio is the share of traces that are kept, 0 to 1, of those that begin
-	// here. One that a caller began is kept if the caller keeps it.
+	// Ratio is the share of traces that are kept, 0 to 1, of those that begin here.
+	// A trace that a caller began is kept if the caller keeps it.
 	Ratio float64
 	// Service and Instance name this process.
 	Service, Instance string
@@ -33,9 +33,9 @@ type TracesConfig struct {
 	Build string
 }
 
-// NewTraces returns what makes spans and sends them on, in the background, until
-// its Shutdown, which sends what is left. Nothing waits for the receiver: where
-// it is slow or away, spans are dropped.
+// NewTraces returns a provider that makes spans and sends them in the background,
+// until its Shutdown, which sends the rest. Nothing waits for the receiver: if it
+// is slow or away, spans are dropped.
 func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider, error) {
 	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.URL), otlptracegrpc.WithTimeout(5*time.Second))
 	if err != nil {
@@ -51,8 +51,8 @@ func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider,
 	), nil
 }
 
-// callers keeps no trace that would begin with a call to etcd: such a call is a
-// heartbeat or a look for changes, which no caller waits for.
+// callers drops traces that would begin with a call to etcd: such a call is a
+// heartbeat or a check for changes, and no caller waits for it.
 type callers struct{ sdktrace.Sampler }
 
 // ShouldSample implements sdktrace.Sampler.
@@ -63,8 +63,9 @@ func (c callers) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingRe
 	return c.Sampler.ShouldSample(p)
 }
 
-// Calls returns what makes spans of the calls that a gRPC server answers, but
-// for those that unwanted names: they cost more than to issue an ID.
+// Calls returns the option that makes spans of the calls that a gRPC server
+// answers, except of those that unwanted names: a span costs more than issuing an
+// ID.
 func Calls(tracer trace.TracerProvider, unwanted func(fullMethod string) bool) stats.Handler {
 	return otelgrpc.NewServerHandler(
 		otelgrpc.WithTracerProvider(tracer),
@@ -74,8 +75,8 @@ func Calls(tracer trace.TracerProvider, unwanted func(fullMethod string) bool) s
 	)
 }
 
-// HTTP returns handler with a span for each request, but for those that unwanted
-// names; and those, too, are part of the trace that the caller named.
+// HTTP returns handler with a span for each request, except for those that unwanted
+// names. These are still part of the trace that the caller named.
 func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path string) bool) http.Handler {
 	spans := otelhttp.NewHandler(handler, "HTTP",
 		otelhttp.WithTracerProvider(tracer),
@@ -100,8 +101,8 @@ func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path 
 	})
 }
 
-// CallsOut returns what makes spans of the calls of a gRPC client, and tells
-// its server the trace; nothing where tracer is nil.
+// CallsOut returns options that make spans of the calls of a gRPC client, and send
+// the trace's ID to its server; none if tracer is nil.
 func CallsOut(tracer trace.TracerProvider) []grpc.DialOption {
 	if tracer == nil {
 		return nil
@@ -113,8 +114,8 @@ func CallsOut(tracer trace.TracerProvider) []grpc.DialOption {
 	))}
 }
 
-// Incoming returns ctx as part of the trace that the caller of a gRPC method
-// named, where there was no span yet: for calls that have none of their own.
+// Incoming returns ctx as part of the trace that the caller of a gRPC method named,
+// if ctx has no span yet. It is for calls without a span of their own.
 func Incoming(ctx context.Context) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx
@@ -132,8 +133,8 @@ func Incoming(ctx context.Context) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, carrier)
 }
 
-// TraceID returns the trace that ctx is of as a pair for the log, nothing where
-// it is of none.
+// TraceID returns the ID of ctx's trace as a pair for the log, or nil if it has
+// none.
 func TraceID(ctx context.Context) []any {
 	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
 		return []any{"trace_id", id.String()}

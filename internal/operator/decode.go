@@ -14,8 +14,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// unknown returns err, with which a tag was read, if there is no such tag and never was one:
-// the marks of a deleted tag stay. Its errors are NotFound and Unavailable.
+// unknown returns err, the error of reading a tag, if the tag does not exist and never
+// existed. The marks of a deleted tag show that it existed. Its errors are NotFound and
+// Unavailable.
 func unknown(ctx context.Context, a *admin.Admin, tag allocator.Tag, err error) error {
 	if allocator.KindOf(err) != allocator.NotFound {
 		return nil
@@ -68,7 +69,7 @@ func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t 
 		return decodeTime(ctx, a, *t.Time, id)
 	}
 	origin, err := a.Origin(ctx, tag, id)
-	if allocator.KindOf(err) == allocator.NotFound { // it was never leased
+	if allocator.KindOf(err) == allocator.NotFound { // the ID was never leased
 		err = unknown(ctx, a, tag, tagErr)
 	}
 	if err != nil {

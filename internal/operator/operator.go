@@ -1,7 +1,8 @@
 // Package operator has the operators' calls that both rooms and consoles serve, so that
-// both check and answer alike. These calls change a tag that exists, or find out which
-// room issued an ID. The package also has the code that such calls share: it names the
-// caller for the audit, turns a tag into a message, and words a layout's faults.
+// both check and answer alike. These calls change an existing tag, or find the room
+// that issued an ID. The package also has the code that such calls share: it names the
+// caller for the audit, turns a tag into a message, and describes the errors of a
+// layout.
 package operator
 
 import (
@@ -60,7 +61,7 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 	}
 	tag, err := a.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
 		before := settings.Limit
-		if !time.Now().Before(settings.PrescaleUntil) { // it is over: no bound of max_step any longer
+		if !time.Now().Before(settings.PrescaleUntil) { // it has ended, so it no longer bounds max_step
 			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
 		}
 		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before {
@@ -77,8 +78,9 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 	return &marchv1.UpdateTagResponse{Tag: TagToProto(tag)}, nil
 }
 
-// stops returns an error that names the rooms which a limit stops, as they have
-// leased IDs from there on already; nil where it stops none. Its Kind is Refused.
+// stops returns an error that names the rooms which a limit stops, because they
+// have already leased IDs from the limit on; nil if it stops none. Its Kind is
+// Refused.
 func stops(marks map[allocator.Room]record.Mark, limit int64) error {
 	var rooms []string
 	for _, room := range slices.Sorted(maps.Keys(marks)) {
@@ -90,7 +92,7 @@ func stops(marks map[allocator.Room]record.Mark, limit int64) error {
 		return nil
 	}
 	return allocator.Errorf(allocator.Refused,
-		"limit: %d lies below what rooms have leased already, so they stop issuing at once: %s; confirm it if that is meant",
+		"limit: %d lies below IDs that rooms have already leased, so these rooms would stop issuing at once: %s; confirm the limit if you want that",
 		limit, strings.Join(rooms, ", "))
 }
 
@@ -231,7 +233,7 @@ func apply(p *marchv1.Tag, s *record.TagSettings) error {
 	return applyCounter(p, s)
 }
 
-// applyCounter sets what p carries of a counter's settings.
+// applyCounter copies the settings of a counter that p has.
 func applyCounter(p *marchv1.Tag, s *record.TagSettings) error {
 	for _, f := range []struct{ from, to *int64 }{
 		{p.Start, &s.Start}, {p.Limit, &s.Limit}, {p.MinStep, &s.MinStep}, {p.MaxStep, &s.MaxStep},
@@ -254,8 +256,8 @@ func applyCounter(p *marchv1.Tag, s *record.TagSettings) error {
 	return nil
 }
 
-// Duration returns p, which must be given and fit a time.Duration: bounds are
-// checked where it is used. Its error is Invalid.
+// Duration returns p, which must be given and fit a time.Duration. Its caller
+// checks the bounds. Its error is Invalid.
 func Duration(field string, p *durationpb.Duration) (time.Duration, error) {
 	const most = math.MaxInt64 / int64(time.Second)
 	if p == nil {

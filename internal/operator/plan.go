@@ -16,7 +16,7 @@ func PlanToProto(p plan.Plan) *marchv1.Plan {
 	return answer
 }
 
-// PlanFromProto returns the plan that a message is of. Its error is Invalid.
+// PlanFromProto returns the plan of a message. Its error is Invalid.
 func PlanFromProto(p *marchv1.Plan) (plan.Plan, error) {
 	from, err := api.LayoutFromProto(p.GetFrom())
 	if err != nil {

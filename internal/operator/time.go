@@ -16,8 +16,8 @@ func timeToProto(t *record.TimeTag) *marchv1.TimeTag {
 	return api.TimeTagToProto(t.Config(0, timeid.Window{}))
 }
 
-// newTime returns the settings that a message asks for. Its errors are Invalid; the
-// numbers' bounds are TimeTag's own to check.
+// newTime returns the settings in a message. Its errors are Invalid; TimeTag checks
+// the bounds of numbers.
 func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 	layout := timeid.Layout{
 		TimeBits: int(p.GetTimeBits()), WorkerBits: int(p.GetWorkerBits()), SequenceBits: int(p.GetSequenceBits()),
@@ -30,11 +30,11 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 			return nil, err
 		}
 		if p.GetTimeBits() != 0 || p.GetWorkerBits() != 0 || p.GetSequenceBits() != 0 || p.GetUnit() != nil || p.GetOrder() != 0 {
-			return nil, allocator.Errorf(allocator.Invalid, "preset: %s, together with bits, unit or order; allowed: either, as a preset has its own", p.GetPreset())
+			return nil, allocator.Errorf(allocator.Invalid, "preset: %s, together with bits, unit or order; allowed: only one of them, because a preset has its own", p.GetPreset())
 		}
 		layout, sequence = preset.Layout, preset.Sequence
 	} else if p.EpochMs == nil {
-		return nil, allocator.Errorf(allocator.Invalid, "epoch_ms: none given; allowed: 0 to %d (Unix ms), needed where no preset is", int64(timeid.LatestEpoch))
+		return nil, allocator.Errorf(allocator.Invalid, "epoch_ms: none given; allowed: 0 to %d (Unix ms); it is needed without a preset", int64(timeid.LatestEpoch))
 	}
 	if p.GetUnit() != nil {
 		unit, err := Duration("unit", p.GetUnit())
@@ -60,8 +60,8 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 	return &t, changeTime(p, &t)
 }
 
-// changeTime sets in t the policies that p carries: they may change later. Its errors are
-// Invalid.
+// changeTime copies the policies that p has to t: policies may change later. Its errors
+// are Invalid.
 func changeTime(p *marchv1.TimeTag, t *record.TimeTag) error {
 	if s := p.GetSequence(); s != 0 {
 		sequence, err := timeid.ParseSequence(api.Word(s))
@@ -97,10 +97,10 @@ func changeTime(p *marchv1.TimeTag, t *record.TimeTag) error {
 // layout of its IDs.
 func applyTime(p *marchv1.TimeTag, s *record.TagSettings) error {
 	if s.Time == nil {
-		return allocator.Errorf(allocator.Invalid, "time: the tag is a counter; allowed: nothing, as a tag keeps its kind")
+		return allocator.Errorf(allocator.Invalid, "time: the tag is a counter, and a tag keeps its kind; allowed: none")
 	}
 	if p.GetPreset() != "" || p.GetTimeBits() != 0 || p.GetWorkerBits() != 0 || p.GetSequenceBits() != 0 || p.GetUnit() != nil || p.EpochMs != nil || p.GetOrder() != 0 {
-		return allocator.Errorf(allocator.Invalid, "time: bits, unit, epoch and order of a tag never change; allowed: sequence, rollback and what belongs to them")
+		return allocator.Errorf(allocator.Invalid, "time: bits, unit, epoch and order of a tag never change; allowed: sequence, rollback and their settings")
 	}
 	t := *s.Time
 	s.Time = &t

@@ -18,16 +18,17 @@ func Halted(by, why string, since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED,
 		What: fmt.Sprintf("leasing is halted in all rooms by %s: %s", by, why), Since: Stamp(since),
-		Remedy: "Rooms issue what they hold, and lease nothing more. When etcd is as it should be, let them lease again.", Command: "march recover",
+		Remedy: "Rooms issue the IDs that they hold, and lease none. When etcd has the right data, let them lease again.", Command: "march recover",
 	}
 }
 
-// Unusable says that etcd's epoch, layout or settings cannot be used: why says which.
+// Unusable says that etcd's epoch, layout or settings cannot be used; why has the
+// reason.
 func Unusable(why string) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind:   marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
 		What:   why,
-		Remedy: "Rooms issue what they hold, under the last good layout. See which key is damaged, and how to repair it.", Command: "march verify",
+		Remedy: "Rooms issue the IDs that they hold, under the last good layout. See which key is damaged, and how to repair it.", Command: "march verify",
 	}
 }
 
@@ -43,7 +44,7 @@ func Unreadable(key record.KeyError, d record.Damage) *marchv1.Problem {
 func EtcdFull(since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
-		What: "etcd is full, and takes no writes: nothing is leased", Since: Stamp(since),
+		What: "etcd is full, and takes no writes: no IDs are leased", Since: Stamp(since),
 		Remedy:  "Compact it, defragment one member after the other, or raise --quota-backend-bytes; then disarm the alarm.",
 		Command: "etcdctl alarm disarm",
 	}
@@ -55,11 +56,11 @@ func EtcdNearlyFull(size, quota int64, since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
 		What: fmt.Sprintf(what, size>>20, quota>>20), Since: Stamp(since),
-		Remedy: "Nothing is leased when it is full. Defragment one member after the other, or raise --quota-backend-bytes.", Command: "etcdctl defrag",
+		Remedy: "No IDs are leased when it is full. Defragment one member after the other, or raise --quota-backend-bytes.", Command: "etcdctl defrag",
 	}
 }
 
-// TimeEnds says that a tag's time bits are used up soon, or are.
+// TimeEnds says that a tag's time bits are used up, or will be soon.
 func TimeEnds(tag allocator.Tag, end, now time.Time) *marchv1.Problem {
 	what := "the time bits of tag %s are used up at %s: it issues no ID from then on"
 	if !end.After(now) {
@@ -68,7 +69,7 @@ func TimeEnds(tag allocator.Tag, end, now time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, Of: string(tag),
 		What:    fmt.Sprintf(what, tag, end.UTC().Format(time.RFC3339)),
-		Remedy:  "A tag keeps its bits and its epoch: make another tag with more time bits, or a later epoch, and move the callers there.",
+		Remedy:  "A tag keeps its bits and its epoch: create another tag with more time bits, or a later epoch, and move the callers there.",
 		Command: fmt.Sprintf("march tag show %s", tag),
 	}
 }
@@ -88,7 +89,7 @@ func NoRange(room allocator.Room, layout int64) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, Of: string(room),
 		What:    fmt.Sprintf("room %s has no range in layout %d, and leases nothing", room, layout),
-		Remedy:  "If it should have one, plan a migration that gives it one; or else stop its instances.",
+		Remedy:  "If it should have a range, plan a migration that gives it one. Otherwise stop its instances.",
 		Command: fmt.Sprintf("march migrate plan --add-room %s=LOWER-UPPER", room),
 	}
 }
@@ -102,12 +103,12 @@ func NoInstance(room allocator.Room, since time.Time) *marchv1.Problem {
 	}
 }
 
-// MigrationFails says what keeps a migration from going on.
+// MigrationFails says why a migration cannot go on.
 func MigrationFails(id, why string, since *timestamppb.Timestamp) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, Of: id,
 		What: fmt.Sprintf("migration %s cannot go on: %s", id, why), Since: since,
-		Remedy: "It goes on by itself when that is mended. If it cannot be, end the migration.", Command: "march migrate abort " + id,
+		Remedy: "It goes on by itself when the cause is gone. If the cause cannot be removed, end the migration.", Command: "march migrate abort " + id,
 	}
 }
 
@@ -117,7 +118,7 @@ func MigrationWaits(id string, w *marchv1.Waiting) *marchv1.Problem {
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS, Of: w.GetInstance(),
 		What:  fmt.Sprintf("migration %s waits for instance %s, which is silent", id, w.GetInstance()),
 		Since: w.GetSilentSince(), Until: w.GetUntil(),
-		Remedy:  "Start it again. If it certainly does not run, go on without it.",
+		Remedy:  "Start the instance again. If you are sure that it does not run, go on without it.",
 		Command: fmt.Sprintf("march migrate continue %s --without %s", id, w.GetInstance()),
 	}
 }

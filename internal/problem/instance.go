@@ -15,7 +15,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// Instance words what is wrong with one instance.
+// Instance makes the problems of one instance.
 type Instance struct {
 	Room allocator.Room
 	Name allocator.Instance
@@ -36,34 +36,34 @@ func (i Instance) of(kind marchv1.ProblemKind, since time.Time, format string, a
 // Barred says that a recover has barred the instance from leasing.
 func (i Instance) Barred(by string, since *timestamppb.Timestamp) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_BARRED, time.Time{}, "is barred by the recover of %s", by)
-	p.Since, p.Remedy, p.Command = since, "It leases again when that recover has ended. If it was broken off, run it again.", "march recover"
+	p.Since, p.Remedy, p.Command = since, "It leases again when that recover has ended. If the recover was interrupted, run it again.", "march recover"
 	return p
 }
 
 // Unconfirmed says that the instance started without its journal, which is required.
 func (i Instance) Unconfirmed(started time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, started, "started without its journal, which is required, and leases nothing")
-	p.Remedy = "Confirm it, if etcd has all that its predecessor leased; or else recover."
+	p.Remedy = "If etcd has all leases of its predecessor, confirm the instance. Otherwise recover."
 	p.Command = "march instance confirm " + i.args()
 	return p
 }
 
-// Silent says that no heartbeat of the instance comes; it is forgotten at a time, zero
-// where it is not.
+// Silent says that the instance sends no heartbeats. forgotten is when a console
+// forgets it, zero if none does.
 func (i Instance) Silent(since, forgotten time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_SILENT, since, "is silent")
 	p.Until, p.Remedy, p.Command = Stamp(forgotten), "Start it again. If it is gone for good, forget it.", "march instance forget "+i.args()
 	return p
 }
 
-// NoAnswer says that the instance sends heartbeats, and does not answer a console.
+// NoAnswer says that the instance sends heartbeats, but does not answer a console.
 func (i Instance) NoAnswer(address string, since time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, since, "does not answer at %s", address)
 	p.Remedy = "It sends heartbeats, so it runs: check the network from this console to it, and its certificate."
 	return p
 }
 
-// EtcdAway says that the instance does not reach etcd, and why if err is not nil.
+// EtcdAway says that the instance cannot reach etcd, and why if err is not nil.
 func (i Instance) EtcdAway(err error, since time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, since, "does not reach etcd, and leases nothing")
 	if err != nil {
@@ -80,11 +80,11 @@ func (i Instance) NotReady(why string, since time.Time) *marchv1.Problem {
 	return p
 }
 
-// NoLease says that the instance leases nothing because of err, whatever the tag.
-// damage is what a key that cannot be read stops.
+// NoLease says that the instance leases no tag because of err. damage returns what
+// an unreadable key stops.
 func (i Instance) NoLease(err error, since time.Time, damage func(key string) record.Damage) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE, since, "leases nothing: %v", err)
-	p.Remedy = "See its log."
+	p.Remedy = "See the instance's log."
 	if key, is := errors.AsType[*record.KeyError](err); is {
 		p = Unreadable(*key, damage(key.Key))
 		p.Since = Stamp(since)

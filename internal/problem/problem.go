@@ -1,6 +1,7 @@
-// Package problem words the problems of a cluster, an instance or a key. Rooms word their
-// own problems with it, and consoles those of the cluster. So readyz?verbose, `march
-// status`, the console's pages and `march verify` use the same words.
+// Package problem has the texts of the problems of a cluster, an instance or a key. Rooms
+// use it for their own problems, and consoles for those of the cluster. So
+// readyz?verbose, `march status`, the console's pages and `march verify` show the same
+// texts.
 package problem
 
 import (
@@ -13,7 +14,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// Stamp returns a time as a problem has it: nil for the zero time.
+// Stamp returns a time as a message, or nil for the zero time.
 func Stamp(at time.Time) *timestamppb.Timestamp {
 	if at.IsZero() {
 		return nil
@@ -21,8 +22,8 @@ func Stamp(at time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// Unique returns a list without what it has already of a kind and an object. The first
-// of them stays, with the earliest of their times.
+// Unique returns a list with one problem of each kind and object: the first one, with
+// the earliest time of all.
 func Unique(list []*marchv1.Problem) []*marchv1.Problem {
 	first := make(map[id]*marchv1.Problem, len(list))
 	unique := make([]*marchv1.Problem, 0, len(list))
@@ -39,19 +40,20 @@ func Unique(list []*marchv1.Problem) []*marchv1.Problem {
 	return unique
 }
 
-// Some returns the first problems of a list, and how many more there are of something.
+// Some returns the first problems of a list, and a problem that has the number of the
+// others.
 func Some(all []*marchv1.Problem, most int, of string) []*marchv1.Problem {
 	if len(all) <= most {
 		return all
 	}
 	more := &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_MORE, Of: of, What: fmt.Sprintf("%d more problems with %s", len(all)-most, of),
-		Remedy: "Mend those that are listed first.",
+		Remedy: "First solve the problems that are listed.",
 	}
 	return append(all[:most:most], more)
 }
 
-// id is what a list has one problem of.
+// id identifies a problem in a list.
 type id struct {
 	kind marchv1.ProblemKind
 	of   string
@@ -83,7 +85,7 @@ func AsLines(list []*marchv1.Problem) []string {
 	return lines
 }
 
-// times says since when and until when a problem is, in a sentence; nothing where
+// times returns since when and until when a problem exists, as a text; empty if
 // neither is known.
 func times(p *marchv1.Problem) string {
 	at := func(t *timestamppb.Timestamp) string { return t.AsTime().Format(time.RFC3339) }
@@ -98,7 +100,7 @@ func times(p *marchv1.Problem) string {
 	return ""
 }
 
-// Do says what to do about a problem, and the command.
+// Do returns the remedy of a problem, and the command.
 func Do(p *marchv1.Problem, printable func(string) string) string {
 	text := printable(p.GetRemedy())
 	if p.GetCommand() != "" {

@@ -36,7 +36,7 @@ func TestNoLease(t *testing.T) {
 		want string
 	}{
 		{allocator.Errorf(allocator.Unavailable, "etcd at h: %w", store.ErrNoSpace),
-			"etcd_full  | etcd is full, and takes no writes: nothing is leased | etcdctl alarm disarm"},
+			"etcd_full  | etcd is full, and takes no writes: no IDs are leased | etcdctl alarm disarm"},
 		{allocator.Errorf(allocator.Refused, "the layout: %w", &record.KeyError{Key: "/k", Err: errors.New("one\ntwo")}),
 			"unreadable /k | key /k: one; two; it stops all of /k | march mend"},
 		{allocator.Errorf(allocator.Refused, "%w", &ledger.UnconfirmedError{Room: "a", Name: "one"}),

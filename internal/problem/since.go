@@ -7,8 +7,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// Log remembers when it first met each problem that does not say itself since when it
-// is. The zero value is ready to use. Methods are safe for concurrent use.
+// Log remembers when it first met each problem that has no time of its own. The zero
+// value is ready to use. Methods are safe for concurrent use.
 type Log struct {
 	mu struct {
 		sync.Mutex
@@ -16,7 +16,8 @@ type Log struct {
 	}
 }
 
-// Note completes a list of all problems, and forgets those that it does not have.
+// Note adds times to a list of all problems, and forgets problems that are not in
+// it.
 func (l *Log) Note(all []*marchv1.Problem, now time.Time) []*marchv1.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -31,7 +32,7 @@ func (l *Log) Note(all []*marchv1.Problem, now time.Time) []*marchv1.Problem {
 	return all
 }
 
-// Fill completes a list of some problems.
+// Fill adds times to a list of some problems.
 func (l *Log) Fill(some []*marchv1.Problem, now time.Time) []*marchv1.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +62,8 @@ func (l *Log) fill(list []*marchv1.Problem, now time.Time) {
 	}
 }
 
-// met reports whether a problem's time is when a process first met it: then the earliest
-// of several is the one to show.
+// met reports whether a problem's time is when a process first met it. Of several such
+// times the earliest is shown.
 func met(p *marchv1.Problem) bool {
 	switch p.GetKind() {
 	case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:

@@ -19,7 +19,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// checked is a request that its route takes.
+// checked is a request that its route accepts.
 type checked struct {
 	route  *route
 	method string            // GET for HEAD
@@ -27,8 +27,8 @@ type checked struct {
 	body   []byte
 }
 
-// check holds a request against the document. Where the method is not allowed,
-// the answer has the route all the same.
+// check checks a request by the document. If the method is not allowed, the result
+// still has the route.
 func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error) {
 	path := r.URL.EscapedPath()
 	c := checked{method: r.Method}
@@ -66,7 +66,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 		c.body = nil
 		return c, refuseFields(fields)
 	}
-	for name, in := range c.values { // which the path's would replace
+	for name, in := range c.values { // the path's value would replace it
 		var said string
 		if raw, ok := fields[name]; ok && (json.Unmarshal(raw, &said) != nil || said != in) {
 			return c, allocator.Errorf(allocator.Invalid, "%s: %.100s in the body, %.100q in the path; leave it out of the body", name, raw, in)
@@ -91,8 +91,9 @@ func (r *route) head() bool {
 	return get != nil && get.byHand == nil
 }
 
-// check holds a value against a parameter: one way to write a number, for the
-// gateway would take 010 for eight, one to write a truth, and an enum's names.
+// check checks the value of a parameter. It allows one way to write a number,
+// because the gateway would read 010 as eight, one way to write true and false, and
+// an enum's names.
 func (p *parameter) check(value string) error {
 	if p.Schema.Type == "boolean" && value != "true" && value != "false" {
 		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: true or false", p.Name, value)
@@ -151,7 +152,7 @@ func unknownParameter(name string, known map[string]*parameter) error {
 	return allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: %s", name, allowed)
 }
 
-// checkActor holds the actor against what gRPC takes for metadata.
+// checkActor checks that gRPC accepts the actor as metadata.
 func checkActor(values []string) error {
 	if len(values) > 1 {
 		return allocator.Errorf(allocator.Invalid, "header %s: given twice; allowed: once", actor)
@@ -175,7 +176,7 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, map[s
 	case errors.As(err, new(*http.MaxBytesError)):
 		return nil, nil, &refusal{http.StatusRequestEntityTooLarge, codes.InvalidArgument, fmt.Sprintf("body: too large; allowed: %d bytes", most)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, nil, &refusal{http.StatusRequestTimeout, codes.DeadlineExceeded, "body: it did not come in time"}
+		return nil, nil, &refusal{http.StatusRequestTimeout, codes.DeadlineExceeded, "body: it did not arrive in time; send the request again"}
 	case err != nil:
 		return nil, nil, allocator.Errorf(allocator.Invalid, "body: %w", err)
 	case len(body) == 0:
@@ -210,7 +211,8 @@ func checkContentType(values []string) error {
 	return nil
 }
 
-// refuseFields is for a route without a body: there may be an empty object.
+// refuseFields refuses the fields of a body for a route without one; an empty
+// object is allowed.
 func refuseFields(fields map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		return allocator.Errorf(allocator.Invalid, "body: unknown field %.100q; allowed: no body, or {}", name)

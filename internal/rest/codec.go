@@ -15,17 +15,17 @@ import (
 // contentJSON is the header's value, made once.
 var contentJSON = []string{"application/json"}
 
-// codec is how messages are JSON. Unknown fields are errors.
+// codec converts messages to JSON and back. Unknown fields are errors.
 type codec struct{ *runtime.JSONPb }
 
-// newCodec returns the codec of answers, which have all fields, as the command
-// line's -o json has; or that of errors, which have those that are set.
+// newCodec returns the codec of answers, which have all fields, as in the command
+// line's -o json, or the codec of errors, which have only fields that are set.
 func newCodec(allFields bool) codec {
 	return codec{&runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitUnpopulated: allFields}}}
 }
 
-// Marshal returns v in one line. protojson varies white space at random, so it
-// goes.
+// Marshal returns v in one line, without the white space that protojson varies at
+// random.
 func (c codec) Marshal(v any) ([]byte, error) {
 	b, err := c.JSONPb.Marshal(v)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c codec) Marshal(v any) ([]byte, error) {
 	return line.Bytes(), nil
 }
 
-// NewDecoder returns a decoder whose errors begin with what they are about.
+// NewDecoder returns a decoder whose errors begin with the name of the field.
 func (c codec) NewDecoder(r io.Reader) runtime.Decoder {
 	decoder := c.JSONPb.NewDecoder(r)
 	return runtime.DecoderFunc(func(v any) error {

@@ -7,8 +7,8 @@ import (
 )
 
 // lateDeadline is a context that ends when its parent does, or callTimeout after the
-// first call of Done. On the hot path nothing waits for its end, and a timer that is
-// made and stopped in vain costs more than the rest of the call.
+// first call of Done. On the hot path nothing waits for its end, and an unused timer
+// would cost more than the rest of the call.
 type lateDeadline struct {
 	context.Context // the request's
 	mu              struct {
@@ -51,7 +51,7 @@ func (d *lateDeadline) current() context.Context {
 	return d.Context
 }
 
-// stop gives up the timer.
+// stop stops the timer.
 func (d *lateDeadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

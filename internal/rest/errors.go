@@ -17,7 +17,7 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// refusal is what HTTP refuses by itself, with a status of its own.
+// refusal is an error of HTTP itself, with its own status.
 type refusal struct {
 	status  int
 	code    codes.Code
@@ -26,12 +26,12 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
-// Refuse answers what HTTP refuses by itself, as march.v1.Error.
+// Refuse answers with an error of HTTP itself, as march.v1.Error.
 func Refuse(w http.ResponseWriter, with int, is codes.Code, message string) {
 	writeError(w, &refusal{with, is, message})
 }
 
-// refuse answers an error, and logs an unforeseen one (api.Unforeseen).
+// refuse answers with an error, and logs an unforeseen one (api.Unforeseen).
 func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if api.Unforeseen(err) {
 		if _, refused := errors.AsType[*refusal](err); !refused {
@@ -42,15 +42,16 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(w, err)
 }
 
-// writeError answers an error: as package api has it, with StatusOf's status.
+// writeError answers with an error in package api's form and with StatusOf's
+// status.
 func writeError(w http.ResponseWriter, err error) {
 	with, answer := errorOf(err)
 	body, err := newCodec(false).Marshal(answer)
-	if err != nil { // not UTF-8, which package api sees to
+	if err != nil { // not UTF-8, which package api prevents
 		body = []byte(`{"code":"INTERNAL"}` + "\n")
 	}
 	w.Header()["Content-Type"] = contentJSON
-	w.Header().Set("X-Content-Type-Options", "nosniff") // it may quote what was sent
+	w.Header().Set("X-Content-Type-Options", "nosniff") // the message may quote the request
 	if with == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
@@ -58,8 +59,8 @@ func writeError(w http.ResponseWriter, err error) {
 	_, _ = w.Write(body)
 }
 
-// StatusOf returns the HTTP status of an error, for all that is served over HTTP:
-// the one that its gRPC code has by convention.
+// StatusOf returns the HTTP status of an error, for all routes: the usual one for
+// its gRPC code.
 func StatusOf(err error) int { return runtime.HTTPStatusFromCode(status.Code(api.ToStatus(err))) }
 
 // errorOf returns an error's HTTP status and body.

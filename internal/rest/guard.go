@@ -19,11 +19,11 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// callTimeout bounds a call, so that its error is still sent: package server
+// callTimeout bounds a call, so that there is time to send its error: package serve
 // gives an answer 10 s.
 const callTimeout = 8 * time.Second
 
-// actor is the header in which a client says on whose behalf it calls.
+// actor is the header with which a client names the actor of a call.
 var actor = textproto.CanonicalMIMEHeaderKey(api.ActorHeader)
 
 // actorHeader lets that header, and no other, become gRPC metadata.
@@ -31,7 +31,7 @@ func actorHeader(name string) (string, bool) { return api.ActorHeader, name == a
 
 var noStore = []string{"no-store"}
 
-// guard does what all routes need, and is on the hot path.
+// guard does the work that all routes share. It is on the hot path.
 func (h *handler) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Cache-Control"] = noStore
@@ -45,18 +45,18 @@ func (h *handler) guard(next http.Handler) http.Handler {
 	})
 }
 
-// recovered is deferred: it answers a panic, which is a mistake of ours, and logs
-// it.
+// recovered is deferred: it logs a panic, which is a defect of March, and answers
+// with an error.
 func (h *handler) recovered(w http.ResponseWriter, r *http.Request) {
 	reason := recover()
 	switch reason {
 	case nil:
 		return
-	case http.ErrAbortHandler: // how a handler gives up a connection
+	case http.ErrAbortHandler: // with this panic a handler drops a connection
 		panic(reason)
 	}
 	h.cfg.Logger.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", reason, "stack", string(debug.Stack()))
-	writeError(w, allocator.Errorf(allocator.Internal, "a mistake in March; its log has more"))
+	writeError(w, allocator.Errorf(allocator.Internal, "a defect in March; the server's log has the details"))
 }
 
 // serve answers a request for any route but the hot one.
@@ -84,8 +84,8 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(ctx)
 	r.Method, r.Body = c.method, io.NopCloser(bytes.NewReader(c.body))
-	// The gateway unescapes RawPath where there is one, or else Path, which was
-	// unescaped before.
+	// The gateway unescapes RawPath, or, if that is empty, Path, which is unescaped
+	// already.
 	url := *r.URL
 	url.RawPath = url.EscapedPath()
 	r.URL = &url

@@ -48,7 +48,7 @@ func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 			return
 		}
 		w.Header()["Content-Type"] = contentJSON
-		_, _ = w.Write(body) // a caller that has gone away does not get its ID: a gap
+		_, _ = w.Write(body) // if the caller has disconnected, its ID is a gap
 	})
 }
 
@@ -60,8 +60,8 @@ func (h *handler) emptyBody(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// parseBatch returns the batch that a query asks for, without its tag, and nil where the
-// query is empty. How many IDs it may ask for, NextBatch knows.
+// parseBatch returns the batch of a query, without its tag, or nil for an empty query.
+// NextBatch checks the bounds of the count.
 func parseBatch(query string) (*marchv1.NextBatchRequest, error) {
 	if query == "" {
 		return nil, nil

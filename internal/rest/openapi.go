@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// route is a path of the document and what it takes.
+// route is a path of the document, with its methods.
 type route struct {
 	path     string   // as the document has it: /v1/tags/{name}:skip
 	segments []string // v1, tags, {name}
@@ -15,13 +15,13 @@ type route struct {
 	methods  map[string]*operation
 }
 
-// operation is what a method of a route takes.
+// operation has the parameters and the body of a method of a route.
 type operation struct {
 	query map[string]*parameter // by name, as JSON and as the protos have it
 	path  map[string]*parameter // by name
 	body  bool
-	// byHand, where it is set, serves it in the gateway's place: for as long as it
-	// likes.
+	// byHand, if set, serves the method in the gateway's place, without a time
+	// limit.
 	byHand http.HandlerFunc
 }
 
@@ -35,7 +35,7 @@ type parameter struct {
 	} `json:"schema"`
 }
 
-// bits returns how many bits an integer has, 0 for what is none.
+// bits returns how many bits an integer has, 0 for other types.
 func (p *parameter) bits() int {
 	switch p.Schema.Format {
 	case "int64":
@@ -104,8 +104,8 @@ func snakeCase(name string) string {
 	return b.String()
 }
 
-// match returns the values of a path's parameters, still escaped, where the path
-// is the route's.
+// match returns the values of a path's parameters, still escaped, if the path is
+// the route's.
 func (r *route) match(segments []string, verb string) (map[string]string, bool) {
 	if len(segments) != len(r.segments) || verb != r.verb {
 		return nil, false

@@ -13,7 +13,7 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// Config bounds what a handler takes.
+// Config are the settings of a handler.
 type Config struct {
 	// MaxBody bounds a request's body, in bytes.
 	MaxBody int64
@@ -22,7 +22,7 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// Room returns what adds a room's routes to a mux.
+// Room returns a function that adds a room's routes to a mux.
 func Room(ids marchv1.IDServiceServer, room marchv1.RoomServiceServer, cfg Config) (func(*http.ServeMux), error) {
 	h, err := newHandler(gateway.RoomDocument, cfg)
 	if err != nil {
@@ -36,12 +36,13 @@ func Room(ids marchv1.IDServiceServer, room marchv1.RoomServiceServer, cfg Confi
 	}
 	return func(mux *http.ServeMux) {
 		h.mount(mux)
-		// Over h's own "/v1/", for its method: other methods come there.
+		// This pattern takes precedence over "/v1/" for POST; other methods go
+		// there.
 		mux.Handle("POST /v1/tags/{tag}/next", h.guard(h.next(ids)))
 	}, nil
 }
 
-// Console returns what adds a console's routes to a mux.
+// Console returns a function that adds a console's routes to a mux.
 func Console(console marchv1.ConsoleServiceServer, cfg Config) (func(*http.ServeMux), error) {
 	h, err := newHandler(gateway.ConsoleDocument, cfg)
 	if err != nil {
@@ -81,7 +82,7 @@ func newHandler(generated []byte, cfg Config) (*handler, error) {
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
 		runtime.WithDisablePathLengthFallback(), // no POST of a form for a GET
-		runtime.WithDisableHTTPMethodOverride(), // the method that counts is the one that is seen
+		runtime.WithDisableHTTPMethodOverride(), // no header may change the method
 		runtime.WithWriteContentLength(),
 	)
 	return h, nil

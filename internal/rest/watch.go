@@ -20,8 +20,9 @@ const sendTimeout = 10 * time.Second
 func (h *handler) watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		conn := http.NewResponseController(w)
-		// It lasts as long as the migration: the server's limits on a whole request
-		// are not for it. The one on reading would end the request's context.
+		// A watch lasts as long as the migration, so the server's limits on a whole
+		// request must not apply. The read deadline would end the request's
+		// context.
 		if err := conn.SetReadDeadline(time.Time{}); err != nil {
 			h.refuse(w, r, allocator.Errorf(allocator.Internal, "lift the read deadline: %w", err))
 			return
@@ -46,7 +47,7 @@ func (h *handler) watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
 
 // lines is a stream of answers as lines of JSON.
 type lines struct {
-	grpc.ServerStream // nil: a handler that only sends needs no more of it
+	grpc.ServerStream // nil, because a handler that only sends does not use it
 	ctx               context.Context
 	w                 http.ResponseWriter
 	conn              *http.ResponseController

@@ -16,8 +16,8 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// Caller returns the address that a call is counted against: the peer's IP address, or
-// its /64 of IPv6; the zero address where there is no peer.
+// Caller returns the address for which a call is counted: the peer's IPv4 address, or
+// its /64 of IPv6; the zero address if there is no peer.
 func Caller(ctx context.Context) netip.Addr {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -40,7 +40,7 @@ func callerAt(at net.Addr) netip.Addr {
 	return ip
 }
 
-// callers counts what each caller has open.
+// callers counts the open connections and streams of each caller.
 type callers struct {
 	limits  limits
 	log     hclog.Logger
@@ -52,16 +52,16 @@ type callers struct {
 	}
 }
 
-// caller is what one caller has open.
+// caller counts the open connections and streams of one caller.
 type caller struct {
 	streams     atomic.Int64 // open; 0 when its last connection is closed
 	connections int          // guarded by callers.mu
 	barred      time.Time    // no new connections before; guarded by callers.mu
 }
 
-// barredFor is for how long a caller may open no connection after one of its
-// own was closed for its resets. Otherwise it would come back at once, and
-// resets would cost it no more than a connection for each limit's worth.
+// barredFor is how long a caller may open no connection after one was closed
+// because of its resets. Otherwise it could come back at once, and too many resets
+// would cost it only a connection each time.
 const barredFor = 10 * time.Second
 
 func newCallers(l limits, log hclog.Logger) *callers {
@@ -70,8 +70,8 @@ func newCallers(l limits, log hclog.Logger) *callers {
 	return c
 }
 
-// enter counts a connection from an address, and returns its caller; or nil
-// where the caller, or all together, have too many.
+// enter counts a connection from an address, and returns its caller. It returns nil
+// if the caller, or all callers together, have too many.
 func (c *callers) enter(at netip.Addr, now time.Time) *caller {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *callers) enter(at netip.Addr, now time.Time) *caller {
 	return nil
 }
 
-// leave counts a connection of a caller no longer.
+// leave stops counting a connection of a caller.
 func (c *callers) leave(at netip.Addr, who *caller, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *callers) leave(at netip.Addr, who *caller, now time.Time) {
 	c.forget(at, who, now)
 }
 
-// forget drops a caller of which there is nothing to remember. The callers' lock
+// forget drops a caller without connections that is not barred. The callers' lock
 // is held.
 func (c *callers) forget(at netip.Addr, who *caller, now time.Time) {
 	if c.mu.by[at] == who && who.connections == 0 && !now.Before(who.barred) {
@@ -118,8 +118,8 @@ func (c *callers) forget(at netip.Addr, who *caller, now time.Time) {
 func (c *callers) bar(at netip.Addr, who *caller, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// It is forgotten afterwards: callers come and go, and this may not grow. The timer
-	// of its last connection finds it barred no longer.
+	// Forget the caller afterwards, so that the map does not grow. The timer of its
+	// last connection finds that the bar has ended.
 	time.AfterFunc(barredFor, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -153,7 +153,7 @@ func (c *callers) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(descStreams, prometheus.GaugeValue, float64(streams))
 }
 
-// listener accepts the connections that callers may have.
+// listener accepts connections within the limits.
 type listener struct {
 	net.Listener
 	callers *callers

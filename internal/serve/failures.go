@@ -13,7 +13,7 @@ import (
 )
 
 // failures turns the errors of handlers into statuses, and logs unforeseen ones
-// (api.Unforeseen). All others are in the metrics alone.
+// (api.Unforeseen). All others are only in the metrics.
 type failures struct {
 	log  hclog.Logger
 	line throttle.Log

@@ -24,8 +24,8 @@ import (
 // END_STREAM or with either side's RST_STREAM. They also tell how many answers of a
 // stream were written (answers.go).
 
-// watched are gRPC's credentials with the connection's frames counted, after
-// what they do themselves: it sees plain frames under TLS, too.
+// watched wraps gRPC's credentials and counts the connection's frames after their
+// handshake. So it sees plain frames under TLS, too.
 type watched struct {
 	credentials.TransportCredentials
 }
@@ -50,7 +50,7 @@ func (w watched) Clone() credentials.TransportCredentials {
 	return watched{w.TransportCredentials.Clone()}
 }
 
-// counted is what a call knows of its connection.
+// counted is a call's access to the counts of its connection.
 type counted struct {
 	credentials.AuthInfo
 	frames *frames
@@ -166,14 +166,14 @@ func (f *frames) Close() error {
 	return f.Conn.Close()
 }
 
-// received takes note of a frame from the client. It returns false where the
-// connection is to be closed.
+// received notes a frame from the client. It returns false if the connection must
+// be closed.
 func (f *frames) received(h frame.Header) bool {
 	switch h.Kind {
 	case http2.FrameHeaders:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if h.Stream <= f.mu.largest || f.mu.closed { // trailers, or a mistake that gRPC sees to
+		if h.Stream <= f.mu.largest || f.mu.closed { // trailers, or an error that gRPC handles
 			return true
 		}
 		f.newest = &answers{}
@@ -196,7 +196,7 @@ func (f *frames) received(h frame.Header) bool {
 	return true
 }
 
-// sent takes note of a frame to the client.
+// sent notes a frame to the client.
 func (f *frames) sent(h frame.Header) bool {
 	if h.Kind == http2.FrameRSTStream || h.Ends() {
 		f.mu.Lock()
@@ -208,14 +208,14 @@ func (f *frames) sent(h frame.Header) bool {
 	return true
 }
 
-// turn begins a new window where the present one is over.
+// turn begins a new window if the current one has ended.
 func (f *frames) turn(now time.Time) {
 	if now.Sub(f.mu.window) >= resetWindow {
 		f.mu.window, f.mu.resets, f.mu.finished = now, 0, 0
 	}
 }
 
-// ended takes note of a stream's end, and reports whether it was open.
+// ended notes a stream's end, and reports whether it was open.
 func (f *frames) ended(stream uint32) bool {
 	if _, ok := f.mu.open[stream]; !ok {
 		return false

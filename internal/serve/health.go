@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// Check is one thing that a server's health rests on.
+// Check is one condition of a server's health.
 type Check struct {
 	Name string
-	// Err is why it failed, nil where it passed.
+	// Err is why it failed, or nil.
 	Err error
-	// Note is what else there is to know where it passed.
+	// Note is more information on a check that passed.
 	Note string
 }
 
-// Failed returns why the first of the checks that failed did, nil where all
-// passed.
+// Failed returns the error of the first check that failed, or nil.
 func Failed(checks []Check) error {
 	for _, c := range checks {
 		if c.Err != nil {
@@ -58,7 +57,7 @@ func answer(name string, checks func(context.Context) []Check, problems func(con
 	}
 }
 
-// line returns "[+]layout ok: version 3", say.
+// line returns a line such as "[+]layout ok: version 3".
 func (c Check) line() string {
 	mark, text := "[+]"+c.Name+" ok", c.Note
 	if c.Err != nil {
@@ -70,5 +69,5 @@ func (c Check) line() string {
 	return mark + text + "\n"
 }
 
-// oneLine joins the lines of a text: errors.Join makes such.
+// oneLine joins the lines of a text, which errors.Join makes.
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

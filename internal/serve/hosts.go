@@ -14,11 +14,11 @@ import (
 	"github.com/march-id/march/internal/rest"
 )
 
-// Any site can make its own name lead to this machine (DNS rebinding). The browser then
-// takes a server that listens here for the site's own, so the origin that the browser
+// Any site can point its own name at this machine (DNS rebinding). For the browser, a
+// server that listens here then belongs to the site, so the origin that the browser
 // sends does not help. But the browser also sends the site's name, as the request's
-// Host. A server that listens on a loopback address alone is called from this machine
-// alone, and so by this machine's names. A request under another name comes from such a
+// Host. A server that listens only on a loopback address gets requests only from this
+// machine, under this machine's names. A request under another name comes from such a
 // page, or through a proxy, whose name the operator gives.
 
 // CheckHosts checks Config.AllowedHosts. Its error is Invalid.
@@ -35,7 +35,7 @@ var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})$`)
 
 // guardHosts returns a handler that passes requests to next. If the server listens on a
 // loopback address, the handler refuses requests under foreign names. Health checks
-// are answered under any name, as they tell no secret.
+// are answered under any name, because they show no secret.
 func guardHosts(at net.Addr, allowed []string, next http.Handler) http.Handler {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsLoopback() {

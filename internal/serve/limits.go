@@ -5,8 +5,8 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// Limits bound what callers may take of a server at once. A caller is an IP
-// address, or a /64 of IPv6: the addresses of one machine.
+// Limits bound how much of a server callers may use at once. A caller is an IPv4
+// address, or a /64 of IPv6, which is one machine's.
 type Limits struct {
 	// Connections bounds the open connections, gRPC and HTTP together. Each costs
 	// about 30 KiB. Default 10,000.
@@ -80,7 +80,7 @@ const (
 	maxStreamAnswers     = "stream-answers"
 )
 
-// limits are Limits with what is measured of each.
+// limits are Limits with the metrics of each.
 type limits struct {
 	connections, callerConnections, connectionStreams, callerStreams, resets, streamAnswers *observe.Limit
 }

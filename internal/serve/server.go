@@ -27,45 +27,45 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// Config says what is served.
+// Config are the settings of a server.
 type Config struct {
 	// GRPC and HTTP are where to listen; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
 	// Register registers the services.
 	Register func(grpc.ServiceRegistrar)
-	// Health is what gRPC's health service answers; its owner keeps it.
+	// Health has the answers of gRPC's health service; the caller keeps it up to
+	// date.
 	Health *health.Server
-	// Ready returns what readiness rests on: where one check failed /readyz answers
-	// 503.
+	// Ready returns the checks of readiness: if one failed, /readyz answers 503.
 	Ready func(context.Context) []Check
-	// Problems, where it is set, returns what is wrong, a line each: where /readyz shows
-	// the checks, it shows these too.
+	// Problems, if set, returns the problems, one line each, which /readyz shows below
+	// the checks.
 	Problems func(context.Context) []string
-	// Metrics is what calls are counted in, and what /metrics shows, in
-	// Prometheus's formats; nil for none.
+	// Metrics counts calls, and /metrics shows it in Prometheus's formats; nil for
+	// none.
 	Metrics *observe.Metrics
-	// Tracer makes a span of each call, but for those that issue IDs; nil makes
+	// Tracer makes a span of each call, except of those that issue IDs; nil makes
 	// none.
 	Tracer trace.TracerProvider
-	// Logger is told of calls that failed and should not have; nil logs nothing.
+	// Logger logs calls that failed unexpectedly; nil logs nothing.
 	Logger hclog.Logger
-	// Routes, where it is set, adds what else HTTP serves to the mux; it must stay
-	// within the server's time limits or lift them for its own route
+	// Routes, if set, adds more HTTP routes to the mux. They must stay within the
+	// server's time limits or lift them for their own route
 	// (http.ResponseController).
 	Routes func(*http.ServeMux)
-	// AllowedHosts are names by which HTTP may be called besides localhost and
-	// loopback addresses, where it listens on such an address: those that a proxy
-	// in front passes on. CheckHosts says which are good.
+	// AllowedHosts are host names that HTTP requests may have besides localhost and
+	// loopback addresses, if HTTP listens on such an address: the names that a
+	// proxy in front passes on. See CheckHosts.
 	AllowedHosts []string
 	// MaxRequest bounds a gRPC request, in bytes.
 	MaxRequest int
-	// Limits bound what callers may take; the zero value is DefaultLimits.
+	// Limits bound how much each caller may use; the zero value is DefaultLimits.
 	Limits Limits
 	// Drain is how long calls under way may take at the end.
 	Drain time.Duration
 	// Doors are served beside gRPC and HTTP, under the same limits of connections.
 	Doors []Door
-	// Draining, where it is set, is called when the drain begins.
+	// Draining, if set, is called when the drain begins.
 	Draining func()
 }
 
@@ -104,7 +104,7 @@ func Run(ctx context.Context, cfg Config) error {
 	callers := newCallers(limits, failed.log)
 	var requests *observe.Requests
 	var options []grpc.ServerOption
-	if cfg.Metrics != nil { // first, and so around what turns errors into statuses
+	if cfg.Metrics != nil { // first, and so outside the interceptor that turns errors into statuses
 		cfg.Metrics.Register(callers)
 		requests = observe.NewRequests(cfg.Metrics)
 		options = append(options, grpc.ChainUnaryInterceptor(requests.Unary), grpc.ChainStreamInterceptor(requests.Stream))
@@ -173,8 +173,9 @@ func Run(ctx context.Context, cfg Config) error {
 	return serve.Wait()
 }
 
-// untraced are the calls without a span: those that answer from memory, where a
-// span would cost more than the rest. Work that they wait for has spans of its own.
+// untraced reports whether calls of a method have no span: calls that answer from
+// memory, because a span would cost more than the rest. Work that they wait for has
+// spans of its own.
 func untraced(fullMethod string) bool {
 	switch fullMethod {
 	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName,
@@ -209,7 +210,7 @@ func handler(cfg Config, requests *observe.Requests) http.Handler {
 	return h
 }
 
-// untracedPath says of requests over HTTP what untraced does of calls.
+// untracedPath is untraced for requests over HTTP.
 func untracedPath(path string) bool {
 	switch path {
 	case "/livez", "/readyz", "/metrics":

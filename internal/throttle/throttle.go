@@ -1,4 +1,4 @@
-// Package throttle bounds log lines that could repeat for as long as something is wrong.
+// Package throttle bounds log lines that could repeat for as long as a problem lasts.
 // It logs the first line at once, then at most one line in each interval, which says how
 // many lines were left out before it.
 package throttle
@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Interval is how far apart lines of one kind are.
+// Interval is the least time between two lines of one kind.
 const Interval = 10 * time.Second
 
 // Log is one kind of line. The zero value is ready to use.
 type Log struct {
 	mu struct {
 		sync.Mutex
-		last    time.Time // when one was logged, zero before the first
-		skipped int       // since then
+		last    time.Time // when the last line was logged; zero before the first
+		skipped int       // lines left out since then
 	}
 }
 
-// Log logs a line with say, a method of a logger, unless one was logged less
-// than Interval before now. It reports whether it did.
+// Log logs a line with say, a method of a logger, unless the last one was logged
+// less than Interval before now. It reports whether it did.
 func (l *Log) Log(now time.Time, say func(msg string, args ...any), msg string, args ...any) bool {
 	l.mu.Lock()
 	if !l.mu.last.IsZero() && now.Sub(l.mu.last) < Interval {
