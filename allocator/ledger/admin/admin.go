@@ -11,13 +11,14 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Config says what an Admin allows.
+// Config are the settings of an Admin.
 type Config struct {
 	// MaxTags bounds the tags of the cluster: CreateTag refuses more. Processes
-	// that create tags at once may exceed it by what they create in 10 s. Default,
-	// and what 0 stands for, 2,000,000.
+	// that create tags at the same time may exceed it by the tags that they create
+	// within 10 s. Default, also for 0: 2,000,000.
 	MaxTags int64
-	// TooManyTags, where it is set, is called for each tag that is refused so.
+	// TooManyTags, if set, is called for each tag that is refused because of
+	// MaxTags.
 	TooManyTags func()
 }
 
@@ -26,14 +27,14 @@ func DefaultConfig() Config { return Config{MaxTags: defaultMaxTags} }
 
 // Admin changes and reads what a cluster shares: tags, layouts, migrations, settings,
 // registrations, the audit. Methods are safe for concurrent use. Their errors carry a
-// Kind; Unavailable where etcd did not answer in time, of which a change may or may not
-// have happened.
+// Kind: Unavailable if etcd did not answer in time. A change may then have happened or
+// not.
 type Admin struct {
 	// Ledger is this process's view of the cluster. All transactions go through it.
 	Ledger *ledger.Ledger
 
 	cfg  Config
-	uuid string // that the cluster must have; empty for any
+	uuid string // the cluster must have this uuid; empty for any
 	keys record.Keys
 	now  func() time.Time // the time of records, by this process's clock
 	log  hclog.Logger

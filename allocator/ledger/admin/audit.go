@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// How far back Audits looks first, and by how much further each time; and how
-// many entries beyond those that were asked for one probe may find.
+// How far back Audits first looks, how much further each time, and how many entries
+// more than requested one read may find.
 const (
 	auditWindow = time.Second
 	auditGrowth = 8
@@ -23,10 +23,11 @@ const (
 // Audits returns up to n audit entries older than the one before, empty for no
 // bound, the newest first, and the keys among them that cannot be read.
 //
-// The simple way, to read the interval backwards with a limit, has etcd gather
-// all of it first, which takes seconds where there are a hundred thousand
-// entries. Their IDs begin with their time: so it looks back in windows that
-// grow, forwards in each, and takes a smaller one where a window holds too many.
+// The simple way would be to read the interval backwards with a limit. But etcd
+// then gathers the whole interval first, which takes seconds with a hundred
+// thousand entries. The entries' IDs begin with their time. So Audits goes back in
+// windows that grow, reads each forwards, and takes a smaller window if one has too
+// many entries.
 func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
@@ -51,7 +52,7 @@ func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []rec
 			}
 			within.Key = a.keys.Audit(least.String())
 		}
-		backwards := window == time.Millisecond // no smaller window
+		backwards := window == time.Millisecond // there is no smaller window
 		most := n + auditSpare
 		if backwards {
 			most = n
@@ -61,9 +62,9 @@ func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []rec
 			return nil, nil, err
 		}
 		found := answer.Got[0]
-		if len(found) == most && !backwards { // and perhaps more, newer ones
+		if len(found) == most && !backwards { // there may be more, newer ones
 			window = max(window/auditGrowth, time.Millisecond)
-			growth = 2 // many are near
+			growth = 2 // entries are dense here
 			continue
 		}
 		if !backwards {
@@ -75,7 +76,7 @@ func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []rec
 				entries, bad = append(entries, page...), append(bad, skipped...)
 			}
 		}
-		if len(found) == most { // and perhaps more of this millisecond
+		if len(found) == most { // there may be more of this millisecond
 			end = found[most-1].Key
 			continue
 		}

@@ -13,11 +13,11 @@ import (
 type StoreSize struct {
 	Revision int64
 	Bytes    int64
-	Quota    int64 // at which etcd takes no more writes; 0 where the server does not say
+	Quota    int64 // the size at which etcd takes no more writes; 0 if the server does not report it
 }
 
-// StoreSize asks etcd how large it is. Its errors are ledger.Ledger.Attach's, Unavailable, and
-// WentBack where another etcd cluster answers.
+// StoreSize asks etcd for the size of its database. Its errors are ledger.Ledger.Attach's,
+// Unavailable, and WentBack if another etcd cluster answers.
 func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return StoreSize{}, err
@@ -36,8 +36,8 @@ func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
 	return StoreSize{status.Revision, status.Size, status.Quota}, nil
 }
 
-// Compact has etcd forget its history before a revision. It is no error where
-// etcd, or another console, has done so.
+// Compact makes etcd forget its history before a revision. It returns no error if
+// that is already done.
 func (a *Admin) Compact(ctx context.Context, revision int64) error {
 	c := a.Ledger.Cluster()
 	ctx, cancel := context.WithTimeout(ctx, c.TryTimeout)

@@ -5,7 +5,7 @@
 // leased an ID; and forecasts what a change of layout does to tags.
 //
 // Package ledger is the protocol, and knows nothing of this package. Admin sends every
-// transaction through a ledger, which knows the epoch and the layout, and notices where
+// transaction through a ledger, which knows the epoch and the layout, and notices if
 // etcd went back in time.
 //
 // # Invariants
@@ -19,5 +19,6 @@
 //     Nothing changes a layout, deletes a tag, or forgets or confirms an instance while
 //     leasing is halted; each of these first probes etcd.
 //  4. A mark is never deleted. Only DeleteTag writes one, and it only raises it.
-//  5. What only shows passes over a value that cannot be read, and names its key.
+//  5. Methods that only show values skip a value that cannot be read, and name its
+//     key.
 package admin

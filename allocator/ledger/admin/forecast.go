@@ -6,16 +6,17 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// Forecaster says what changes of layout, made one after the other, do to tags. Its
-// numbers come from the code that leases: floors, bases and segments.
+// Forecaster computes the effects on tags of changes of layout that follow each
+// other. Its numbers come from the code that leases: floors, bases and segments.
 //
-// Where a room goes on depends on the order in which the rooms first lease under a
-// new layout, as each passes above all that the others leased. Take the boundary 100
+// The ID at which a room goes on depends on the order in which the rooms first lease
+// under a new layout, because each room goes on above all leases of the others. Take
+// the boundary 100
 // with room a [0, 50) and room b [50, 100), and the floor 7. If a leases first, it
 // leases 7 and b 50. If b leases first, it leases 50 and a 100. So a forecast is a
 // bound: it takes, for each room, the order that sends this room the furthest. Often
-// that is the others by falling ranges, as then each has to go on to the next block,
-// and the room itself last.
+// that order is the others by falling ranges, because each then has to go on to the
+// next block, and the room itself last.
 //
 // It assumes that each room leases one step under each layout, and that nothing is
 // leased before the first change.
@@ -24,18 +25,19 @@ type Forecaster struct {
 	moves []*ledger.State // at least one; the last has the extremes of all
 }
 
-// RoomForecast is what the changes do to a tag in one room of the last layout.
+// RoomForecast is the effect of the changes on a tag in one room of the last
+// layout.
 type RoomForecast struct {
-	Next    int64 // where the room would go on if nothing changed; for a new room the floor
-	First   int64 // its first ID under the last layout, at the latest; 0 where there is none
+	Next    int64 // the room's next ID without the changes; for a new room the floor
+	First   int64 // the largest that its first ID under the last layout can be; 0 if there is none
 	Skipped int64 // IDs of its new range from Next up to First, or up to the limit
-	Left    int64 // IDs it has left from First on; 0 says that it can lease nothing
-	Refused error // why it leases nothing until an operator agrees (max_jump); nil where it does
+	Left    int64 // IDs it has left from First on; 0 if it can lease nothing
+	Refused error // why it leases nothing until an operator agrees (max_jump); nil if it leases
 }
 
-// TagForecast is what the changes do to a tag.
+// TagForecast is the effect of the changes on a tag.
 type TagForecast struct {
-	Floor  int64                           // where the first room goes on at the first change
+	Floor  int64                           // the ID at which the first room goes on after the first change
 	Before map[allocator.Room]int64        // IDs that each room of the current layout has left if nothing changes
 	Rooms  map[allocator.Room]RoomForecast // those of the last layout
 }
@@ -48,14 +50,14 @@ func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *For
 	for _, to := range layouts {
 		revision := from.Revision + 1
 		from = from.Next(to)
-		from.Revision = revision // any that is new to every mark
+		from.Revision = revision // a revision that no mark has
 		f.moves = append(f.moves, known.Under(from))
 	}
 	return f
 }
 
 // Tag returns the forecast of a tag with these marks. steps are how many IDs each
-// room leases at once: 1 where there is no number.
+// room leases at once: 1 for rooms without a number.
 func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
 	last := f.moves[len(f.moves)-1]
 	w := walk{limit: t.Limit, rooms: make(map[allocator.Room]walker)}
@@ -102,8 +104,8 @@ func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, ro
 	return r
 }
 
-// exactRooms is up to how many rooms every order is tried. With more of them the
-// rooms count as in walk.bound, which is a block or two too much.
+// exactRooms is the largest number of rooms for which every order is tried. With
+// more rooms walk.bound is used, which is a block or two too high.
 const exactRooms = 6
 
 // walk takes a floor through the leases of rooms.
@@ -112,15 +114,15 @@ type walk struct {
 	rooms map[allocator.Room]walker
 }
 
-// walker is how a room leases.
+// walker are the terms of a room's leases.
 type walker struct{ least, step int64 }
 
-// lease returns the floor after a room's lease under a layout. It never falls where
-// the floor before rises.
+// lease returns the floor after a room's lease under a layout. A higher floor never
+// gives a lower result.
 func (w *walk) lease(l allocator.Layout, room allocator.Room, floor int64) int64 {
 	seg, err := l.Segment(room, max(w.rooms[room].least, floor), w.rooms[room].step, w.limit)
 	if err != nil {
-		return floor // none is left: the room raises no mark
+		return floor // no ID is left, so the room raises no mark
 	}
 	return max(floor, seg.Last()+1)
 }
@@ -156,8 +158,9 @@ func (w *walk) through(l allocator.Layout, floor int64) map[allocator.Room]int64
 	return found
 }
 
-// bound returns a floor that the leases of all rooms but one do not exceed. Of a range
-// w wide, ceil(n/w) blocks from anywhere have n IDs: so no lease of n goes on further.
+// bound returns a floor that the leases of all rooms but one do not exceed. ceil(n/w)
+// blocks from anywhere contain n IDs of a range of width w, so no lease of n IDs ends
+// later.
 func (w *walk) bound(l allocator.Layout, rooms []allocator.Room, without allocator.Room, floor int64) int64 {
 	blocks := int64(0)
 	for _, room := range rooms {

@@ -33,7 +33,7 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 		if err != nil {
 			bad = append(bad, *record.Unreadable(kv.Key, err))
 			if r.Name == "" {
-				continue // not even its name
+				continue // not even the instance's name is known
 			}
 		}
 		key := a.keys.Alive(r.Room, r.Name)
@@ -41,7 +41,7 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 		r.BeatKV.Key = key
 		r.Stale = r.Unreadable == nil && !isHalted && (r.Epoch != inForce.Epoch || r.Version < inForce.Layout)
 		r.Beat = r.Incarnation + string(r.BeatKV.Value)
-		var v record.Heartbeat // one that cannot be read is as good as none
+		var v record.Heartbeat // an unreadable heartbeat counts as none
 		if r.BeatKV.ModRevision != 0 && record.Decode(r.BeatKV, &v) == nil && v.Incarnation == r.Incarnation {
 			r.LastSeen = v.Time
 		}
@@ -50,8 +50,8 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 	return records, bad[:min(len(bad), record.MaxUnreadable)], nil
 }
 
-// epochOf returns the epoch that a key says is in force. While leasing is halted, or where
-// the key cannot be read, no layout changes, and no report is judged by it.
+// epochOf returns the epoch of the epoch's key. While leasing is halted, or if the key
+// cannot be read, no layout changes, and reports are not compared with it.
 func epochOf(kv store.KV) (e record.Epoch, halted bool) {
 	if err := record.Decode(kv, &e); err != nil || e.Halted != nil {
 		return record.Epoch{}, true
@@ -60,8 +60,8 @@ func epochOf(kv store.KV) (e record.Epoch, halted bool) {
 }
 
 // ForgetSilent forgets an instance that a console counted as silent for long,
-// unless it was heard of since i was read, or leasing is halted: then nothing
-// happens. Its error is Unavailable.
+// unless the instance has sent a heartbeat since i was read, or leasing is halted:
+// then nothing happens. Its error is Unavailable.
 func (a *Admin) ForgetSilent(ctx context.Context, i record.Instance, actor string) error {
 	if forgettable(i.EpochKV) != nil {
 		return nil
@@ -80,23 +80,23 @@ func (a *Admin) ForgetSilent(ctx context.Context, i record.Instance, actor strin
 	return err
 }
 
-// forgettable returns why no instance may be forgotten, nil where it may:
-// `march recover` asks those that are registered.
+// forgettable returns why no instance may be forgotten, or nil. While leasing is
+// halted none may be, because `march recover` asks the registered instances.
 func forgettable(epoch store.KV) error {
 	var e record.Epoch
 	if err := record.Decode(epoch, &e); err != nil {
 		return err
 	}
 	if e.Halted != nil {
-		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` has to know of every instance, none is forgotten before it has ended; it goes on without one by `march recover --without ROOM/INSTANCE`",
+		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: no instance is forgotten before `march recover` has ended, because it has to know all of them; `march recover --without ROOM/INSTANCE` goes on without one",
 			e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// unforgetful returns an error if etcd itself may have forgotten something. No
-// instance may be forgotten then, as `march recover` has to ask all of them, and none
-// may be confirmed. An invalid layout is no reason.
+// unforgetful returns an error if etcd itself may have forgotten data. Then no
+// instance may be forgotten, because `march recover` has to ask all of them, and none
+// may be confirmed. An invalid layout does not count.
 func (a *Admin) unforgetful(ctx context.Context) error {
 	if _, err := a.Ledger.CheckNow(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
@@ -104,10 +104,10 @@ func (a *Admin) unforgetful(ctx context.Context) error {
 	return nil
 }
 
-// Forget takes an instance's registration and its heartbeat away. If the instance lives
-// after all, it drops what it holds, and registers anew. Forget compares the epoch: after
+// Forget removes an instance's registration and its heartbeat. If the instance still
+// runs, it drops all its IDs, and registers anew. Forget compares the epoch: after
 // a restore the mod revision of another registration may be the same. Its errors are
-// NotFound where the instance is not registered, WentBack while leasing is halted, and
+// NotFound if the instance is not registered, WentBack while leasing is halted, and
 // Conflict.
 func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
 	if err := a.Ledger.Attach(ctx); err != nil {
@@ -133,16 +133,17 @@ func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
 		Then: []store.Op{{Delete: key}, {Delete: a.keys.Alive(room, name)}, a.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
-	return store.Outcome(answer, err, func() bool { // a key that is there names another instance
+	return store.Outcome(answer, err, func() bool { // if the key exists, it is another instance's
 		check, err := a.Ledger.Gets(ctx, store.OpGet(key))
 		return err == nil && len(check.Got[0]) == 0
 	}, registeredAgain(room, name))
 }
 
-// ConfirmInstance says, as an operator, that the store has all that an instance
-// without its journal may have leased. It takes that up with its next heartbeat.
-// One that is confirmed stays so. Its errors are NotFound where it is not
-// registered, WentBack while leasing is halted, Conflict and Unavailable.
+// ConfirmInstance confirms, for an operator, that the store has all leases of an
+// instance that is without its journal. The instance reads that with its next
+// heartbeat. Confirming a confirmed instance changes nothing. Its errors are
+// NotFound if the instance is not registered, WentBack while leasing is halted,
+// Conflict and Unavailable.
 func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return err
@@ -184,8 +185,8 @@ func registeredAgain(room allocator.Room, name allocator.Instance) error {
 	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
 }
 
-// registrationOf returns a registration, nil where there is none, and the epoch
-// of the same snapshot.
+// registrationOf returns a registration, or nil, and the epoch of the same
+// snapshot.
 func (a *Admin) registrationOf(ctx context.Context, key string) (v *record.Registration, kv, epoch store.KV, err error) {
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(key), store.OpGet(a.keys.Epoch()))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/internal/crash"
 )
 
-// Init makes the cluster: identity, epoch and the layout as version 1, in one
+// Init creates the cluster: identity, epoch and the layout as version 1, in one
 // transaction, and only under an empty prefix. Its errors are Invalid (the
 // layout), Exists, and Unavailable, after which Init may be called again.
 func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string) (record.Layout, error) {
@@ -32,7 +32,7 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 		return record.Layout{}, allocator.Errorf(allocator.Exists, "%w", a.keys.IdentityLost(other))
 	}
 	if len(probe.Got[0]) > 0 {
-		return record.Layout{}, allocator.Errorf(allocator.Exists, "there is something under %s already (%s): a cluster is initialised once", a.keys, probe.Got[0][0].Key)
+		return record.Layout{}, allocator.Errorf(allocator.Exists, "the prefix %s is not empty (it has %s): a cluster is initialised only once", a.keys, probe.Got[0][0].Key)
 	}
 	stored := record.Layout{Layout: layout, Ever: slices.Sorted(maps.Keys(layout.Ranges)), Time: a.now(), Actor: actor}
 	stored = stored.After(record.Layout{})
@@ -62,12 +62,12 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 	return a.Ledger.Refresh(ctx)
 }
 
-// ChangeLayout makes to the current layout, where from, which Refresh or
-// Layout returned, still is the current one. The version is set to the next.
+// ChangeLayout makes to the current layout, if from, which Refresh or Layout
+// returned, is still the current one. It sets the version to the next one.
 // Any valid layout may follow any other that leaves the rooms the workers that tags
-// need (CheckSlices). Its errors are Invalid, Refused, Conflict (the
-// layout is no longer from), WentBack (leasing is halted: nothing changes a
-// layout then) and Unavailable where the outcome could not be learned.
+// need (CheckSlices). Its errors are Invalid, Refused, Conflict (the layout is no
+// longer from), WentBack (no layout changes while leasing is halted) and
+// Unavailable if the outcome is not known.
 func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string) (record.Layout, error) {
 	if err := to.Validate(); err != nil {
 		return record.Layout{}, err
@@ -97,7 +97,7 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 	stored.Time, stored.Actor = a.now(), actor
 	to = stored.Layout
 	if len(stored.Ever) > allocator.MaxRooms {
-		return record.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: the cluster would have had %d rooms in its life; allowed: %d", len(stored.Ever), allocator.MaxRooms)
+		return record.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d in the cluster's life with this layout; allowed: %d", len(stored.Ever), allocator.MaxRooms)
 	}
 	nonce := record.RandomHex()
 	value := stored.Encode(nonce)
@@ -114,7 +114,7 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 		),
 	}, a.keys.Layouts())
 	crash.Here(crash.AfterChange)
-	var unknown error // why it could not be learned whether the change was made
+	var unknown error // why it is not known whether the change was made
 	refused := errors.New("the conditions do not hold")
 	err = store.Outcome(answer, err, func() (made bool) {
 		made, unknown = a.layoutHasNonce(ctx, to.Version, nonce)
@@ -138,9 +138,8 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 	return record.Layout{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now (or the migration moved on), the change was made for version %d", current.Layout.Version, from.Layout.Version)
 }
 
-// layoutHasNonce reports whether version was written with nonce. It must be
-// asked after the try's time is over: a transaction that was sent may still
-// arrive before.
+// layoutHasNonce reports whether version was written with nonce. Call it after the
+// try's time has ended: before that, the transaction may still arrive.
 func (a *Admin) layoutHasNonce(ctx context.Context, version int64, nonce string) (bool, error) {
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.LayoutAt(version)))
 	if err != nil {
@@ -154,8 +153,8 @@ func (a *Admin) layoutHasNonce(ctx context.Context, version int64, nonce string)
 	return found.Nonce == nonce, err
 }
 
-// LayoutAt returns the layout with a version. Its error is NotFound where
-// there never was one.
+// LayoutAt returns the layout with a version. Its error is NotFound if there is
+// none.
 func (a *Admin) LayoutAt(ctx context.Context, version int64) (record.Layout, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Layout{}, err
@@ -172,8 +171,8 @@ func (a *Admin) LayoutAt(ctx context.Context, version int64) (record.Layout, err
 }
 
 // LayoutAfter returns the layout that replaced the one with a version: not always
-// the next version, for those that were lost when etcd went back in time never
-// were. Its error is NotFound where none did.
+// the next version, because versions that were lost when etcd went back in time are
+// missing. Its error is NotFound if none did.
 func (a *Admin) LayoutAfter(ctx context.Context, version int64) (record.Layout, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Layout{}, err
@@ -215,7 +214,7 @@ func (a *Admin) LastLayout(ctx context.Context) (stored record.Layout, unusable,
 	if !isUnusable && (!isDamaged || allocator.KindOf(unusable) == allocator.Refused) {
 		return stored, nil, unusable
 	}
-	if stored.Layout.Version == 0 { // a probe that failed returns none
+	if stored.Layout.Version == 0 { // a failed probe returns no layout
 		stored, _ = a.Ledger.Layout()
 	}
 	if stored.Layout.Version > 0 {

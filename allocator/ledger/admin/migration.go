@@ -16,9 +16,9 @@ import (
 // 1.5 MiB, and an abort may double the moves.
 const maxMigration = 600 << 10
 
-// StartMigration stores a migration that begins at the layout from, the
-// current one. There is one at a time: its errors are Conflict (the layout is
-// another by now), Exists (another migration is under way; the message names
+// StartMigration stores a migration that begins at the current layout, from. There
+// is one at a time: its errors are Conflict (the layout has changed), Exists
+// (another migration is under way; the message names
 // it), WentBack (leasing is halted) and Unavailable.
 func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record.Migration, actor string) (record.Migration, error) {
 	s, err := a.Ledger.LeasableState(ctx)
@@ -30,7 +30,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 	m.Note("started by " + actor)
 	key, value := a.keys.Migration(m.ID), m.Encode()
 	if len(value) > maxMigration {
-		return record.Migration{}, allocator.Errorf(allocator.Invalid, "plan: %d moves of %d rooms take %d bytes; allowed: %d, as etcd bounds what it stores at once: plan with --atomic, or in parts",
+		return record.Migration{}, allocator.Errorf(allocator.Invalid, "plan: %d moves of %d rooms take %d bytes; allowed: %d, because etcd bounds the size of a write: plan with --atomic, or in parts",
 			len(m.Moves), len(m.From.Ranges), len(value), maxMigration)
 	}
 	answer, err := a.Ledger.Change(ctx, store.Txn{
@@ -42,7 +42,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 		Else: []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Layout())},
 	}, a.keys.Migrations())
 	refused := errors.New("the conditions do not hold")
-	err = store.Outcome(answer, err, func() bool { // its ID tells
+	err = store.Outcome(answer, err, func() bool { // its ID shows whether it was stored
 		_, err := a.Migration(ctx, m.ID)
 		return err == nil
 	}, refused)
@@ -69,8 +69,8 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 	return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now, the plan was made for version %d: plan again", current.Layout.Version, from.Layout.Version)
 }
 
-// Migration returns a migration. Its error is NotFound where there is none of
-// that ID.
+// Migration returns a migration. Its error is NotFound if there is none with that
+// ID.
 func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Migration{}, err
@@ -110,7 +110,7 @@ func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, er
 	if allocator.KindOf(err) == allocator.NotFound {
 		err = &record.KeyError{Key: a.keys.ActiveMigration(), Err: err}
 	}
-	if err == nil && m.State.Ended() { // between the two reads
+	if err == nil && m.State.Ended() { // it ended between the two reads
 		return record.Migration{}, false, nil
 	}
 	return m, err == nil, err
@@ -132,9 +132,10 @@ func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.
 	return readPage(ctx, a, store.Get{Interval: within, Descending: true}, n, a.keys.ParseMigration)
 }
 
-// UpdateMigration stores what change makes of m, where m still is as it was
-// read. action and actor are for the audit; an empty action leaves none (the
-// consoles' own notes). A migration that ended makes room for the next. Its
+// UpdateMigration applies change to m and stores the result, if m has not changed
+// since it was read. action and actor are for the audit; an empty action writes no
+// entry (for the consoles' own notes). A migration that ended makes room for the
+// next. Its
 // errors are change's own, Conflict and Unavailable.
 func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action, actor string, change func(*record.Migration) error) (record.Migration, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
@@ -170,13 +171,14 @@ func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action,
 	return m, nil
 }
 
-// MakeMove makes the next move of m, where the layout is the one that the move
-// before it made, m is as it was read, and the epoch is still the one under which the
-// instances were read that m waited for (none where it has no key): else a restore and a
-// recover may lie between their reports and the move. Layout and migration change in one
+// MakeMove makes the next move of m under three conditions: the layout is the one that
+// the move before it made; m has not changed since it was read; and the epoch is still
+// the one under which the instances were read that m waited for (no condition if epoch
+// has no key). Otherwise a restore and a recover may lie between their reports and the
+// move. Layout and migration change in one
 // transaction, so no move is made twice or forgotten. Its errors are Conflict,
-// WentBack and Unavailable, after which the migration is to be read again: it
-// says whether the move was made.
+// WentBack and Unavailable. After an error read the migration again: it shows
+// whether the move was made.
 func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV) (record.Migration, error) {
 	if m.Reached >= len(m.Moves) {
 		return record.Migration{}, allocator.Errorf(allocator.Internal, "migration %s has no move after %d", m.ID, m.Reached)
@@ -211,8 +213,8 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 	if made.Layout.Version != move.Layout.Version {
 		return record.Migration{}, allocator.Errorf(allocator.Conflict, "migration %s was changed by another console, or an operator, just now: look again", m.ID)
 	}
-	// Not read again: that may show it as it was before. One transaction wrote
-	// both keys.
+	// Do not read it again: a stale read may show the old value. One transaction
+	// wrote both keys.
 	next.KV = store.KV{Key: m.KV.Key, Value: value, ModRevision: made.Revision}
 	return next, nil
 }

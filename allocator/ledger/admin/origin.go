@@ -8,19 +8,19 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// Origin is what etcd says of the room that leased an ID.
+// Origin is the lease of an ID, as far as etcd shows it.
 type Origin struct {
-	Room   allocator.Room // that leased it; empty where that is not known
-	Layout record.Layout  // that it was leased under; zero where Room is empty
-	// Rooms, where Room is empty, had the ID's residue in a layout of the time when
-	// it was leased: the eras of that time are no longer kept.
+	Room   allocator.Room // the room that leased it; empty if that is not known
+	Layout record.Layout  // the layout of the lease; zero if Room is empty
+	// Rooms, if Room is empty, are the rooms that had the ID's residue in a layout
+	// of the time when it was leased: the eras of that time are no longer kept.
 	Rooms []allocator.Room
-	// Lost is set, where Room is empty, if the ID lies between the eras of two epochs, or
-	// below the first era of a room, where that began after a recover: it may have been
-	// leased in a history that a restore lost.
+	// Lost is set, if Room is empty, for an ID between the eras of two epochs, or below
+	// the first era of a room if that began after a recover: the ID may have been leased
+	// in a history that a restore lost.
 	Lost bool
-	// Unreadable, where Room is empty, are the layouts that would tell, but are missing
-	// from the history, no longer kept in it, or cannot be read.
+	// Unreadable, if Room is empty, are the layouts that are needed to find the room,
+	// but are missing from the history, no longer kept in it, or cannot be read.
 	Unreadable []record.KeyError
 }
 
@@ -61,10 +61,10 @@ func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origi
 			if n := len(layouts); n > 0 && layouts[n-1].Layout.Version > 1 {
 				found.misses(record.KeyError{
 					Key: a.keys.LayoutAt(layouts[n-1].Layout.Version - 1),
-					Err: allocator.Errorf(allocator.NotFound, "it is no longer kept"),
+					Err: allocator.Errorf(allocator.NotFound, "the layout is no longer kept"),
 				})
 			}
-		case exactly.Version != 0 && !known: // its era tells the room alone
+		case exactly.Version != 0 && !known: // its era alone shows the room
 			found.Rooms = append(found.Rooms, room)
 			if n := len(layouts); n == 0 || len(bad) > 0 || exactly.Version > layouts[n-1].Layout.Version {
 				found.misses(a.missingLayout(exactly.Version, bad))
@@ -77,7 +77,7 @@ func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origi
 	return found, nil
 }
 
-// misses notes layouts that would tell, each once.
+// misses notes the layouts that are needed but missing, each once.
 func (o *Origin) misses(layouts ...record.KeyError) {
 	for _, bad := range layouts {
 		if !slices.ContainsFunc(o.Unreadable, func(b record.KeyError) bool { return b.Key == bad.Key }) {
@@ -86,7 +86,7 @@ func (o *Origin) misses(layouts ...record.KeyError) {
 	}
 }
 
-// missingLayout returns why the layout of a version is not among those that were read.
+// missingLayout returns why the layout of a version was not read.
 func (a *Admin) missingLayout(version int64, bad []record.KeyError) record.KeyError {
 	key := a.keys.LayoutAt(version)
 	if i := slices.IndexFunc(bad, func(b record.KeyError) bool { return b.Key == key }); i >= 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// readPage reads the first n values of an interval that can be read, or all, and
-// names the keys of those before them that cannot.
+// readPage reads the first n readable values of an interval, or all, and names the
+// unreadable keys before them.
 func readPage[T any](
 	ctx context.Context, a *Admin, in store.Get, n int, read func(store.KV) (T, error),
 ) (all []T, bad []record.KeyError, err error) {
@@ -49,8 +49,8 @@ func (a *Admin) EachTag(ctx context.Context, use func(record.Tag, map[allocator.
 	return a.EachTagIn(ctx, stored.Ever, use)
 }
 
-// EachTagIn is EachTag with the marks of some rooms, for what only shows them: it needs
-// no layout that can be used.
+// EachTagIn is EachTag with the marks of some rooms, for callers that only show them:
+// it does not need a usable layout.
 func (a *Admin) EachTagIn(ctx context.Context, rooms []allocator.Room, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	return record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.EachTag(ctx, rooms, use)
 }

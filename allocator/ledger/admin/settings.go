@@ -9,7 +9,7 @@ import (
 )
 
 // Settings returns the cluster's settings. Its errors are ledger.Ledger.Attach's, Unavailable,
-// and Internal where they cannot be read.
+// and Internal if they cannot be read.
 func (a *Admin) Settings(ctx context.Context) (record.ClusterSettings, error) {
 	s, _, err := a.settings(ctx)
 	return s, err
@@ -29,8 +29,8 @@ func (a *Admin) settings(ctx context.Context) (s record.ClusterSettings, kv stor
 	return s, kv, err
 }
 
-// UpdateSettings changes the cluster's settings. Rooms take them up at once; an
-// instance that runs, and began while no journal was required, goes on. Its
+// UpdateSettings changes the cluster's settings. Rooms apply them at once. A
+// running instance that began while no journal was required goes on. Its
 // errors are change's, Settings', and Conflict.
 func (a *Admin) UpdateSettings(ctx context.Context, change func(*record.ClusterSettings) error, actor string) (record.ClusterSettings, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {

@@ -45,8 +45,8 @@ func AddTag(needs *plan.Workers, t record.Tag) {
 	}
 }
 
-// AddPins adds what pinned instances need of layouts. One that was not forgotten yet may
-// start again with its number.
+// AddPins adds the workers that pinned instances need. An instance that was not
+// forgotten yet may start again with its number.
 func (a *Admin) AddPins(ctx context.Context, needs *plan.Workers) error {
 	instances, _, err := a.Instances(ctx, "")
 	if err != nil {

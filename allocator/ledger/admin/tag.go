@@ -13,13 +13,13 @@ import (
 
 // CreateTag creates a tag. Its errors are Invalid, Exists, TooMany and Unavailable.
 //
-// The name may have been in use in a history that etcd lost, so its first leases
-// leave free what all recovers left free. CreateFreshTag does not.
+// The name may have been in use in a history that etcd lost, so the tag's first
+// leases leave the margins of all recovers free. Those of CreateFreshTag do not.
 func (a *Admin) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
 	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, actor)
 }
 
-// CreateFreshTag creates a tag whose name was never in use, as an operator says.
+// CreateFreshTag creates a tag whose name, by an operator's word, was never in use.
 // Its errors are CreateTag's, and ledger.Ledger.Attach's.
 func (a *Admin) CreateFreshTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
 	if _, err := a.Ledger.Refresh(ctx); err != nil {
@@ -56,8 +56,8 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 	return made, err
 }
 
-// UpdateTag changes a tag's settings by what change makes of them; it may be
-// called more than once. start cannot be changed. Its errors are NotFound,
+// UpdateTag changes a tag's settings with change, which may be called more than
+// once. start cannot be changed. Its errors are NotFound,
 // Invalid, change's own, Conflict and Unavailable.
 func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
 	const attempts = 5
@@ -97,13 +97,14 @@ func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*
 	return a.putTag(ctx, next, store.Unchanged(t.KV), "update tag", t.KV.Value, actor)
 }
 
-// SkipTag makes rooms, all of the current layout when none is named, lease only
-// IDs from to on, and has them drop what they hold below it. IDs in between are
-// never issued by those rooms. Its errors are UpdateTag's, and Refused when to
-// lies more than max_jump above the tag's largest mark and force is not set.
+// SkipTag makes rooms lease only IDs from to on, and drop the IDs that they hold
+// below it. If no room is named, it is for all rooms of the current layout. These
+// rooms never issue the IDs in between. Its errors are UpdateTag's, and Refused if
+// to lies more than max_jump above the tag's largest mark and force is not set.
 //
-// A skip is a tag's setting, not a write to marks: a base above the rule's is
-// always safe, every lease compares the tag, and so it holds at once.
+// A skip is a setting of the tag, and writes no marks. It takes effect at once,
+// because every lease compares the tag, and it is safe, because a higher base
+// always is.
 func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocator.Room, to int64, force bool, actor string) (record.Tag, error) {
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
@@ -130,7 +131,7 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 		case to >= s.Limit:
 			return allocator.Errorf(allocator.Invalid, "to: %d; allowed: below the tag's limit, %d", to, s.Limit)
 		case to-largest > s.MaxJump && !force:
-			return allocator.Errorf(allocator.Refused, "to: %d is %d above the tag's largest mark, %d, more than max_jump (%d); the IDs in between would never be issued: if that is meant, force it",
+			return allocator.Errorf(allocator.Refused, "to: %d is %d above the tag's largest mark, %d, more than max_jump (%d); the IDs in between would never be issued: force it if you want that",
 				to, to-largest, largest, s.MaxJump)
 		}
 		if s.Skips == nil {
@@ -143,8 +144,8 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 	}, actor)
 }
 
-// putTag writes a tag under a condition. Its error is Conflict when the
-// condition does not hold.
+// putTag writes a tag under a condition. Its error is Conflict if the condition
+// does not hold.
 func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, action string, was []byte, actor string) (record.Tag, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Tag{}, err
@@ -170,7 +171,7 @@ func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, actio
 	return written, nil
 }
 
-// Tag returns a tag. Its error is NotFound where it does not exist.
+// Tag returns a tag. Its error is NotFound if the tag does not exist.
 func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Tag{}, err
@@ -189,11 +190,10 @@ func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error)
 // Tags returns up to n tags whose names begin with prefix and come after the
 // name after, in the order of names, and the keys among them that cannot be read.
 //
-// etcd visits all keys of an interval that it reads, however few of them are asked for.
-// So the end of the interval is guessed: shared is with how many bytes, the same in all,
-// the names of the page before after begin; 0 for unknown. The names that come next
-// often begin with these bytes too, or with all but the last. It makes no difference to
-// the answer.
+// etcd visits all keys of an interval that it reads, however small the limit is. So Tags
+// guesses the end of the interval. shared is the length of the common prefix of the
+// names on the page before; 0 if unknown. The next names often begin with the same
+// bytes, or with all but the last. A wrong guess does not change the answer.
 func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
@@ -219,10 +219,10 @@ func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag, sh
 	return tags, bad[:min(len(bad), record.MaxUnreadable)], nil
 }
 
-// endsAfter returns keys, in their order, up to which few tags may come after a name:
-// see Tags. They are within the tags with a prefix.
+// endsAfter returns guesses for the end of the interval, in their order: see Tags.
+// They are within the tags with a prefix.
 func (a *Admin) endsAfter(prefix, after string, shared int) (ends []string) {
-	const levels = 3 // each is a call to etcd where too few tags are found
+	const levels = 3 // each may cost a call to etcd, if too few tags are found
 	if shared < 1 || !strings.HasPrefix(after, prefix) {
 		return nil
 	}

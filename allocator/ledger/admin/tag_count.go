@@ -10,10 +10,10 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// tagCount is about how many tags there are. To count them costs etcd a walk
-// over all, so a process counts them at most every recountEvery, and adds those
-// that it creates itself; at the bound it counts again after a second, as tags
-// may have been deleted.
+// tagCount is about how many tags there are. For a count etcd visits all tags. So a
+// process counts them at most every recountEvery, and adds those that it creates
+// itself. At the bound it counts again after a second, because tags may have been
+// deleted.
 type tagCount struct {
 	sync.Mutex
 	tags int64
@@ -43,8 +43,8 @@ func (a *Admin) CountTags(ctx context.Context) (int64, error) {
 	return answer.Counts[0], nil
 }
 
-// mayCreateTag returns TooMany where there are as many tags as there may be. It
-// counts the tag as created.
+// mayCreateTag returns TooMany if the cluster has MaxTags tags. Otherwise it counts
+// the tag as created.
 func (a *Admin) mayCreateTag(ctx context.Context, name allocator.Tag) error {
 	c := &a.tagCount
 	c.Lock()

@@ -22,7 +22,7 @@ func (a *Admin) DeleteTag(ctx context.Context, name allocator.Tag, actor string)
 		return err
 	}
 	answer, err := a.Ledger.Change(ctx, txn)
-	return store.Outcome(answer, err, func() bool { // by this call or another: that it is gone was wanted
+	return store.Outcome(answer, err, func() bool { // this call or another deleted it; either is a success
 		_, err := a.Tag(ctx, name)
 		return allocator.KindOf(err) == allocator.NotFound
 	}, allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name))
@@ -31,8 +31,9 @@ func (a *Admin) DeleteTag(ctx context.Context, name allocator.Tag, actor string)
 // deletion returns the transaction that deletes a tag. With its settings etcd forgets
 // its largest step, its start and its skips, from which the margin of a recover follows:
 // a tag of the same name with smaller ones would issue again what the margin leaves
-// free. So a mark is raised over the margin where no room has leased above it. While
-// leasing is halted no tag is deleted: the margin of the recover to come is not known.
+// free. So a mark is raised over the margin if no room has leased above it. While
+// leasing is halted no tag is deleted, because the margin of the next recover is not
+// known.
 //
 // Some leases are not covered: those of a later tag of that name, if a restore forgets
 // that the tag was created again; and those under changed settings, if a restore forgets
@@ -58,7 +59,7 @@ func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Ta
 		Then: []store.Op{{Delete: key}, a.audit(actor, "delete tag", key, kv.Value, nil)},
 	}
 	t, err := a.keys.DecodeTag(kv)
-	if err != nil || s.MarginTotal() == 0 { // no recover left a margin
+	if err != nil || s.MarginTotal() == 0 { // no recover has left a margin
 		return txn, err
 	}
 	marks := make(map[allocator.Room]record.Mark, len(s.Layout().Ever))
@@ -84,7 +85,7 @@ func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Ta
 	return txn, nil
 }
 
-// raise is a mark that is to be raised.
+// raise is a mark to raise.
 type raise struct {
 	key  string
 	mark record.Mark

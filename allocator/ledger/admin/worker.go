@@ -9,7 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
-// TimeOrigin returns what an ID of a tag of kind time says of itself, and which room
+// TimeOrigin returns the parts of an ID of a tag of kind time, and the room that
 // issued it. Its errors are worker.OriginOf's, and Unavailable.
 func (a *Admin) TimeOrigin(ctx context.Context, tag record.TimeTag, id int64) (worker.Origin, error) {
 	now := a.now()
@@ -17,7 +17,7 @@ func (a *Admin) TimeOrigin(ctx context.Context, tag record.TimeTag, id int64) (w
 	if err != nil {
 		return worker.Origin{}, err
 	}
-	layouts, _, err := a.Layouts(ctx, 0, record.MaxLayouts) // one that cannot be read tells nothing
+	layouts, _, err := a.Layouts(ctx, 0, record.MaxLayouts) // unreadable layouts are ignored
 	if err != nil {
 		return worker.Origin{}, err
 	}

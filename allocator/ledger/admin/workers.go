@@ -13,8 +13,9 @@ import (
 // AllWidths stands for workers of all widths.
 const AllWidths = -1
 
-// Workers returns up to n workers that were ever taken and come after the one after, nil
-// for the first, by width and number, and the keys among them that cannot be read. bits
+// Workers returns up to n workers that were taken so far and come after the worker
+// after, by width and number, and the keys among them that cannot be read. after is nil
+// for the first page. bits
 // is their width, or AllWidths.
 func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID, n int) ([]record.Lease, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
@@ -38,7 +39,7 @@ func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID, n
 }
 
 // Free returns when another process may take a worker, if its window is not renewed: at the
-// window's end, or when an epoch that began since lets windows begin, whichever is later.
+// window's end, or when a later epoch lets windows begin, whichever is later.
 // epoch is the one in force.
 func Free(w record.Worker, epoch record.Epoch) time.Time {
 	free := w.Until
@@ -70,16 +71,17 @@ type SliceUse struct {
 	Bits  int
 	Room  allocator.Room
 	Slice allocator.Range
-	Taken int64 // were ever taken
-	Live  int64 // have a window that lasts
+	Taken int64 // taken so far
+	Live  int64 // with a window that has not ended
 }
 
-// MostCounted is how many workers of a width SliceUses reads: where more were ever taken,
+// MostCounted is how many workers of a width SliceUses reads: if more were taken so far,
 // the numbers are lower bounds.
 const MostCounted = 10_000
 
-// SliceUses returns the slices of the rooms of a layout, of the widths that are given or, if
-// none is, of all of which a worker was ever taken: by width, and in the layout's order.
+// SliceUses returns the slices of the rooms of a layout, by width, and in the layout's
+// order. It returns those of the given widths. If none is given, it returns those of all
+// widths of which a worker was taken so far.
 func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int) (all []SliceUse, err error) {
 	if len(widths) == 0 {
 		if widths, err = a.widths(ctx); err != nil {
@@ -93,7 +95,7 @@ func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int
 			slice, _ := timeid.SliceOf(l, room, bits)
 			all = append(all, SliceUse{Bits: bits, Room: room, Slice: slice})
 		}
-		leases, _, err := a.Workers(ctx, bits, nil, MostCounted) // one that cannot be read is not taken
+		leases, _, err := a.Workers(ctx, bits, nil, MostCounted) // an unreadable worker does not count
 		if err != nil {
 			return nil, err
 		}
@@ -111,7 +113,7 @@ func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int
 	return all, nil
 }
 
-// widths returns the widths of which a worker was ever taken.
+// widths returns the widths of which a worker was taken so far.
 func (a *Admin) widths(ctx context.Context) (all []int, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err

@@ -20,10 +20,10 @@ type known struct {
 	record.SeenInstance
 
 	left      bool     // it left in good order before the backup
-	addresses []string // where it, or a process that took its place, was registered
+	addresses []string // the addresses at which it, or a process that replaced it, was registered
 }
 
-// answer is what the process at an address answered last.
+// answer is the last answer of the process at an address.
 type answer struct {
 	id          record.InstanceID
 	incarnation string
@@ -33,7 +33,7 @@ type answer struct {
 // askAtOnce is how many instances are asked at once.
 const askAtOnce = 64
 
-// takeJournals takes over the memories of journals.
+// takeJournals adds the memories of journals.
 func (r *run) takeJournals(ctx context.Context) error {
 	for _, m := range r.cfg.Memories {
 		if m.UUID != r.report.UUID {
@@ -47,12 +47,12 @@ func (r *run) takeJournals(ctx context.Context) error {
 	return nil
 }
 
-// take takes over a memory but for its marks.
+// take adds a memory, except for its marks.
 func (r *run) take(m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The process itself, and the one before it: the memory of a process that leased
-	// nothing is all that one's.
+	// This takes the process and the one before it: if the process leased nothing,
+	// its whole memory is from that one.
 	for _, incarnation := range m.Incarnations {
 		r.mu.taken[incarnation] = struct{}{}
 	}
@@ -108,7 +108,7 @@ func (r *run) takeRegistrations(found []store.KV) {
 		}
 		r.mu.Lock()
 		for _, s := range seen {
-			r.know(s, s.Left != 0) // the store itself has all that it leased
+			r.know(s, s.Left != 0) // the store itself has all its leases
 		}
 		r.mu.Unlock()
 	}
@@ -117,9 +117,9 @@ func (r *run) takeRegistrations(found []store.KV) {
 // unreadableID stands for the incarnation of a registration that cannot be read.
 func unreadableID(key string) string { return "unreadable " + key }
 
-// askAll asks every process that it can learn of, by the registrations, by journals,
-// and by the answers. With a barrier it asks those that answered before, and those that
-// came since; recover goes on without those that did not answer before.
+// askAll asks every process that it can learn of from registrations, journals and
+// answers. With a barrier it asks those that answered before, and those that registered
+// since. Recover goes on without those that did not answer before.
 func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 	asked := make(map[string]bool)
 	for done := int64(0); ; {
@@ -170,7 +170,7 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	}
 	m, err := r.cfg.Ask(ctx, s, q, use)
 	if err == nil && before != nil && m.Incarnations[len(m.Incarnations)-1] != before.incarnation {
-		q.After = 0 // another process answers there by now
+		q.After = 0 // another process answers at this address now
 		m, err = r.cfg.Ask(ctx, s, q, use)
 	}
 	switch {
@@ -181,7 +181,7 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	case err != nil:
 		r.unanswered(s.Address, err.Error())
 	case m.UUID != r.report.UUID:
-		r.unanswered(s.Address, "an instance of another cluster answers there")
+		r.unanswered(s.Address, "an instance of another cluster answers at this address")
 	case barrier != nil && !m.Barred:
 		r.unanswered(s.Address, "it did not accept the barrier: "+m.Unbarred)
 	default:
@@ -196,20 +196,20 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	return nil
 }
 
-// unanswered notes why the memory of the processes at an address is not here.
+// unanswered notes why the memory of the processes at an address is missing.
 func (r *run) unanswered(address, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.mu.answers[address]; a != nil {
-		// It answered before: its leases since are not known.
+		// It answered before, but its leases since then are not known.
 		delete(r.mu.taken, a.incarnation)
 		delete(r.mu.answers, address)
 	}
 	r.mu.silent[address] = why
 }
 
-// complete brings the report up to date. Its error is Refused where a process did
-// not answer that the operator did not name.
+// complete brings the report up to date. Its error is Refused if a process did not
+// answer and the operator did not name it.
 func (r *run) complete() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,13 +250,13 @@ func (r *run) complete() error {
 		}
 	}
 	if ids = slices.Compact(ids); len(ids) > 0 {
-		return allocator.Errorf(allocator.Refused, "not every instance answered; start what is missing, or give its journal (--journal FILE), or stop it for good and go on --without %s",
+		return allocator.Errorf(allocator.Refused, "not every instance answered; start the missing instance, or give its journal (--journal FILE), or stop it for good and go on --without %s",
 			strings.Join(ids, ","))
 	}
 	return nil
 }
 
-// listUnreadable brings the report's keys up to date that cannot be read. The caller
+// listUnreadable brings the report's list of unreadable keys up to date. The caller
 // holds mu.
 func (r *run) listUnreadable() {
 	r.report.Unreadable = nil
@@ -267,9 +267,9 @@ func (r *run) listUnreadable() {
 
 // confirm writes another halt over the first one, and asks all that answered once
 // more: an answer is void once its instance has met an epoch in force. The nonce of
-// the second halt stands for all that was raised under the first: a backup that was
-// taken in between, should etcd go back to it now, has the first nonce, and no epoch
-// begins over it.
+// the second halt stands for all raises under the first. If etcd now goes back to a
+// backup that was taken in between, it has the first nonce, and no epoch begins over
+// it.
 func (r *run) confirm(ctx context.Context) error {
 	for also := []store.Op{r.auditBarred()}; ; also = nil {
 		if err := r.haltStore(ctx, also...); err != nil {
@@ -295,8 +295,8 @@ func (r *run) confirm(ctx context.Context) error {
 	}
 }
 
-// auditBarred returns the audit entry that says which instances are barred, and
-// which recover goes on without.
+// auditBarred returns the audit entry with the barred instances, and those that
+// recover goes on without.
 func (r *run) auditBarred() store.Op {
 	var v struct {
 		Barred  []record.InstanceID `json:"barred"`
@@ -306,11 +306,11 @@ func (r *run) auditBarred() store.Op {
 	for _, m := range r.report.Missing {
 		v.Without = append(v.Without, m.ID)
 	}
-	list, _ := json.Marshal(v) // texts can be encoded
+	list, _ := json.Marshal(v) // encoding texts cannot fail
 	return r.audit("bar instances", r.found.epochKV.Key, nil, list)
 }
 
-// higherSequence counts how often a memory knew a mark better than was known before.
+// higherSequence returns how often a memory had a higher mark than was known before.
 func (r *run) higherSequence() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

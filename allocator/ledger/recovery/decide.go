@@ -10,11 +10,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// progressEvery is after how many tags progress is told.
+// progressEvery is the number of tags between two reports of progress.
 const progressEvery = 1000
 
 // decide brings the report up to date, and chooses margin and layout. Its error is
-// Refused where an operator has to say more first.
+// Refused if an operator has to decide first.
 func (r *run) decide(ctx context.Context) error {
 	err := r.complete()
 	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
@@ -31,11 +31,12 @@ func (r *run) decide(ctx context.Context) error {
 	return cmp.Or(r.unreadableMarks(), err, layoutErr)
 }
 
-// tags returns what reads all tags.
+// tags returns the walk over all tags.
 func (r *run) tags() record.Walk { return record.Walk{Keys: r.keys, Gets: r.l.Gets} }
 
 // leastReserve reads the least reserve of all tags: a step lasts for the reserve of its
-// tag, so of such a tag an instance leases most steps in the same time. Tags that the
+// tag, so an instance leases the most steps of the tag with the least reserve. Tags
+// that the
 // backup does not know may have the default. It reads them before leasing is halted: an
 // instance that the operator named may fall silent later.
 func (r *run) leastReserve(ctx context.Context) error {
@@ -50,9 +51,9 @@ func (r *run) leastReserve(ctx context.Context) error {
 	return err
 }
 
-// chooseMargin chooses the margin of this recover: none where every instance answered,
-// else a guess for each that did not. It grows where an instance falls silent after the
-// margin was chosen first.
+// chooseMargin chooses the margin of this recover: none if every instance answered,
+// otherwise a guess for each that did not. It grows if an instance falls silent after
+// the first choice.
 func (r *run) chooseMargin() {
 	p := r.report
 	switch {
@@ -72,7 +73,7 @@ func (r *run) chooseLayout() error {
 	choice := r.cfg.Layout
 	if choice == LayoutUndecided {
 		if stored := p.Stored.Layout; stored.Ranges != nil && p.Known.Version > stored.Version && !p.Known.Equal(stored) {
-			p.Layout = stored // to be shown
+			p.Layout = stored // so that the report shows it
 			return allocator.Errorf(allocator.Refused, "etcd has layout version %d, but an instance knows version %d, with other ranges: choose with --layout known, --layout stored or --layout FILE",
 				stored.Version, p.Known.Version)
 		}
@@ -87,23 +88,23 @@ func (r *run) chooseLayout() error {
 		p.Layout = p.Stored.Layout
 	}
 	if p.Layout.Ranges == nil {
-		return allocator.Errorf(allocator.Refused, "the layout in etcd cannot be read (%v): give one with --layout FILE, or with --layout known that of an instance", r.found.layoutErr)
+		return allocator.Errorf(allocator.Refused, "the layout in etcd cannot be read (%v): give one with --layout FILE, or take an instance's with --layout known", r.found.layoutErr)
 	}
 	if err := p.Layout.Validate(); err != nil {
 		return err
 	}
 	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
 	if len(r.mu.rooms) > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Refused, "etcd, instances and journals know of %d rooms in all; a cluster can have had %d: recover from another backup, one that knows the rooms", len(r.mu.rooms), allocator.MaxRooms)
+		return allocator.Errorf(allocator.Refused, "etcd, instances and journals know of %d rooms in total; allowed in a cluster's life: %d: recover from another backup, which has the right rooms", len(r.mu.rooms), allocator.MaxRooms)
 	}
 	if rooms := record.Union(r.mu.rooms, p.Layout.Rooms()); len(rooms) > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Refused, "there were %d rooms in all; a cluster can have had %d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
+		return allocator.Errorf(allocator.Refused, "%d rooms in total with this layout; allowed in a cluster's life: %d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
 	}
 	return nil
 }
 
-// unreadableMarks refuses to go on where a mark cannot be read, and the operator did
-// not say to leave its tag as it is.
+// unreadableMarks refuses to go on if a mark cannot be read, unless the operator
+// named its tag to leave it as it is.
 func (r *run) unreadableMarks() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -142,9 +143,9 @@ func (r *run) limits(ctx context.Context) error {
 	return err
 }
 
-// newVersion returns the layout version of a recover: 1,000 above the highest that is
-// known, so that it also lies above versions of moves that only an instance which did
-// not answer knows; and at least recover's clock in seconds since 2026, so that the
+// newVersion returns the layout version of a recover. It is 1,000 above the highest
+// known version, and so above the versions of moves that only an instance which did
+// not answer knows. It is at least recover's clock in seconds since 2026, so that the
 // version of a recover that a later restore forgets does not come again. Uniqueness
 // does not depend on the clock: leases compare the epoch.
 func newVersion(known int64, at time.Time) int64 {

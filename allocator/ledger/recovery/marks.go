@@ -18,15 +18,15 @@ const (
 	// takes 128 operations.
 	marksPage = 120
 	// pagesAtOnce is how many such transactions are under way at once: leasing is
-	// halted meanwhile. With four, 300,000 marks took over a minute where etcd is 50 ms
-	// away, for waiting alone.
+	// halted meanwhile. With four at once and a round trip of 50 ms, 300,000 marks took
+	// over a minute of waiting.
 	pagesAtOnce = 16
 	// raiseAttempts bounds how often such a transaction is sent again.
 	raiseAttempts = 5
 )
 
-// compare holds marks that an instance of a room remembers against the store, and
-// keeps those that are higher.
+// compare compares the marks that an instance of a room remembers with the store's,
+// and keeps those that are higher.
 func (r *run) compare(ctx context.Context, room allocator.Room, marks []record.RememberedMark) error {
 	for page := range slices.Chunk(marks, marksPage) {
 		ops := make([]store.Op, len(page))
@@ -56,8 +56,8 @@ func (r *run) compare(ctx context.Context, room allocator.Room, marks []record.R
 	return nil
 }
 
-// raise raises the marks that a memory knows to be higher than the store's: those of
-// the rooms that leased.
+// raise raises the marks that are higher in a memory than in the store: those of the
+// rooms that leased.
 func (r *run) raise(ctx context.Context) error {
 	r.mu.Lock()
 	pairs := make([]roomTag, 0, len(r.mu.higher))
@@ -93,7 +93,7 @@ func (r *run) raisePage(ctx context.Context, page []roomTag) error {
 			return brokenOff(ctx)
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "etcd did not take the raise of %d marks in %d tries", len(page), raiseAttempts)
+	return allocator.Errorf(allocator.Unavailable, "%d marks could not be raised in %d tries; check etcd", len(page), raiseAttempts)
 }
 
 // tryRaise is one try of raisePage. After an error, or false, the marks are read
@@ -117,7 +117,7 @@ func (r *run) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 		if kv, ok := reply.One(i); ok {
 			if mark, err = record.DecodeMark(kv); err != nil {
 				r.mu.unreadable[key] = err
-				continue // decide has the operator's word for it
+				continue // decide checked that the operator agreed
 			}
 			cond = store.Unchanged(kv)
 		}

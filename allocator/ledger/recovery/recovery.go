@@ -13,8 +13,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Ledger is what a run needs of allocator/ledger: a way to etcd that knows the cluster's
-// identity and sees etcd go back in time.
+// Ledger has the methods of allocator/ledger that a run needs: transactions that check
+// the cluster's identity and notice if etcd goes back in time.
 type Ledger interface {
 	// Cluster returns the cluster's keys and store, with the ledger's clock and log.
 	Cluster() *record.Cluster
@@ -25,14 +25,15 @@ type Ledger interface {
 	Read(context.Context, store.Txn) (store.Answer, error)
 	// Try sends a transaction once. After an error its outcome is unknown.
 	Try(context.Context, store.Txn) (store.Answer, error)
-	// HaltOver writes a halt over a value of the epoch's key. Its error is Conflict where
+	// HaltOver writes a halt over a value of the epoch's key. Its error is Conflict if
 	// another value is in force.
 	HaltOver(ctx context.Context, epoch []byte, actor, why string, also ...store.Op) (store.KV, error)
-	// MakeRoom returns what removes the oldest keys of kinds, and the oldest audit entries.
+	// MakeRoom returns operations that remove the oldest keys of kinds, and the oldest
+	// audit entries.
 	MakeRoom(ctx context.Context, kinds ...string) []store.Op
 	// Gets reads keys in one transaction, as Read does.
 	Gets(ctx context.Context, keys ...store.Op) (store.Answer, error)
-	// RefreshTo has the ledger read epoch and layout: of a version, or 0 for any.
+	// RefreshTo makes the ledger read epoch and layout: of a version, or 0 for any.
 	RefreshTo(ctx context.Context, version int64) (record.Layout, error)
 }
 
@@ -60,27 +61,27 @@ type run struct {
 	cfg     Config
 	report  *Report
 	found   stored
-	nonce   string // of the run's own halt, once it is written: found.epoch is that halt then
+	nonce   string // of the run's own halt, after it was written: found.epoch is then that halt
 
-	reserve time.Duration // the least of all tags, and of the default
+	reserve time.Duration // the least reserve of all tags and of the default
 
 	mu struct { // answers come from several goroutines
 		sync.Mutex
 		known      map[string]known                  // processes that may have leased, by incarnation
 		answers    map[string]*answer                // by address
-		silent     map[string]string                 // addresses at which no process answered, and why
-		higher     map[roomTag]int64                 // what memories know better than the store,
-		learned    int                               // and how often they did
-		unreadable map[string]error                  // keys, and why
+		silent     map[string]string                 // why no process answered, by address
+		higher     map[roomTag]int64                 // marks that are higher in memories than in the store,
+		learned    int                               // and how often a higher one was found
+		unreadable map[string]error                  // why each key cannot be read
 		rooms      []allocator.Room                  // that ever had a range
 		version    int64                             // the highest layout version,
 		latest     string                            // and the epoch in which it was in force
 		extremes   record.Layout                     // the narrowest range and the largest boundary of all layouts
-		layout     allocator.Layout                  // of the highest version that is known whole
+		layout     allocator.Layout                  // of the highest version of which the whole layout is known
 		total      int64                             // the largest margin total,
 		notBefore  int64                             // and the latest not_before of any epoch
 		workers    map[record.WorkerID]record.Worker // that memories know
-		taken      map[string]struct{}               // incarnations whose memory is here
+		taken      map[string]struct{}               // incarnations whose memory was taken
 	}
 }
 
@@ -90,7 +91,6 @@ type roomTag struct {
 	tag  allocator.Tag
 }
 
-// all takes all steps.
 func (r *run) all(ctx context.Context) error {
 	if err := r.read(ctx); err != nil {
 		return err
@@ -137,12 +137,12 @@ func (r *run) audit(action, object string, from, to []byte) store.Op {
 	return r.keys.Audited(r.cluster.Now(), r.cfg.Actor, action, object, from, to)
 }
 
-// barrier is that of the halt in force.
+// barrier returns the barrier of the halt in force.
 func (r *run) barrier() *record.Barrier {
 	return &record.Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
 }
 
-// bar does what is done while leasing is halted by this recover.
+// bar does the steps after this recover has halted leasing.
 func (r *run) bar(ctx context.Context) error {
 	if err := r.askAll(ctx, r.barrier()); err != nil {
 		return err
@@ -175,7 +175,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // brokenOff returns the error of a recover whose context has ended.
 func brokenOff(ctx context.Context) error {
-	return allocator.Errorf(allocator.Unavailable, "recover was broken off: %w", context.Cause(ctx))
+	return allocator.Errorf(allocator.Unavailable, "recover was interrupted; run it again: %w", context.Cause(ctx))
 }
 
 func (r *run) progress(doing string, done, of int64) {
@@ -185,7 +185,7 @@ func (r *run) progress(doing string, done, of int64) {
 }
 
 // forgetMissing deletes the registrations of the instances that recover went on without,
-// so that the next recover need not ask them. An instance that lives after all registers
+// so that the next recover need not ask them. An instance that still runs registers
 // again. A registration that cannot be deleted stays, for `march instance forget`.
 func (r *run) forgetMissing(ctx context.Context) {
 	gone := make(map[string]bool)
@@ -217,5 +217,5 @@ func (r *run) forgetMissing(ctx context.Context) {
 	}
 }
 
-// withoutID reports whether the operator said to go on without an instance.
+// withoutID reports whether the operator lets recover go on without an instance.
 func (r *run) withoutID(id record.InstanceID) bool { return slices.Contains(r.cfg.Without, id) }

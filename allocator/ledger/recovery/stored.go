@@ -10,21 +10,21 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// stored is what recover reads of the store, from one snapshot.
+// stored are the values that recover reads from the store, in one snapshot.
 type stored struct {
 	identity   record.Identity
 	identityKV store.KV
 	epoch      record.Epoch // zero if it cannot be read; the halt of this run once it is written
 	epochKV    store.KV
 	layoutKV   store.KV
-	layout     record.Layout // zero where it cannot be read
+	layout     record.Layout // zero if it cannot be read
 	layoutErr  error
 	beat       record.Beat
 	status     store.Status
 }
 
-// read reads what the store has, and pins the cluster's uuid and the etcd cluster that
-// answers, be it another one than the identity has: begin writes that.
+// read reads the store, and pins the cluster's uuid and the etcd cluster that answers,
+// even if the identity has another one: begin writes it there.
 func (r *run) read(ctx context.Context) error {
 	k, f := r.keys, &r.found
 	var answer store.Answer
@@ -43,7 +43,7 @@ func (r *run) read(ctx context.Context) error {
 		return err
 	}
 	r.report.UUID = f.identity.UUID
-	if refused != nil { // it is another cluster than configured: the report names it
+	if refused != nil { // another cluster than configured: the report names it
 		return refused
 	}
 	f.identityKV, _ = answer.One(0)
@@ -64,7 +64,7 @@ func (r *run) read(ctx context.Context) error {
 	f.layout.Revision = f.layoutKV.ModRevision
 	if kv, ok := answer.One(3); ok {
 		if err := record.Decode(kv, &f.beat); err != nil {
-			r.unreadable(kv.Key, err) // it is replaced, and says nothing of leaves
+			r.unreadable(kv.Key, err) // it is replaced, and then shows no left instances
 		}
 	}
 	r.report.Stored, r.report.Beat = f.layout, f.beat.Time
@@ -100,7 +100,7 @@ func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, r.cfg.Actor, "march recover", also...)
 	if err != nil {
 		if allocator.KindOf(err) == allocator.Conflict {
-			return allocator.Errorf(allocator.Conflict, "leasing was halted, or another epoch began, while recover asked: nothing was changed, run it again")
+			return allocator.Errorf(allocator.Conflict, "leasing was halted, or another epoch began, while recover asked the instances: nothing was changed; run it again")
 		}
 		return err
 	}
@@ -119,7 +119,7 @@ func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 		return err
 	}
 	if status.ClusterID != was.ClusterID || status.RaftIndex < was.RaftIndex || kv.ModRevision <= was.Revision {
-		return allocator.Errorf(allocator.WentBack, "etcd went back in time while recover asked the instances: leasing is halted, run it again")
+		return allocator.Errorf(allocator.WentBack, "etcd went back in time while recover asked the instances: leasing is halted; run it again")
 	}
 	return nil
 }

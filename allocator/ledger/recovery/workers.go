@@ -10,12 +10,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// A restored etcd has forgotten windows of workers, too. Those that a memory knows to
-// end later than the store's are raised, as marks are: their owners, which answered,
-// go on in them. The windows of an instance that is left out are not known. They end
+// A restored etcd has forgotten windows of workers, too. Windows that end later in a
+// memory than in the store are raised, as marks are: their owners, which answered, go
+// on in them. The windows of an instance that is left out are not known. They end
 // before the epoch's not_before, until which no other window begins.
 
-// takeWorkers takes over the workers of a memory. The caller holds mu.
+// takeWorkers adds the workers of a memory. The caller holds mu.
 func (r *run) takeWorkers(m record.Memory) {
 	for _, l := range m.Workers {
 		was, known := r.mu.workers[l.WorkerID]
@@ -81,7 +81,7 @@ func (r *run) raiseWorkersPage(ctx context.Context, page []record.Lease) error {
 			return brokenOff(ctx)
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "etcd did not take the raise of %d workers in %d tries", len(page), raiseAttempts)
+	return allocator.Errorf(allocator.Unavailable, "%d workers could not be raised in %d tries; check etcd", len(page), raiseAttempts)
 }
 
 // tryRaiseWorkers is one try. After an error, or false, the workers are read again,

@@ -18,7 +18,7 @@ func (v *verification) history(ctx context.Context) error {
 	return nil
 }
 
-// historyOps reads what tookHistory takes up: two answers, that come first.
+// historyOps reads the two values for tookHistory, which come first in the answer.
 func (v *verification) historyOps() []store.Op {
 	k := v.cluster.Keys
 	return []store.Op{store.OpGet(k.Layout()), page(max(k.Layouts(), v.newest.Key+"\x00"), store.PrefixEnd(k.Layouts()), 0)}
@@ -47,7 +47,7 @@ func (v *verification) version(kv store.KV) {
 		return
 	}
 	v.checker.version(r)
-	v.revisions[kv.ModRevision] = r.Layout // that of the key layout: one transaction wrote both
+	v.revisions[kv.ModRevision] = r.Layout // the revision of the key layout, too: one transaction wrote both
 }
 
 // inForce checks the layout in force against the last of the history.

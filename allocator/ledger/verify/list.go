@@ -10,15 +10,16 @@ import (
 // migrationPage is how many migrations are read at once: one may have a megabyte.
 const migrationPage = 16
 
-// listed is a kind of key of which there are many, none of which is of a tag.
+// listed is a kind of key of which there are many, and which does not belong to
+// tags.
 type listed struct {
 	prefix string
 	page   int64
 	check  func(store.KV)
 }
 
-// lists checks the keys of each such kind. The first pages it reads together, and
-// most lists have no other.
+// lists checks the keys of each such kind. It reads the first pages together, and
+// most lists have only one.
 func (v *verification) lists(ctx context.Context) error {
 	k := v.cluster.Keys
 	all := []listed{
@@ -100,8 +101,8 @@ func (v *verification) registration(kv store.KV) {
 	v.checker.served(i.Room, i.Name, i.Version)
 }
 
-// underWay checks that the migration which is under way is there, and goes on. Both
-// keys are of one snapshot: another may be under way by now.
+// underWay checks that the migration under way exists, and has not ended. Both keys
+// must be of one snapshot, because another migration may be under way by now.
 func (v *verification) underWay(holder, migration []store.KV) {
 	var h record.ActiveMigration
 	if len(holder) == 0 || record.Decode(holder[0], &h) != nil || h.Name != v.active {

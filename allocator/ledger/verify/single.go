@@ -29,7 +29,7 @@ func (v *verification) singles(ctx context.Context) error {
 	return nil
 }
 
-// readable reads what was found of a key into a value. It reports whether there was
+// readable decodes the value that was found for a key. It reports whether there was
 // one that can be read.
 func (v *verification) readable(found []store.KV, into record.Value) bool {
 	if len(found) == 0 {
@@ -42,7 +42,7 @@ func (v *verification) readable(found []store.KV, into record.Value) bool {
 	return err == nil
 }
 
-// epoch checks under which terms there are leases.
+// epoch checks the epoch, or the halt.
 func (v *verification) epoch(found []store.KV) {
 	key := v.cluster.Keys.Epoch()
 	if len(found) == 0 {
@@ -61,7 +61,7 @@ func (v *verification) epoch(found []store.KV) {
 	}
 }
 
-// missing adds a key that must be there, and is not.
+// missing adds a key that must exist, but does not.
 func (v *verification) missing(key string) {
 	v.unreadable(key, record.Gone(key))
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// strays checks that there are no keys but those of a cluster, and no marks of
-// rooms that never were. It looks between what is known, where nothing
-// should be; it is last, so that it knows the rooms that were added meanwhile.
+// strays checks that the prefix has only keys of a cluster, and no marks of unknown
+// rooms. It reads the intervals between the known keys, which should be empty. It
+// is the last check, so that it knows the rooms that were added meanwhile.
 func (v *verification) strays(ctx context.Context) error {
 	k := v.cluster.Keys
 	known := k.Known()
@@ -34,8 +34,8 @@ func (v *verification) strays(ctx context.Context) error {
 	return nil
 }
 
-// strange reports a mark of a room that never was. An instance that a recover went
-// on without may raise one, of a room that the store has forgotten.
+// strange reports a mark of an unknown room. An instance that a recover went on
+// without may have raised such a mark, of a room that the store has forgotten.
 func (v *verification) strange(ctx context.Context, first string) error {
 	key, err := v.cluster.Keys.Parse(first)
 	if err != nil {
@@ -51,7 +51,7 @@ func (v *verification) strange(ctx context.Context, first string) error {
 	if !ok || bad == nil && len(mark.Eras) == 0 {
 		return nil
 	}
-	if err := v.history(ctx); err != nil { // after: it may be a new room
+	if err := v.history(ctx); err != nil { // read the history after the mark: the room may be new
 		return err
 	}
 	if !slices.Contains(v.checker.ever, key.Room) {
@@ -70,7 +70,7 @@ func (g gap) first() store.Op {
 	return store.Op{Get: &store.Get{Interval: store.Interval{Key: g.from, End: g.end}, Limit: 1, KeysOnly: true}}
 }
 
-// gaps returns what lies between known ones of the names that follow prefix: keys, or
+// gaps returns the intervals between known names that follow prefix: keys, or
 // prefixes that end in a slash.
 func gaps(prefix string, known []string, use func(first string) error) (all []gap) {
 	from := prefix
@@ -87,7 +87,7 @@ func gaps(prefix string, known []string, use func(first string) error) (all []ga
 }
 
 // between calls use with the first key of each name in gaps, up to the next slash. It
-// asks only for what lies in those: etcd counts all keys of an interval, whatever the
+// reads only the gaps, because etcd counts all keys of an interval, whatever the
 // limit is.
 func (v *verification) between(ctx context.Context, gaps []gap) error {
 	for n := 0; len(gaps) > 0 && n < MaxProblems; n++ {

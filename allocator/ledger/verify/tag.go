@@ -11,20 +11,20 @@ import (
 )
 
 // checker checks the rules that a cluster must keep. It is pure: it takes the values that
-// were read, and tells add each problem. It is the only checker: a live cluster (Verify)
-// and a Dump (Problems) go through it.
+// were read, and calls add with each problem. It is the only checker, used for a live
+// cluster (Run) and for a Dump (DumpProblems).
 type checker struct {
 	add func(format string, args ...any)
 
 	layouts map[int64]allocator.Layout // the history that is kept
-	oldest  int64                      // the least version of it, 0 before the first
+	oldest  int64                      // the least version in layouts, 0 before the first
 	ever    []allocator.Room           // all rooms that any layout's list has, sorted
 	last    record.Layout              // of the history, zero before the first
 	inForce record.Layout              // the layout in the snapshot that the tag is from; zero where it cannot be read
 }
 
-// version checks the next layout of the history: versions grow, and rooms that
-// ever were stay so.
+// version checks the next layout of the history: versions grow, and the list of all
+// rooms so far never shrinks.
 func (c *checker) version(r record.Layout) {
 	if r.Layout.Version <= c.last.Layout.Version {
 		c.add("layout version %d follows version %d in the history", r.Layout.Version, c.last.Layout.Version)
@@ -59,23 +59,23 @@ func (c *checker) current(r record.Layout) {
 	}
 }
 
-// served checks that an instance serves no layout that is still to come. An older
-// one may be gone from the history.
+// served checks that an instance serves no future layout. An older one may be gone
+// from the history.
 func (c *checker) served(room allocator.Room, name allocator.Instance, version int64) {
 	if version > c.last.Layout.Version {
 		c.add("instance %s/%s serves layout version %d; there is no such layout", room, name, version)
 	}
 }
 
-// tagState is what one snapshot says of a tag.
+// tagState is the state of a tag in one snapshot.
 type tagState struct {
-	settings *record.Tag // nil where they are deleted, or cannot be read
+	settings *record.Tag // nil if they are deleted, or cannot be read
 	marks    map[allocator.Room]markState
 }
 
 type markState struct {
 	record.Mark
-	revision int64 // the key's mod revision, 0 where it is not known
+	revision int64 // the key's mod revision, 0 if it is not known
 }
 
 // leasedEra is an era of a room.
@@ -94,12 +94,13 @@ func (c *checker) tag(name allocator.Tag, s tagState) {
 	for _, room := range slices.Sorted(maps.Keys(s.marks)) {
 		mark := s.marks[room]
 		if _, was := slices.BinarySearch(c.ever, room); !was && len(mark.Eras) > 0 {
-			// One that was only raised is of an instance that a recover went on without.
+			// A mark that was only raised comes from an instance that a recover went on
+			// without.
 			c.add("tag %s has a mark of room %s, which never was", name, room)
 		}
-		// A lease compares the tag's settings, so the limit binds each lease that was
-		// made after them; one from before may lie above a limit that was lowered
-		// since. A mark that was raised (by a recover, say) is no lease.
+		// A lease compares the tag's settings, so the limit binds each later lease.
+		// An earlier lease may lie above a limit that was lowered since. A mark that
+		// was raised, for example by a recover, is not a lease.
 		if t := s.settings; t != nil && mark.revision > t.KV.ModRevision && mark.Next == mark.Last().End && mark.Next > t.Limit {
 			c.add("tag %s room %s: next %d above the tag's limit %d", name, room, mark.Next, t.Limit)
 		}
@@ -117,8 +118,8 @@ func (c *checker) tag(name allocator.Tag, s tagState) {
 	c.disjoint(name, all)
 }
 
-// era checks an era against its layout. One that is older than the history says
-// nothing.
+// era checks an era against its layout. An era that is older than the history
+// cannot be checked.
 func (c *checker) era(tag allocator.Tag, e leasedEra) {
 	l, ok := c.layouts[e.Version]
 	r, in := l.Ranges[e.room]
@@ -134,8 +135,9 @@ func (c *checker) era(tag allocator.Tag, e leasedEra) {
 // disjoint checks that no two eras may have leased one ID. Eras of one layout are
 // of rooms with disjoint ranges. Eras of two layouts share no ID between
 // their first and their last: the first lease of a room under the later one was
-// above all that was leased under the earlier one. It goes through them by their
-// first IDs and compares each with those that have not ended there.
+// above all that was leased under the earlier one. It visits the eras in the order
+// of their first IDs, and compares each with the earlier ones that have not ended
+// at its first ID.
 func (c *checker) disjoint(tag allocator.Tag, all []leasedEra) {
 	slices.SortStableFunc(all, func(a, b leasedEra) int { return cmp.Compare(a.First, b.First) })
 	var open []leasedEra
@@ -150,7 +152,7 @@ func (c *checker) disjoint(tag allocator.Tag, all []leasedEra) {
 	}
 }
 
-// DumpProblems returns what does not hold in d that must.
+// DumpProblems returns the broken rules of a cluster's dump.
 func DumpProblems(d *record.Dump) []string {
 	var problems []string
 	c := &checker{add: func(format string, args ...any) {

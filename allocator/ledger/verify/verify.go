@@ -17,7 +17,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Report is what Verify saw and what it found wrong.
+// Report has the numbers of the checked objects, and the problems.
 type Report struct {
 	Layouts   int64 // in the history
 	Rooms     int64 // that ever were
@@ -39,16 +39,16 @@ type Report struct {
 // MaxProblems is how many problems a report holds.
 const MaxProblems = 1000
 
-// Options say how to verify. The zero value is good.
+// Options are the settings of a check. The zero value is ready to use.
 type Options struct {
 	PageSize int64          // how many keys of a list are read at once; 0 stands for 1,000
 	Progress func(Progress) // is called after each page; nil for nothing
 }
 
-// Progress is how far Verify is.
+// Progress is the progress of a check.
 type Progress struct {
 	Tags, Marks, Eras int64  // so far
-	At                string // all names below this were looked at
+	At                string // all names below this were checked
 	Problems          int64
 }
 
@@ -60,16 +60,16 @@ const (
 )
 
 // Run reads a live cluster and checks what must hold in it: see DESIGN
-// section 3. It reads every key, and says of each that cannot be read what that
-// stops and what to do. It holds a page of keys at a time, and all layouts; a small
-// cluster it reads in a handful of round trips. Where the cluster could not be read to its end, Run returns an
-// error and what was found until then.
+// section 3. It reads every key, and reports the effect and the remedy of each unreadable one. It
+// keeps one page of keys at a time in memory, and all layouts. A small cluster takes a few round
+// trips. If the cluster could not be read to its end, Run returns an error and the problems found
+// so far.
 //
-// A cluster moves while it is read. The marks of a tag are from one snapshot, and that
-// snapshot shows the layout that they are checked against: the reading transaction
+// A cluster changes while it is read. The marks of a tag are from one snapshot, which
+// also shows the layout against which they are checked: the reading transaction
 // compares the layout. If it is another one, the rest of the history is read, and then
-// the page again. Different tags may be from different snapshots; nothing that is
-// checked spans two tags.
+// the page again. Different tags may be from different snapshots: no check spans
+// two tags.
 func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, error) {
 	v := &verification{
 		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress, pagers: make(map[string]*store.Pager),
@@ -144,8 +144,8 @@ func (v *verification) rooms() []allocator.Room {
 }
 
 // underLayout reads gets in one snapshot that shows the layout up to which the
-// history was read. It calls gets again, after reading the history on, when the
-// layout has changed.
+// history was read. If the layout has changed, it reads the rest of the history and
+// calls gets again.
 func (v *verification) underLayout(ctx context.Context, gets func(rooms []allocator.Room) []store.Op) (store.Answer, error) {
 	for {
 		unmoved := store.Absent(v.cluster.Keys.Layout())
@@ -185,8 +185,7 @@ func (v *verification) tags(ctx context.Context) error {
 	}
 }
 
-// chunk reads the tags from lo on: so many that no list has more than a page of
-// them.
+// chunk reads the tags from lo on, as many as fit into a page of each list.
 func (v *verification) chunk(ctx context.Context, lo string) (tags map[allocator.Tag]*tagState, hi string, err error) {
 	k := v.cluster.Keys
 	rooms := v.rooms()

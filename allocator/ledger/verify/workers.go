@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// worker checks a worker of time-ordered IDs. Its key alone says which process has it,
-// so two owners at one time cannot be written down. What can be seen is a worker that
-// its room must not have, and a window that no instance takes.
+// worker checks a worker of time-ordered IDs. Only its key says which process has it,
+// so etcd cannot show two owners at one time. The check can find a worker that its
+// room must not have, and a window that no instance takes.
 func (v *verification) worker(kv store.KV) {
 	v.report.Workers++
 	id, w, err := v.cluster.Keys.DecodeWorker(kv)
@@ -22,7 +22,7 @@ func (v *verification) worker(kv store.KV) {
 	if !slices.Contains(v.checker.ever, w.Room) {
 		v.add("worker %v is room %s's, which never was", id, w.Room)
 	}
-	// A window ends three ticks after its start at least.
+	// A window lasts at least three ticks.
 	if least := w.From + 4*time.Second.Milliseconds(); w.Until > max(w.Clock+record.LongestWindow.Milliseconds(), least) {
 		v.add("worker %v is leased until %d, %v after its owner's clock: longer than any window, %v", id, w.Until,
 			time.Duration(w.Until-w.Clock)*time.Millisecond, record.LongestWindow)
