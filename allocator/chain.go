@@ -26,7 +26,7 @@ type ChainConfig struct {
 // concurrent use; TryNext, and Next and NextN while IDs are held, take a lock only
 // at the end of a link.
 type Chain struct {
-	head atomic.Pointer[link] // never nil; a spent link means that there is none, and a chain with a gate always has a spent one here
+	head atomic.Pointer[link] // never nil; spent if there is no link, and always in a chain with a gate
 	// gate may be nil; gated is the head of a chain with a gate.
 	gate  Gate
 	gated atomic.Pointer[link]

@@ -120,7 +120,7 @@ func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
 
 func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
 	i := indexed{
-		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // without its stored value, to save memory
+		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // no stored value
 		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
 	if t.Time != nil { // its IDs follow the clock

@@ -40,7 +40,7 @@ type epochClock struct {
 	latest       string              // and the epoch in which it was
 	total        int64               // the largest margin total of any epoch,
 	notBefore    int64               // and the latest NotBefore
-	suspicionSeq int64               // grows with epochSeq and at each suspicion: a lease that was sent under an earlier value is lost
+	suspicionSeq int64               // grows with epochSeq and at each suspicion: a lease sent before is lost
 	suspicion    *suspicion          // why nothing is leased now; nil without a suspicion
 	checked      check
 }

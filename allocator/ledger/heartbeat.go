@@ -215,7 +215,7 @@ func (i *Instance) take(registration store.KV, beat []store.KV) {
 func (i *Instance) learn(is record.Registration) {
 	i.mu.value.Rest = is.Rest
 	var was record.Registration
-	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // only an operator or this process removes that
+	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // an operator did that, or we
 		i.mu.value.Unconfirmed = false
 		i.confirm("an operator")
 	}

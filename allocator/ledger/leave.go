@@ -21,7 +21,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
 	for range joinAttempts {
 		state, err := l.LeasableState(ctx)
-		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout does not keep the instance from leaving
+		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout does not stop a leave
 			return err
 		}
 		if state == nil {

@@ -69,7 +69,7 @@ type Instance struct {
 		lost   error     // why the registration is no longer ours
 		order  int64     // the last epoch under which it was seen to be ours, as epochClock counts them
 		serves int64     // the layout version that this process serves
-		alone  time.Time // until then the replaced process may still serve its own version; zero once this process's version is written
+		alone  time.Time // until then the replaced process may serve its own version; zero once ours is written
 
 		audited time.Time // when a worker that this process took over was last audited
 	}

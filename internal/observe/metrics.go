@@ -115,7 +115,7 @@ func (s ledgerState) Collect(out chan<- prometheus.Metric) {
 	if !contact.Away.IsZero() {
 		away = time.Since(contact.Away).Seconds()
 	}
-	if err := s.Leasable(); err != nil && allocator.KindOf(err) != allocator.Unavailable { // otherwise the layout has not been read yet
+	if err := s.Leasable(); err != nil && allocator.KindOf(err) != allocator.Unavailable { // Unavailable: not read yet
 		stopped = 1
 	}
 	record, _ := s.Layout()
