@@ -32,9 +32,10 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 	return &marchv1.AbortMigrationResponse{Migration: m}, err
 }
 
-// abort replaces the moves that were not made by those that lead back. Where there
-// are none, as it ends at once, the moves stay: how many of them were made is told of
-// it. layout is the present one; problem says why it cannot be used, empty where it can.
+// abort replaces the moves that were not made by the moves that lead back. If the
+// migration ends at once, its moves stay, so that pages and commands can show how many
+// were made. layout is the current one; problem says why it cannot be used, and is empty
+// if it can.
 // needs are the workers that the moves back leave to rooms, where they can.
 func abort(m *record.Migration, by string, layout allocator.Layout, problem string, needs plan.Workers) error {
 	stands := m.Stands()

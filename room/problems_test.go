@@ -60,7 +60,7 @@ func TestTellsItsProblems(t *testing.T) {
 		{"etcd away", nil, func(c *cluster, _ *instance) { c.Etcd.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
 			[]string{"instance a/a1 does not reach etcd, and leases nothing: etcd at ", "Check the network"}},
 		{"etcd full", nil, func(c *cluster, _ *instance) { c.Etcd.NoSpace(c, true) }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
-			[]string{"etcd is full, and takes no writes: nothing is leased. Since 2", "Next: `etcdctl alarm disarm`"}},
+			[]string{"etcd is full, and takes no writes: no IDs are leased. Since 2", "Next: `etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
 			c.Change(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}}, "test")
 		}, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, []string{"room a has no range in layout 2, and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},

@@ -46,7 +46,8 @@ type Config struct {
 	GRPC, HTTP net.Listener
 	// Doors are where it answers other systems' clients; Run closes them. Default: nowhere.
 	Doors Doors
-	// Advertise is the address that others reach GRPC by; default: GRPC's own.
+	// Advertise is the address at which other processes reach GRPC; default: GRPC's
+	// own.
 	Advertise string
 	// Build is the program's version.
 	Build string

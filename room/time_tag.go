@@ -75,8 +75,8 @@ func (d *deletedTimes) has(ctx context.Context, a *admin.Admin, tag allocator.Ta
 	return tags[tag], nil
 }
 
-// timeTagChanged takes up the settings of a tag of time-ordered IDs, or that a tag of any
-// kind was deleted.
+// timeTagChanged applies the settings of a tag of time-ordered IDs, or the deletion of a
+// tag of any kind.
 func (s *Server) timeTagChanged(change ledger.TagChange) {
 	t := s.times.Get(string(change.Name))
 	if t == nil {

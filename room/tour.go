@@ -34,7 +34,7 @@ const (
 	// timesEvery is after how many turns the tags of time-ordered IDs are looked at, all at
 	// once: there is little to look at.
 	timesEvery = 10
-	// tourStep is how many chains are looked at under the lock at once.
+	// tourStep is how many chains are visited under the lock at once.
 	tourStep = 256
 )
 

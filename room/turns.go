@@ -49,7 +49,7 @@ const yieldAfter = 64
 // the answers.
 const longChain = 32
 
-// take waits for a turn, if so many streams are busy.
+// take waits for a turn, if too many streams are busy.
 func (p *pass) take(ctx context.Context) {
 	if int(p.turns.busy.Add(1)) <= cap(p.turns.free) {
 		return

@@ -35,7 +35,7 @@ type epochClock struct {
 	past         map[string]struct{} // ids that were in force before
 	epochSeq     int64               // how often current changed,
 	began        int64               // and what it was as the last epoch came into force; 0 before the first
-	seen         int64               // the highest revision of any answer to what was asked under current
+	seen         int64               // the highest revision of any answer to a request sent under current
 	version      int64               // the highest layout version that was ever in force,
 	latest       string              // and the epoch in which it was
 	total        int64               // the largest margin total of any epoch,

@@ -101,7 +101,7 @@ func (l *Ledger) enter(ctx context.Context) error {
 	return nil
 }
 
-// toEnter returns the instance if it has yet to enter the epoch in force, and otherwise nil.
+// toEnter returns the instance if it has not entered the epoch in force, else nil.
 func (l *Ledger) toEnter() *Instance {
 	l.mu.Lock()
 	defer l.mu.Unlock()

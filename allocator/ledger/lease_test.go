@@ -122,7 +122,7 @@ func TestTwoInstancesOfARoomContend(t *testing.T) {
 	p.Lease(7)
 	rounds = 1000
 	_, err := p.TryLease("t", 7)
-	ledgertest.WantKind(t, err, allocator.Unavailable, "lost the race")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "changed its mark first")
 	rounds = 0
 	p.Lease(7)
 	q.Lease(7)

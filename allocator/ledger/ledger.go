@@ -46,11 +46,11 @@ func DefaultConfig() Config {
 	return Config{Cluster: "default", TryTimeout: 2 * time.Second}
 }
 
-// Ledger is one process's view of a cluster. It owns what the process knows of etcd: the
-// cluster's identity, the clock of epochs, the state. What belongs to the process's
-// instance is in Instance, where the order of locks is. Methods are safe for concurrent
-// use. Their errors carry a Kind; Unavailable where etcd did not answer in
-// time, of which a change may or may not have happened.
+// Ledger is one process's view of a cluster. It owns the process's knowledge of etcd: the
+// cluster's identity, the clock of epochs, the state. The state of the process's instance
+// is in Instance, whose comment gives the order of locks. Methods are safe for concurrent
+// use. Their errors carry a Kind: Unavailable if etcd did not answer in time. A
+// change may then have happened or not.
 type Ledger struct {
 	cfg   Config
 	store store.Store
@@ -72,10 +72,10 @@ type Ledger struct {
 		clock    epochClock
 		state    *State        // never nil
 		changed  chan struct{} // closed when state is replaced
-		flight   *shared       // the probe that leases wait for, nil while there is none
-		haltsAs  string        // in whose name this process halts leasing if etcd goes back; empty if it may not
+		flight   *shared       // the probe that leases wait for; nil if there is none
+		haltsAs  string        // the name under which this process halts leasing if etcd goes back; empty if it may not
 		looked   time.Time     // when the last probe that leases waited for ended
-		instance *Instance     // this process's, nil for a process without one
+		instance *Instance     // this process's; nil if it has none
 
 		auditsSpare int64 // how many audit entries may be written before they are counted again
 		version     int64 // of the layout, as last read; see historyAt

@@ -43,8 +43,8 @@ func (r Registration) ID() record.InstanceID { return record.NewInstanceID(r.Roo
 // silence; a shorter silence does not mean that the instance is gone. heartbeat.go
 // handles a registration or a heartbeat that was changed.
 //
-// An Instance owns what this process registered and what it remembers: mu guards both.
-// The Ledger owns what the process knows of etcd, under a lock of its own. The order of
+// An Instance owns this process's registration and its memory: mu guards both. The
+// Ledger owns the process's knowledge of etcd, under a lock of its own. The order of
 // locks is the instance's, the ledger's, the admission's, the journal's. A method
 // that takes a lock holds it to its end; no lock is held while etcd or the disk answers,
 // nor while a function that a caller gave is called.
@@ -210,7 +210,7 @@ func (i *Instance) write(ctx context.Context) error {
 func (i *Instance) toWrite() (known store.KV, value []byte, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.mu.value.Unconfirmed = i.ledger.Unconfirmed() // an operator takes that away, and else nothing does while it holds
+	i.mu.value.Unconfirmed = i.ledger.Unconfirmed() // only an operator removes that while it holds
 	return i.mu.kv, record.Encode(&i.mu.value), i.mu.lost
 }
 

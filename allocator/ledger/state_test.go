@@ -239,7 +239,7 @@ func TestNewsIsReadBeforeRefusing(t *testing.T) {
 
 func TestLessableBeforeAnythingWasRead(t *testing.T) {
 	l := ledgertest.Open(t, ledgertest.NewFake(t).Open())
-	ledgertest.WantKind(t, l.Leasable(), allocator.Unavailable, "not read yet")
+	ledgertest.WantKind(t, l.Leasable(), allocator.Unavailable, "has not been read from etcd yet")
 	if r, _ := l.Layout(); r.Layout.Version != 0 {
 		t.Errorf("layout %+v", r)
 	}

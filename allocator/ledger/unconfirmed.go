@@ -74,9 +74,9 @@ func (a *admission) set(unconfirmed bool) (was bool) {
 	return was
 }
 
-// confirmOptional confirms an instance that runs while no journal is required: it has a
-// memory of its own from then on. A halted store does not count: it may be one that
-// was restored, and has forgotten the setting.
+// confirmOptional confirms an instance that runs while no journal is required: from
+// then on it has a memory of its own. A halted store does not count: it may be a
+// restored one, which has forgotten the setting.
 func (a *admission) confirmOptional(s *State) {
 	if s.problem == nil && s.epoch != "" && !a.requires(s) {
 		a.set(false)

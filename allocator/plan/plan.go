@@ -27,7 +27,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// MoveKind says what a move does to the ranges.
+// MoveKind says how a move changes the ranges.
 type MoveKind string
 
 const (

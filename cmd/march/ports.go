@@ -17,8 +17,8 @@ import (
 // maxDevRooms is how many ports lie between the rooms' gRPC and HTTP ports.
 const maxDevRooms = 10
 
-// maxDevLayouts is how many layouts are read to tell which ports rooms have: all that
-// are kept.
+// maxDevLayouts is how many layouts are read to find the rooms' ports: all that etcd
+// keeps.
 const maxDevLayouts = 1000
 
 // The ports of march dev, as offsets from the base port.
@@ -37,17 +37,17 @@ const (
 )
 
 // devPorts are march dev's ports. All are opened before anything runs, so that
-// one in use stops it early.
+// march dev stops early if one of them is in use.
 type devPorts struct {
 	base      int
 	doors     [len(doorKinds)]bool // which of them each room has
 	listeners map[int]net.Listener // by offset from base, until taken
 }
 
-// slotsOf returns which ports each room has: a number below maxDevRooms while there
-// never were more rooms at once. A room keeps its number in all layouts in which it
-// follows itself; one that is new gets the least that is free. layouts are all that
-// ever were, the oldest first.
+// slotsOf returns the slot of each room, the number of its ports. It is below
+// maxDevRooms as long as no layout had more rooms. A room keeps its slot from one
+// layout to the next; a new room gets the lowest free slot. layouts are all layouts
+// so far, the oldest first.
 func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
 	slots := make(map[allocator.Room]int)
 	for _, l := range layouts {
@@ -91,8 +91,8 @@ func (p *devPorts) address(offset int) string {
 	return fmt.Sprintf("127.0.0.1:%d", p.base+offset)
 }
 
-// open opens all ports. rooms is how many rooms there will be as far as is
-// known: a layout on disk may have more or fewer, of which take tells.
+// open opens all ports. rooms is the expected number of rooms. A layout on disk may
+// have another number; take then reports ports in use.
 func (p *devPorts) open(rooms int) error {
 	p.listeners = make(map[int]net.Listener)
 	open := func(what string, offset int) error {

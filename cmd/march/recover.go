@@ -286,7 +286,7 @@ func recoverText(c *common, r *recovery.Report) error {
 	if r.Epoch != "" {
 		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n", counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
 	} else {
-		_, _ = fmt.Fprintf(w, "would\traise %s that are higher in an instance's memory than in etcd; nothing is changed yet\n", counted(r.Higher, "mark"))
+		_, _ = fmt.Fprintf(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n", counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
 		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may issue until then\n", utc(r.NotBefore))
@@ -297,7 +297,7 @@ func recoverText(c *common, r *recovery.Report) error {
 // utc prints a time to the ms, as IDs have it.
 func utc(t time.Time) string { return t.UTC().Format(timeid.Format) }
 
-// layoutChanges prints which ranges change against the latest layout that is known.
+// layoutChanges prints which ranges differ from those of the latest known layout.
 func layoutChanges(w io.Writer, r *recovery.Report) {
 	if r.Layout.Ranges == nil || r.Known.Ranges == nil || r.Layout.Equal(r.Known) {
 		return

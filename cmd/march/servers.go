@@ -229,7 +229,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
-			defer func() { cfg.Doors.Close() }() // where the server did not get so far
+			defer func() { cfg.Doors.Close() }() // if the server did not take them over
 			if err := doors.settings(&cfg.Doors, log); err != nil {
 				return usageError{err}
 			}
@@ -262,11 +262,11 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name: no other instance has it, and it stays the same over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
-	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "without the journal of the process before lease nothing until that is confirmed, as 'march cluster update --journal required' has it for all instances")
+	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's journal, lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the same for all instances")
 	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	doors.add(flags)
-	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address that others reach this instance by (default --grpc, with this host's name for 0.0.0.0)")
+	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
 	flags.StringSliceVar(&keys, "opaque-key", nil, opaqueKeyUsage)
@@ -274,7 +274,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready if nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")
 	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "how long a tag may be unused before its IDs are dropped from memory")
 	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, and rooms the IDs of strict tags after etcd last confirmed the layout")
-	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: rather issue nothing than a residue that this room may have given up")
+	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: issue nothing rather than an ID of a residue that this room may have given up")
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer or has no layout yet, instead of ending with exit code 5 or 1")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
@@ -373,8 +373,8 @@ func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
 }
 
-// advertise returns the address that others reach a listener by: as it was
-// set, or where it listens, with the host's name where that is everywhere.
+// advertise returns the address at which other processes reach a listener: the one
+// that was set, or its own, with the host's name if it listens on all addresses.
 func advertise(set string, at net.Addr, hostname string) string {
 	tcp, ok := at.(*net.TCPAddr)
 	if set != "" || !ok {

@@ -96,7 +96,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-limit", "1005")
 	p.click(button("Save"))
 	p.says("Lower the limit to 1005?")
-	p.says("they stop issuing at once: a (its next ID is ")
+	p.says("these rooms would stop issuing at once: a (its next ID is ")
 	if tag, err = w.Admin.Tag(t.Context(), "order"); err != nil || tag.Limit != 2_000_000 {
 		t.Errorf("before it is confirmed: %+v, %v", tag.TagSettings, err)
 	}

@@ -19,10 +19,10 @@ import (
 )
 
 // gRPC bounds the streams of one connection, but not those of one caller, and it does
-// not report streams that a client resets. Frames of HTTP/2 tell both: a
-// stream opens with the client's HEADERS, and closes with the server's
-// END_STREAM or with either side's RST_STREAM. They also tell how many answers of a
-// stream were written (answers.go).
+// not report streams that a client resets. HTTP/2's frames show both: a stream opens
+// with the client's HEADERS, and closes with the server's END_STREAM or with either
+// side's RST_STREAM. They also show how many answers of a stream were written
+// (answers.go).
 
 // watched wraps gRPC's credentials and counts the connection's frames after their
 // handshake. So it sees plain frames under TLS, too.
@@ -57,8 +57,7 @@ type counted struct {
 }
 
 // admit is gRPC's tap: it refuses calls of a caller that has too many under way,
-// before anything is made for them. The call itself is among those that are
-// counted. The context of a call that it lets pass has the call's answers.
+// before they cost anything. The count includes the call itself. The context of a call that it lets pass has the call's answers.
 func admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -105,10 +104,10 @@ type frames struct {
 
 	mu struct {
 		sync.Mutex
-		open             map[uint32]*answers // streams
-		largest          uint32              // that the client opened
-		window           time.Time           // when the present one began
-		resets, finished int64               // in it
+		open             map[uint32]*answers // open streams
+		largest          uint32              // stream that the client opened
+		window           time.Time           // when the current window began
+		resets, finished int64               // in the window
 		closed           bool
 	}
 	closing sync.Once

@@ -20,12 +20,13 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Calls is what a door calls. All functions get the tag's name, are safe for concurrent
-// use and return errors with a Kind; the context names the caller, as gRPC's peer.
+// Calls has the functions that a door calls. They get the tag's name, are safe for
+// concurrent use and return errors with a Kind. The context names the caller, as gRPC's
+// peer.
 type Calls struct {
 	// Next returns an ID.
 	Next func(ctx context.Context, tag string) (int64, error)
-	// NextN returns n IDs, which need not follow each other.
+	// NextN returns n IDs, which need not be consecutive.
 	NextN func(ctx context.Context, tag string, n int64) ([]allocator.Run, error)
 	// NextRun returns the first of n consecutive IDs.
 	NextRun func(ctx context.Context, tag string, n int64) (int64, error)
@@ -34,9 +35,11 @@ type Calls struct {
 	// It is Refused for a strict tag: nothing takes such IDs back when their range goes to
 	// another room.
 	NextKept func(ctx context.Context, tag string, n int64) (allocator.Run, error)
-	// Peek returns the ID that Next would be likely to return. NotFound: there is no such tag.
+	// Peek returns the ID that Next would probably return. Its error is NotFound if the tag
+	// does not exist.
 	Peek func(ctx context.Context, tag string) (int64, error)
-	// Create makes a tag whose first ID is start or more; it returns false if there is one.
+	// Create creates a tag whose first ID is start or more. It returns false if the tag
+	// exists.
 	Create func(ctx context.Context, tag string, start int64) (made bool, err error)
 }
 

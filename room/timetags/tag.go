@@ -19,7 +19,7 @@ type Tag struct {
 	bits  timeid.Layout // never changes
 	text  *texts.Text   // nil for a tag without a format; never changes
 	pool  *pool
-	asked atomic.Int64 // requests, whatever became of them
+	asked atomic.Int64 // requests, failed ones included
 	given atomic.Int64 // IDs
 
 	idle struct { // of DropIdle alone
@@ -51,7 +51,7 @@ func (t *Tag) Name() allocator.Tag { return t.name }
 func (t *Tag) Asked() (requests, ids int64) { return t.asked.Load(), t.given.Load() }
 
 // Next returns the next ID. Its errors are those of timeid.Generator.Next, and of
-// worker.Workers.Take where there is no worker.
+// worker.Workers.Take if there is no worker.
 func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 	t.asked.Add(1)
 	g := t.generator.Load()
@@ -85,8 +85,8 @@ func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []a
 	return runs, err
 }
 
-// with calls use with the tag's generator, and again with the next one where it was
-// closed in between. It waits for a generator's first tick.
+// with calls use with the tag's generator. If that was closed in between, it calls use
+// again with the next one. It waits for a generator's first tick.
 func (t *Tag) with(ctx context.Context, g *timeid.Generator, use func(*timeid.Generator) error) error {
 	for waited := time.Duration(0); ; {
 		var err error = timeid.ErrClosed

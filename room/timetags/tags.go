@@ -44,7 +44,7 @@ type Tags struct {
 		tags  map[allocator.Tag]*Tag
 		pools map[int]*pool // by width
 
-		gone Totals // of tags that are not there any longer
+		gone Totals // of tags that are no longer in memory
 	}
 }
 
@@ -59,7 +59,7 @@ func New(cfg Config) *Tags {
 	return t
 }
 
-// Get returns a tag, nil where it is not in memory.
+// Get returns a tag, or nil if it is not in memory.
 func (t *Tags) Get(name string) *Tag {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -122,7 +122,7 @@ func (t *Tags) Update(name allocator.Tag, settings *record.TimeTag) {
 	tag.pool.update(tag, *settings)
 }
 
-// forget takes a tag without a generator out of memory, and keeps its counts. The pool's
+// forget removes a tag without a generator from memory, and keeps its counts. The pool's
 // lock is held, so the next tag of the name gets no generator before that.
 func (t *Tags) forget(tag *Tag) {
 	t.mu.Lock()
@@ -148,7 +148,7 @@ func (t *Tags) DropIdle(after time.Duration) {
 	}
 }
 
-// look has Run look after the workers now.
+// look makes Run look after the workers now.
 func (t *Tags) look() {
 	select {
 	case t.wake <- struct{}{}:

@@ -11,15 +11,15 @@ import (
 type Totals struct {
 	Requests, IDs int64
 	timeid.Stats        // Ahead is the largest of all tags
-	Exchanges     int64 // workers that were exchanged, as a layout took them away or another process had them
+	Exchanges     int64 // workers that were exchanged because a layout took them away or another process had them
 	Conflicts     int64 // of them: another process had the worker
 	Tags          int   // in memory
 	// ClockAhead is how far the clock was ahead of the other instances', when a window was
 	// last taken or renewed.
 	ClockAhead time.Duration
 
-	// Left says, by width, for how long a worker's window lasts if it is not renewed; 0
-	// where it is over, or the instance has no worker of the width and needs one.
+	// Left is, by width, how long a worker's window lasts if it is not renewed; 0 if it
+	// has ended, or the instance has no worker of the width and needs one.
 	Left map[int]time.Duration
 	// Lent is, by width, how many workers callers have.
 	Lent map[int]int
@@ -49,14 +49,14 @@ func (t *Tags) Totals() Totals {
 		if s.worker != nil || s.failed != nil { // else no tag needs a worker
 			total.Left[p.bits] = s.left(t.now())
 		}
-		total.Lent[p.bits] += 0 // also where there is none
+		total.Lent[p.bits] += 0 // also if there are none
 		total.Exchanges += s.exchanges
 		total.Conflicts += s.conflicts
 	}
 	return total
 }
 
-// gone returns the counts of the tags that are not in memory any longer.
+// gone returns the counts of the tags that are no longer in memory.
 func (t *Tags) gone() Totals {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -144,7 +144,7 @@ func TestChangeLayoutTooManyRooms(t *testing.T) {
 	}
 	from, _ := c.Admin.Ledger.Refresh(bg)
 	_, err := c.Admin.ChangeLayout(bg, from, ledgertest.Lay(t, "1000 more=0-5"), "me")
-	ledgertest.WantKind(t, err, allocator.Invalid, "65 rooms", "64")
+	ledgertest.WantKind(t, err, allocator.Invalid, "rooms: 65", "64")
 	p := c.Start("a") // a floor over 64 rooms fits into one transaction
 	c.Move("1000 a=0-5")
 	p.Lease(10)

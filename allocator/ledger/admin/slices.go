@@ -38,7 +38,7 @@ func (a *Admin) FirstNeeds(ctx context.Context, n int) (needs plan.Workers, err 
 	return needs, err
 }
 
-// AddTag adds what a tag needs of layouts: a counter needs nothing.
+// AddTag adds the workers that a tag needs: a counter needs none.
 func AddTag(needs *plan.Workers, t record.Tag) {
 	if t.Time != nil {
 		needs.AddTag(t.Name, t.Time.Layout())

@@ -28,10 +28,10 @@ func (r *run) takeWorkers(m record.Memory) {
 	r.mu.notBefore = max(r.mu.notBefore, m.NotBefore)
 }
 
-// notBefore returns when windows may begin in the new epoch, Unix ms: after all that an
-// instance which was left out may have leased, and not before that of any epoch so
-// far. Its windows end LongestWindow after its clock at most, and two clocks are within
-// twice MaxAhead. The caller holds mu.
+// notBefore returns when windows may begin in the new epoch, in Unix ms: after all
+// windows of an instance that was left out, and not before the not_before of any epoch
+// so far. The windows of such an instance end at most LongestWindow after its clock,
+// and two clocks differ by at most twice MaxAhead. The caller holds mu.
 func (r *run) notBefore() int64 {
 	if len(r.report.Missing) == 0 {
 		return r.mu.notBefore
@@ -48,7 +48,7 @@ func (r *run) tellNotBefore() int64 {
 	return at
 }
 
-// raiseWorkers raises the workers that a memory knows to end later than the store's.
+// raiseWorkers raises the workers that end later in a memory than in the store.
 func (r *run) raiseWorkers(ctx context.Context) error {
 	r.mu.Lock()
 	all := make([]record.Lease, 0, len(r.mu.workers))

@@ -38,9 +38,9 @@ type Server struct {
 	Log     hclog.Logger
 }
 
-// Run opens the listeners and runs what build makes of them.
+// Run opens the listeners and runs the server that build makes with them.
 func (s *Server) Run(ctx context.Context, build func(g, h net.Listener) (Runner, error)) error {
-	signal.Ignore(syscall.SIGPIPE) // the reader of the log has gone: no reason to stop
+	signal.Ignore(syscall.SIGPIPE) // a server goes on when the reader of its log has gone
 	h, err := s.await(ctx)
 	if err != nil {
 		return errors.Join(err, closed(h))
