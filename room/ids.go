@@ -141,7 +141,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 
 // nextN takes a batch.
 func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, text *texts.Text, err error) {
-	// Of texts that there are not, nothing is issued.
+	// If the texts cannot be made, no IDs are issued.
 	take := func(of *texts.Text, ids func() error) error {
 		if text = of; text != nil && r.GetTexts() {
 			if err := usable(r.GetTag(), text); err != nil {

@@ -88,8 +88,8 @@ type Config struct {
 	ClientWorkers int64
 	// OpaqueKeys are the keys of tags whose texts are opaque numbers, by their names.
 	OpaqueKeys []format.Key
-	// AgreeClock has this instance take workers although its clock is ahead of the other
-	// instances'. Default false.
+	// AgreeClock lets this instance take workers although its clock is ahead of the
+	// other instances' clocks. Default false.
 	AgreeClock bool
 	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
@@ -177,7 +177,7 @@ type Server struct {
 // maxRequest bounds a request, in bytes.
 const maxRequest = 64 << 10
 
-// lines are what could be logged for every tag at once.
+// lines throttle messages that may come for every tag at once.
 type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, troubled, keyless throttle.Log }
 
 // Validate checks the settings, but not the ledger, the listeners and the address. Its

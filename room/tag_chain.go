@@ -15,7 +15,7 @@ import (
 type tagChain struct {
 	*allocator.Chain
 	text   *texts.Text  // how its IDs are texts; nil for a tag without a format. It does not change
-	asked  atomic.Int64 // requests for IDs of it, whatever became of them
+	asked  atomic.Int64 // requests for its IDs, failed ones included
 	growth growth
 	space  space                  // guarded by growth
 	final  atomic.Pointer[totals] // its last totals, set when it is removed
@@ -38,8 +38,8 @@ func usable(tag string, text *texts.Text) error {
 	return nil
 }
 
-// setSpace notes which IDs the tag has, before anything else is asked of c and when
-// that changed.
+// setSpace sets the tag's space. It is called before any other method, and when the
+// space has changed.
 func (c *tagChain) setSpace(s space) {
 	c.growth.Lock()
 	defer c.growth.Unlock()

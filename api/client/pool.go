@@ -204,7 +204,7 @@ type leased struct {
 	serves allocator.Part // the part of the layout that the instance serves
 	limit  int64          // the tag's limit; 0 if the answer has none
 
-	timed *timeid.Config // of a tag of time-ordered IDs, its settings, and only the format besides; nil for a counter
+	timed *timeid.Config // the settings of a tag of time-ordered IDs; of all other fields, only the format is then set; nil for a counter
 
 	format, keyCheck string // the tag's; empty where it has none
 }

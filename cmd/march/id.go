@@ -99,8 +99,9 @@ func newIDBatch(c *common, t *target) *cobra.Command {
 		100,000
 IDs from the room at a time, and with -o json prints a line for each time.
 
-With --contiguous all IDs follow each other. They then come in one call: as many as
-the room's range is wide at most, and half of the tag's max_step.
+With --contiguous all IDs follow each other. They then come in one call, so
+their number is at most the width of the room's range, and at most half of the
+tag's max_step.
 
 With --texts each ID has a line with its text, if the tag has a format.`,
 		Example: `  march id batch order --count 100000
@@ -188,14 +189,14 @@ func newIDDecode(c *common, t *target) *cobra.Command {
 	var description string
 	cmd := &cobra.Command{
 		Use:   "decode [TAG] ID",
-		Short: "Tell the block and residue of an ID or a text, and which room issued it under which layout",
-		Long: `Tell the block and residue of an ID, and which room issued it under which layout. In
-the place of the ID it takes a text of the tag's format. What is a number is an ID, so
---text says where it is a text.
+		Short: "Show which room issued an ID or a text under which layout, and its block and residue",
+		Long: `Show which room issued an ID under which layout, and the ID's block and residue.
+Instead of an ID the command takes a text of the tag's format. It reads a number as an
+ID; with --text, as a text.
 
-With --preset or --bits there is no tag: the command then tells the time, the
-worker and the sequence of a time-ordered ID. With --format there is none either: it
-reads a text of that format. It needs no server for these.`,
+With --preset or --bits give no tag: the command then prints the time, the
+worker and the sequence of a time-ordered ID. With --format give no tag either: the
+command then reads a text of that format. None of these needs a server.`,
 		Example: `  march id decode order 1501
   march id decode shipment SHP-00000000A7
   march id decode ticket --text 000010

@@ -310,7 +310,7 @@ func (c *common) parseText(t *textFlags, description, text string) error {
 	return c.printValue(f, v)
 }
 
-// textError makes a usage error of an error of a format.
+// textError turns an error of a format into a usage error.
 func textError(err error) error {
 	var missing *format.KeyError
 	if errors.As(err, &missing) {

@@ -268,7 +268,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	doors.add(flags)
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
-	flags.StringSliceVar(&warm, "warm-tags", nil, "tags to have IDs of before this instance says it is ready")
+	flags.StringSliceVar(&warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports that it is ready")
 	flags.StringSliceVar(&keys, "opaque-key", nil, opaqueKeyUsage)
 	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for none")
 	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready if nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")

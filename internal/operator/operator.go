@@ -181,8 +181,8 @@ func formatToProto(s record.TagSettings, p *marchv1.Tag) {
 	}
 }
 
-// NewSettings returns the settings of a tag that is to be created: what p carries, and the
-// defaults. Its error is Invalid; the numbers' bounds are TagSettings' own to check.
+// NewSettings returns the settings of a new tag: those in p, and defaults. Its error is
+// Invalid; TagSettings checks the bounds of numbers.
 func NewSettings(p *marchv1.Tag) (s record.TagSettings, err error) {
 	s = record.DefaultTag()
 	if p.GetTime() != nil {
@@ -217,8 +217,8 @@ func applyFormat(p *marchv1.Tag, s *record.TagSettings) error {
 	return nil
 }
 
-// apply sets in s, the settings of an existing tag, what p carries. Its errors are
-// NewSettings's.
+// apply copies the settings that p has to s, the settings of an existing tag. Its
+// errors are NewSettings's.
 func apply(p *marchv1.Tag, s *record.TagSettings) error {
 	if p.GetTime() != nil {
 		if err := applyTime(p.GetTime(), s); err != nil {

@@ -11,9 +11,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, so many as
-// runs; with &contiguous=true as one, and with &texts=true with their texts. It is the hot route, so it makes do without reflection, timers and log lines;
-// its answers are march.v1.Issued.
+// next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, that many IDs as runs;
+// with &contiguous=true as one run, and with &texts=true with their texts. It is the hot
+// route, so it uses no reflection, timers and log lines. Its answers are march.v1.Issued.
 func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		batch, err := parseBatch(r.URL.RawQuery)

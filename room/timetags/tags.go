@@ -77,9 +77,9 @@ func (t *Tags) All() []*Tag {
 	return all
 }
 
-// Load puts a tag in memory, and takes a worker for it where there is none. Its errors
-// are those of worker.Workers.Take, and Generator's; then the tag is in memory all the
-// same, and its next caller tries again.
+// Load puts a tag in memory, and takes a worker for it if there is none. Its errors
+// are those of worker.Workers.Take, and Generator's. The tag is in memory even after
+// an error, and its next caller tries again.
 func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.TimeTag, text *texts.Text) (*Tag, error) {
 	for {
 		tag := t.put(name, settings, text)

@@ -101,7 +101,8 @@ type Issued struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The ID, if the request has no count.
 	Id *int64 `protobuf:"varint,1,opt,name=id,proto3,oneof" json:"id,omitempty"`
-	// The IDs, where one was: in growing order, and as many as the count.
+	// The IDs, if the request has a count: in growing order, and as many as the
+	// count.
 	Runs []*Run `protobuf:"bytes,2,rep,name=runs,proto3" json:"runs,omitempty"`
 	// The ID as a text, where no count was given and the tag has a format.
 	Text *string `protobuf:"bytes,3,opt,name=text,proto3,oneof" json:"text,omitempty"`

@@ -128,9 +128,9 @@ type NextBatchRequest struct {
 	// How many IDs: 1 to 100,000; of a tag of kind time at most what one worker has in a
 	// second.
 	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// All IDs in one run, for callers that count on from one number. The rest of a block
-	// that is shorter is skipped. Such a count is at most the width of the room's range, and
-	// at most half of the tag's max_step. Tags of kind time refuse it.
+	// All IDs in one run of consecutive IDs. If the rest of a block is too short, it is
+	// skipped. The count is then at most the width of the room's range, and at most half of
+	// the tag's max_step. Tags of kind time refuse it.
 	Contiguous bool `protobuf:"varint,3,opt,name=contiguous,proto3" json:"contiguous,omitempty"`
 	// Answer with the texts of the IDs, too, for a caller that does not write them itself by
 	// the answer's format: of a tag that has a format at most 10,000. Default false.
@@ -199,7 +199,8 @@ func (x *NextBatchRequest) GetTexts() bool {
 
 type NextBatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In growing order; their counts sum up to the request's. One where contiguous was asked.
+	// In growing order; their counts sum up to the request's. One run if the request says
+	// contiguous.
 	Runs []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
 	// The tag's format, by which the caller can write the texts itself; empty where the tag
 	// has none.
@@ -573,7 +574,7 @@ type LeaseResponse struct {
 	// The tag's limit, exclusive: a client issues no ID from here on, of this or any
 	// other segment. 0 if the room does not know it.
 	Limit int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Of a tag of kind time, in the place of a segment, ttl and limit.
+	// For a tag of kind time, in the place of a segment, ttl and limit.
 	Time *TimeLease `protobuf:"bytes,5,opt,name=time,proto3" json:"time,omitempty"`
 	// The tag's format, by which the caller writes its IDs as texts; empty where the tag has
 	// none.
@@ -663,7 +664,8 @@ func (x *LeaseResponse) GetKeyCheck() string {
 	return ""
 }
 
-// TimeLease is what a caller needs to issue the IDs of a tag of kind time.
+// TimeLease has the settings and the window with which a caller issues the IDs of a
+// tag of kind time.
 type TimeLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's settings.
@@ -892,9 +894,9 @@ type DecodeResponse struct {
 	// If origin is absent: the layouts that are needed to find it, but are missing or
 	// cannot be read. rooms are those that may have leased the ID.
 	Unreadable []*Unreadable `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// Of a tag of kind time: what the ID is made of. Then all else but id is absent.
+	// For a tag of kind time: the parts of the ID. All other fields but id are then absent.
 	Time *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
-	// The ID, where its text was given.
+	// The ID, if its text was given.
 	Id            *int64 `protobuf:"varint,10,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1000,7 +1002,7 @@ func (x *DecodeResponse) GetId() int64 {
 	return 0
 }
 
-// TimeParts is what a time-ordered ID is made of.
+// TimeParts are the parts of a time-ordered ID.
 type TimeParts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The start of the tick.

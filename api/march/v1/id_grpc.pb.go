@@ -65,7 +65,7 @@ type IDServiceClient interface {
 	// other tags are refused where they differ from the tag's: by a prefix or a check
 	// digit, say.
 	ParseText(ctx context.Context, in *ParseTextRequest, opts ...grpc.CallOption) (*ParseTextResponse, error)
-	// Decode tells what is known of an ID.
+	// Decode returns what is known of an ID.
 	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
 }
 
@@ -178,7 +178,7 @@ type IDServiceServer interface {
 	// other tags are refused where they differ from the tag's: by a prefix or a check
 	// digit, say.
 	ParseText(context.Context, *ParseTextRequest) (*ParseTextResponse, error)
-	// Decode tells what is known of an ID.
+	// Decode returns what is known of an ID.
 	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)
 	mustEmbedUnimplementedIDServiceServer()
 }

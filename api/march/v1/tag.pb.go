@@ -225,9 +225,9 @@ type Tag struct {
 	// given up: they issue IDs only under a layout that they confirmed with etcd less
 	// than their hold ago. Default false.
 	StrictRetract *bool `protobuf:"varint,13,opt,name=strict_retract,json=strictRetract,proto3,oneof" json:"strict_retract,omitempty"`
-	// Makes the tag one of time-ordered IDs, of kind time; absent in a counter. Start,
-	// limit, steps, reserve, max_jump and max_skew are a counter's alone. The layout of
-	// the IDs never changes; sequence and rollback may.
+	// Makes the tag one of time-ordered IDs, of kind time; absent in a counter. Only a
+	// counter has start, limit, min_step, max_step, reserve, max_jump and max_skew. The
+	// layout of the IDs never changes; sequence and rollback may.
 	Time *TimeTag `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
 	// How the tag's IDs are written as texts: `prefix(ORD-) | radix62(11)`, say. See
 	// docs/texts.md. It is chosen when the tag is created and never changes. Default none.
