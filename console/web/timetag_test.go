@@ -116,7 +116,7 @@ func TestFormsOfTimeTags(t *testing.T) {
 	if _, page := get(t, at+"/tags/label"); !strings.Contains(page, "<dt>Format</dt><dd>prefix(&lt;b&gt;) | radix62(9)</dd>") {
 		t.Errorf("the tag's page does not show its format: %s", page)
 	}
-	if _, page := get(t, at+"/decode?tag=label&id=%3Cb%3E000000042"); !strings.Contains(page, "The text stands for ID <b>") || !strings.Contains(page, "No room was ever leased this ID") {
+	if _, page := get(t, at+"/decode?tag=label&id=%3Cb%3E000000042"); !strings.Contains(page, "The text stands for ID <b>250</b>.") || !strings.Contains(page, "No room has leased this ID") {
 		t.Errorf("the text is not decoded: %s", page)
 	}
 	if _, page := get(t, at+"/decode?tag=label&id=PAY-000000042"); !strings.Contains(page, "another prefix") {
