@@ -25,6 +25,7 @@ type pool struct {
 	opened map[*Tag]struct{} // tags with a generator
 	used   int64             // the end of the last tick that a closed generator may have used, Unix ms
 	failed error             // why the last try to take or renew failed, or nil
+	cut    bool              // a caller's deadline ended its try to take a worker
 	after  time.Time         // the next try
 	ended  bool              // close was called
 
@@ -91,11 +92,23 @@ func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) err
 		p.worker = nil
 	}
 	if p.worker == nil {
-		if err := p.take(ctx, tag.Settings()); err != nil {
+		if err := p.takeFor(ctx, tag.Settings()); err != nil {
 			return err
 		}
 	}
 	return p.generate(tag)
+}
+
+// takeFor is take for a caller. A try that the caller's own deadline ends tells nothing to
+// other callers, and nothing of the instance: Run tries again. The lock is held.
+func (p *pool) takeFor(ctx context.Context, settings record.TimeTag) error {
+	failed, after := p.failed, p.after
+	err := p.take(ctx, settings)
+	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) {
+		p.failed, p.after, p.cut = failed, after, true
+		p.tags.look()
+	}
+	return err
 }
 
 // take takes a worker. The lock is held.
@@ -111,7 +124,7 @@ func (p *pool) take(ctx context.Context, settings record.TimeTag) error {
 		p.after = time.Now().Add(patience)
 		return err
 	}
-	p.worker = taken
+	p.worker, p.cut = taken, false
 	return nil
 }
 
@@ -244,9 +257,10 @@ func (p *pool) look(ctx context.Context) {
 // retry takes a worker if the last try failed: an instance that is not ready for that
 // reason may get no calls, so no caller would try again. The lock is held.
 func (p *pool) retry(ctx context.Context) {
-	if p.failed == nil {
+	if p.failed == nil && !p.cut {
 		return
 	}
+	p.cut = false
 	all := p.tags.All()
 	k := slices.IndexFunc(all, func(tag *Tag) bool { return tag.pool == p })
 	if k < 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/room/timetags"
@@ -56,7 +57,13 @@ func newEtcd(t *testing.T) *ledgertest.Fake {
 // join returns the tags of an instance of room a, which nothing renews.
 func join(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance) *timetags.Tags {
 	t.Helper()
-	l, err := ledger.New(etcd.Open(), ledger.DefaultConfig())
+	return joinBy(t, etcd.Open(), name)
+}
+
+// joinBy is join by a connection.
+func joinBy(t *testing.T, etcd *ledgertest.Conn, name allocator.Instance) *timetags.Tags {
+	t.Helper()
+	l, err := ledger.New(etcd, ledger.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,5 +238,64 @@ func TestAnotherProcessHasTheWorker(t *testing.T) {
 		if before.Worker != 0 || between.Worker != 0 || after.Worker != 0 || between.Time <= before.Time || after.Time <= between.Time {
 			t.Errorf("%+v, %+v, %+v", before, between, after)
 		}
+	})
+}
+
+// A caller's short deadline fails its own call alone. Other callers get IDs at once, the
+// instance stays ready, and it goes on to take the worker.
+func TestADeadlineIsTheCallersOwn(t *testing.T) {
+	for name, ahead := range map[string]func(*testing.T, *timetags.Tags){
+		"then another caller": func(*testing.T, *timetags.Tags) {},
+		"then a look":         func(t *testing.T, tags *timetags.Tags) { tags.Look(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd := newEtcd(t).Open()
+				tags := joinBy(t, etcd, "one")
+				slow := true
+				etcd.Fate(func(txn store.Txn) ledgertest.Fate {
+					if slow && ledgertest.Writes(txn) {
+						time.Sleep(time.Second)
+						return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
+					}
+					return ledgertest.Fate{}
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				tag, err := tags.Load(ctx, "event", of(time.Millisecond), nil)
+				if allocator.KindOf(err) != allocator.Unavailable {
+					t.Fatalf("got %v", err)
+				}
+				if err := tags.Trouble(); err != nil {
+					t.Errorf("the instance is not ready: %v", err)
+				}
+				slow = false
+				ahead(t, tags)
+				next(t, tag, 100*time.Millisecond)
+			})
+		})
+	}
+}
+
+// What keeps the instance itself from taking a worker is told of, whatever deadlines callers
+// have.
+func TestAnOutageIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := newEtcd(t).Open()
+		tags := joinBy(t, etcd, "one")
+		etcd.Fate(func(store.Txn) ledgertest.Fate {
+			time.Sleep(time.Second)
+			return ledgertest.Fate{Name: ledgertest.NoLeader}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := tags.Load(ctx, "event", of(time.Millisecond), nil); allocator.KindOf(err) != allocator.Unavailable {
+			t.Fatalf("got %v", err)
+		}
+		tags.Look(t.Context())
+		if err := tags.Trouble(); allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("got %v", err)
+		}
+		etcd.Fate(nil)
 	})
 }
