@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/skew"
 	"github.com/march-id/march/room/timetags"
 )
 
@@ -21,9 +22,14 @@ func (s *Server) startTimes() error {
 	cfg.CallerWorkers = s.cfg.ClientWorkers
 	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
 	cfg.Span = s.workerSpan
+	times := timetags.Config{Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log}
+	if now := skew.Now(); now != nil {
+		cfg.Now, times.Clock = now, func() int64 { return now().UnixMilli() }
+	}
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
-		s.times = timetags.New(timetags.Config{Workers: workers, Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log})
+		times.Workers = workers
+		s.times = timetags.New(times)
 	}
 	return err
 }
