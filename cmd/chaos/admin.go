@@ -84,6 +84,7 @@ func (a *admin) init(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("init: %w", err)
 	}
+	var all []*marchv1.Tag
 	for _, tag := range a.cluster.Tags {
 		settings := &marchv1.Tag{Name: string(tag), Reserve: durationpb.New(startReserve), MaxStep: ptr(int64(3_000_000))}
 		switch tag {
@@ -92,12 +93,18 @@ func (a *admin) init(ctx context.Context) error {
 		case skewTag:
 			settings.MaxSkew = ptr(int64(5_000_000))
 		}
+		all = append(all, settings)
+	}
+	for _, tag := range a.cluster.Times {
+		all = append(all, &marchv1.Tag{Name: string(tag), Time: times[tag]})
+	}
+	for _, settings := range all {
 		err := do(func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 			_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: settings})
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("create tag %s: %w", tag, err)
+			return fmt.Errorf("create tag %s: %w", settings.GetName(), err)
 		}
 	}
 	return nil

@@ -24,6 +24,11 @@
 // hang. The run can mount such a disk as root on Linux, with loop devices. On other
 // machines the log says that no fault of the disk is made.
 //
+// Two tags have time-ordered IDs: one counts ms, the other one seconds. Faults set the
+// clocks of instances wrong, too (package skew). The IDs are held against the windows of
+// workers in etcd's history. How long their callers wait is not measured: after some
+// restores, no window begins for 20 minutes.
+//
 // A fault is drawn from a deck that has each kind once. It begins, lasts for a while,
 // and ends. Then all callers of all instances must be given IDs again, and the run
 // records how long that takes. Meanwhile another lane stops single processes for up to

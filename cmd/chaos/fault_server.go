@@ -25,7 +25,7 @@ const (
 
 // allFaults returns every kind.
 func allFaults() []fault {
-	return slices.Concat(serverFaults(), journalFaults(), diskFaults(), memberFaults(), restoreFaults())
+	return slices.Concat(serverFaults(), journalFaults(), diskFaults(), memberFaults(), clockFaults(), restoreFaults())
 }
 
 // serverFaults hurt rooms, consoles, and their links.

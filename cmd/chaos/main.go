@@ -115,7 +115,7 @@ func newLoad() *cobra.Command {
 	var cfg traffic.Config
 	var room string
 	var instances map[string]string
-	var tags []string
+	var tags, times []string
 	cmd := &cobra.Command{
 		Use: "load", Hidden: true, Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -138,6 +138,13 @@ func newLoad() *cobra.Command {
 				}
 				cfg.Tags = append(cfg.Tags, parsed)
 			}
+			for _, tag := range times {
+				parsed, err := allocator.ParseTag(tag)
+				if err != nil {
+					return err
+				}
+				cfg.Times = append(cfg.Times, parsed)
+			}
 			return traffic.Run(cmd.Context(), cfg)
 		},
 	}
@@ -146,6 +153,7 @@ func newLoad() *cobra.Command {
 	flags.StringVar(&room, "room", "", "the room")
 	flags.StringToStringVar(&instances, "instances", nil, "its instances, NAME=ADDRESS")
 	flags.StringSliceVar(&tags, "tags", nil, "the tags")
+	flags.StringSliceVar(&times, "times", nil, "the tags of time-ordered IDs")
 	flags.IntVar(&cfg.Rate, "rate", 0, "IDs a second")
 	flags.Uint64Var(&cfg.Seed, "seed", 0, "the seed")
 	return cmd

@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/version"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/disk"
 	"github.com/march-id/march/cmd/chaos/internal/report"
@@ -26,6 +31,10 @@ import (
 var (
 	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1}}
 	tags  = []allocator.Tag{"order", "item", "user", strictTag}
+	times = map[allocator.Tag]*marchv1.TimeTag{ // of time-ordered IDs
+		"event": {Preset: "cosid"},
+		"trace": {TimeBits: 31, WorkerBits: 12, SequenceBits: 20, Unit: durationpb.New(time.Second), EpochMs: ptr(int64(timeid.EpochCosId)), Rollback: marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET},
+	}
 )
 
 // strictTag is the tag with strict_retract: it rather stops than goes on under a
@@ -77,7 +86,7 @@ func (c *config) produce(ctx context.Context) (err error) {
 		return err
 	}
 	cl, err := cluster.New(cluster.Config{
-		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags, Rate: c.rate, Seed: c.seed,
+		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags, Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
 		Events: events, Logger: log,
 	})
 	if err != nil {
@@ -193,6 +202,9 @@ func (d *driver) describe() error {
 	}
 	for _, tag := range d.Tags {
 		r.Tags = append(r.Tags, string(tag))
+	}
+	for _, tag := range d.Times {
+		r.Times = append(r.Times, string(tag))
 	}
 	kinds, err := d.deck()
 	if err != nil {

@@ -32,6 +32,7 @@ type Config struct {
 	// Members and Consoles are how many there are.
 	Members, Consoles int
 	Tags              []allocator.Tag
+	Times             []allocator.Tag // tags of time-ordered IDs
 	// Rate is how many IDs a second callers ask for, in all.
 	Rate int
 	Seed uint64

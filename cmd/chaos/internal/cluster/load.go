@@ -31,7 +31,7 @@ type Load struct {
 
 func (c *Cluster) newLoad(room allocator.Room) *Load {
 	l := &Load{Process: proc.New(c.logs(), "load-"+string(room)), Room: room}
-	var instances, tags []string
+	var instances, tags, times []string
 	for _, s := range c.Instances {
 		if s.Room == room {
 			instances = append(instances, s.ID+"="+s.Reached)
@@ -40,8 +40,11 @@ func (c *Cluster) newLoad(room allocator.Room) *Load {
 	for _, tag := range c.Tags {
 		tags = append(tags, string(tag))
 	}
+	for _, tag := range c.Times {
+		times = append(times, string(tag))
+	}
 	l.command = proc.Command{Path: c.Chaos, Args: []string{"load",
-		"--dir", c.Dir, "--room", string(room), "--instances", strings.Join(instances, ","), "--tags", strings.Join(tags, ","),
+		"--dir", c.Dir, "--room", string(room), "--instances", strings.Join(instances, ","), "--tags", strings.Join(tags, ","), "--times", strings.Join(times, ","),
 		"--rate", fmt.Sprint(c.Rate / len(c.Rooms)), "--seed", fmt.Sprint(c.Seed)}}
 	return l
 }

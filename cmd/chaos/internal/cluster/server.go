@@ -3,12 +3,14 @@ package cluster
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/proc"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/internal/skew"
 )
 
 // Server is an instance of a room, or a console.
@@ -31,6 +33,7 @@ type Server struct {
 	etcd      []string // where its links to the members listen
 	march     string
 	journal   string // the directory of journals
+	clock     string // the file of its clock: package skew
 
 	mu struct {
 		sync.Mutex
@@ -52,7 +55,7 @@ func (c *Cluster) DiskDir() string { return filepath.Join(c.Dir, "disk") }
 func (c *Cluster) JournalDir() string { return filepath.Join(c.DiskDir(), "journal") }
 
 func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err error) {
-	s := &Server{Room: room, ID: id, march: c.March, journal: c.JournalDir()}
+	s := &Server{Room: room, ID: id, march: c.March, journal: c.JournalDir(), clock: filepath.Join(c.Dir, "clock-"+id)}
 	if s.GRPC, err = c.ports.free(); err != nil {
 		return nil, err
 	}
@@ -97,8 +100,11 @@ func (s *Server) command() proc.Command {
 		"--log-format", "json", "--log-level", "debug")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return proc.Command{Path: s.march, Args: args, Env: s.mu.env, Piped: true}
+	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env), skew.Variable+"="+s.clock), Piped: true}
 }
+
+// SetClock gives it another clock, and keeps that over restarts.
+func (s *Server) SetClock(c skew.Clock) error { return c.Write(s.clock) }
 
 // Journals returns the files that it keeps what it remembers in.
 func (s *Server) Journals() ([]string, error) {

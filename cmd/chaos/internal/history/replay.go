@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/allocator/timeid"
 )
 
 // History is what a file of it says.
@@ -17,10 +18,12 @@ type History struct {
 	Layouts  []Layout // in order
 	Epochs   []Epoch
 	Reports  []Report
-	Strict   map[allocator.Tag]bool // tags that had strict_retract whenever they were seen
-	Ended    int                    // migrations that ended, done or aborted
-	Problems []Problem              // rules that were broken
-	More     int                    // besides those
+	Windows  []Window                        // of workers, as they were written, in order
+	Strict   map[allocator.Tag]bool          // tags that had strict_retract whenever they were seen
+	Times    map[allocator.Tag]timeid.Layout // tags of time-ordered IDs
+	Ended    int                             // migrations that ended, done or aborted
+	Problems []Problem                       // rules that were broken
+	More     int                             // besides those
 }
 
 // Life is the time from an etcd's beginning, or its restore, to the next.
@@ -72,6 +75,13 @@ func (s Rise) Least() (least, most int64) {
 	return seg.First, s.Layout.CountIDs(s.Layout.Ranges[s.Room], seg.First, s.Next)
 }
 
+// Window is a worker's key as it was written: who has the worker, and for which time.
+type Window struct {
+	Life     int // counted from 0
+	Revision int64
+	record.Lease
+}
+
 // Layout is a layout that came into force.
 type Layout struct {
 	Life     int
@@ -119,7 +129,7 @@ func Read(dir, cluster string) (*History, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool)}, epochs: make(map[string]bool)}
+	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool), Times: make(map[allocator.Tag]timeid.Layout)}, epochs: make(map[string]bool)}
 	if _, err := read(dir, func(l line) error {
 		r.take(l)
 		return nil
@@ -174,8 +184,11 @@ type replay struct {
 
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
 
-// settings notes whether a tag is strict.
+// settings notes whether a tag is strict, and the layout of a tag of time-ordered IDs.
 func (r *replay) settings(e record.Entry) {
+	if e.Stored != nil && e.Stored.Time != nil {
+		r.h.Times[e.Tag] = e.Stored.Time.Layout()
+	}
 	if e.Stored != nil {
 		was, seen := r.h.Strict[e.Tag]
 		r.h.Strict[e.Tag] = e.Stored.StrictRetract && (was || !seen)
@@ -231,7 +244,21 @@ func (r *replay) doubt(revision int64) {
 		}
 		kept = append(kept, l)
 	}
+	for _, l := range r.pending[len(kept):] {
+		for _, k := range l.KVs {
+			if e, err := r.reader.Entry(k.ledger()); err == nil {
+				r.window(k.Revision, e) // a process had it, in one life or the other
+			}
+		}
+	}
 	r.pending = kept
+}
+
+// window notes the window of a worker.
+func (r *replay) window(revision int64, e record.Entry) {
+	if e.Lease != nil {
+		r.h.Windows = append(r.h.Windows, Window{len(r.h.Lives) - 1, revision, *e.Lease})
+	}
 }
 
 // confirm applies pending changes, transaction by transaction.

@@ -82,6 +82,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 // note adds what a transaction wrote to the history.
 func (r *replay) note(at time.Time, was before, w rules.Write) {
 	life := len(r.h.Lives) - 1
+	r.window(w.ModRevision, w.Entry)
 	switch w.Kind {
 	case "layout":
 		r.h.Layouts = append(r.h.Layouts, Layout{life, at, w.ModRevision, *w.Entry.Layout})

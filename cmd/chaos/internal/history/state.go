@@ -115,6 +115,7 @@ func (r *replay) load(l line) {
 		}
 		s.apply(k, e)
 		r.settings(e)
+		r.window(k.Revision, e)
 		switch {
 		case e.Registration != nil:
 			r.report(l.Time, e)

@@ -233,7 +233,8 @@ func (c *check) verdict(fresh *bits.Set) error {
 	if err != nil {
 		return err
 	}
-	c.r.IDs, c.r.Planted = v.IDs, v.Planted
+	c.r.IDs = v.IDs
+	c.r.Planted += v.Planted
 	c.r.Unissued = c.segments.IDs - v.IDs
 	c.twice("", v)
 	for _, missed := range v.Missed {

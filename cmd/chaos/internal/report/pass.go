@@ -49,12 +49,14 @@ type pass struct {
 	served  map[leased.Owner]*served // by instance; Tag is empty
 	rooms   map[allocator.Room]*Room
 	plant   *bits.Run // an ID to plant: one that was issued
+	times   *timed
 }
 
 func newPass(c *check, set *bits.Set) *pass {
 	p := &pass{
 		check: c, set: set, finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
 		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
+		times: newTimed(c),
 	}
 	for _, report := range c.history.Reports {
 		o := leased.Owner{Room: report.Room, Instance: report.Instance}
@@ -122,6 +124,9 @@ func (p *pass) take(i runlog.Issued) error {
 		return nil
 	}
 	p.r.Answers++
+	if l, is := p.history.Times[i.Tag]; is {
+		return p.times.take(i, l)
+	}
 	owner := leased.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}
 	finder := p.finders[owner]
 	if finder == nil {
@@ -233,6 +238,7 @@ func (r *Room) silent(until time.Time) {
 }
 
 func (p *pass) end() error {
+	p.times.end()
 	for _, e := range slices.Backward(p.events) {
 		if e.What != runlog.Healed { // until then callers ask
 			continue

@@ -16,6 +16,9 @@
 //   - An ID of a tag with strict_retract is of a layout that was in force less than hold
 //     before the ID was asked for. That is true of rooms and of the Go client, whatever
 //     they have heard, and however long they were stopped.
+//   - A time-ordered ID has a worker that its instance had, by etcd's history, in a window
+//     with all of its tick. No worker, tick and sequence of a tag come twice, whatever the
+//     clocks were. A duplicate is planted here, too.
 //   - etcd's own history keeps the rules of the protocol (package history). It has all
 //     leases of the instances, and it goes to the end of the run. It went back in time
 //     only when it was restored in a way by which it forgets.
@@ -54,6 +57,8 @@ type Report struct {
 	IDs      int64 `json:"ids"` // different ones that callers were given
 	Answers  int64 `json:"answers"`
 	Segments int   `json:"segments"` // that instances leased
+	TimeIDs  int64 `json:"time_ids"` // time-ordered ones that callers were given
+	Windows  int   `json:"windows"`  // of workers, without renewals
 
 	Layouts    int            `json:"layouts"`
 	Migrations int            `json:"migrations"` // that ended
@@ -76,6 +81,7 @@ type Report struct {
 	Early       Finding `json:"early"` // IDs that came before their segment was leased
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
+	NoWindow    Finding `json:"no_window"` // time-ordered IDs of a worker that the instance did not have at their tick
 	Stale       Finding `json:"stale"`     // IDs of a strict tag, longer than hold after their layout was replaced
 	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
 	Leases      Finding `json:"leases"`    // that instances say they have, and the history does not bear out
@@ -86,6 +92,10 @@ type Report struct {
 	Planted     int     `json:"planted"`
 	Lives       int     `json:"lives"` // of etcd: one, and one for each restore
 	HistoryGaps int     `json:"history_gaps"`
+
+	// UnseenWindows is NoWindow in a run whose history has gaps: these windows may be in
+	// them, so it is none of the findings.
+	UnseenWindows Finding `json:"unseen_windows"`
 
 	Recovery Times    `json:"recovery"` // from the end of a fault until all issue
 	WeakFor  []string `json:"weak,omitempty"`
@@ -160,6 +170,7 @@ func (r *Report) findings() []named {
 		{"IDs before their lease", &r.Early},
 		{"inversions", &r.Inversions},
 		{"retracted IDs", &r.Retracted},
+		{"IDs of no window", &r.NoWindow},
 		{"stale IDs of strict tags", &r.Stale},
 		{"rules broken in etcd", &r.Rules},
 		{"leases not borne out", &r.Leases},

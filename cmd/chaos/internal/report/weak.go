@@ -71,6 +71,12 @@ func (c *check) weak() {
 	if r.IDs == 0 {
 		weak("no IDs")
 	}
+	if len(r.Run.Times) > 0 && r.TimeIDs == 0 {
+		weak("no time-ordered IDs")
+	}
+	if unseen := r.UnseenWindows.Count; unseen*20 > r.TimeIDs {
+		weak("%d of %d time-ordered IDs are of windows that may be in gaps of etcd's history", unseen, r.TimeIDs)
+	}
 	if r.Planted == 0 {
 		weak("no duplicate was planted")
 	}

@@ -140,8 +140,9 @@ type Run struct {
 	Rooms    []RunRoom     `json:"rooms"`
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
-	Hold     time.Duration `json:"hold"`  // for how long a strict tag's IDs may be used without its layout being confirmed
-	Kinds    []string      `json:"kinds"` // of faults that the schedule draws from
+	Times    []string      `json:"times,omitempty"` // tags of time-ordered IDs
+	Hold     time.Duration `json:"hold"`            // for how long a strict tag's IDs may be used without its layout being confirmed
+	Kinds    []string      `json:"kinds"`           // of faults that the schedule draws from
 }
 
 // RunRoom is a room of a run.

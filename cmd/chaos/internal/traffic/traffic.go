@@ -40,6 +40,9 @@ type Config struct {
 	// Instances are the room's, with their addresses.
 	Instances map[allocator.Instance]string
 	Tags      []allocator.Tag
+	// Times are tags of time-ordered IDs. Package report compares their IDs at the end,
+	// because they are too far apart for bits.
+	Times []allocator.Tag
 	// Rate is how many IDs a second are to be asked for, in all.
 	Rate int
 	Seed uint64
@@ -83,6 +86,8 @@ const (
 	flushEvery = time.Second
 	// largestBatch is how many IDs a call asks for at most.
 	largestBatch = 1_000
+	// timeBatch is the same of time-ordered IDs: many calls show more than many IDs.
+	timeBatch = 100
 )
 
 // counts are the counts of all callers.
@@ -154,11 +159,21 @@ func Run(ctx context.Context, cfg Config) (err error) {
 			pace := l.pace(cfg.Rate/2/len(instances)/tags, n*tags+i)
 			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
 		}
+		for i, tag := range cfg.Times {
+			pace := l.pace(cfg.Rate/50/len(instances)/len(cfg.Times), 3000+n*len(cfg.Times)+i)
+			pace.largest = timeBatch
+			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
+		}
 		tag := cfg.Tags[n%tags]
 		group.Go(func() error { return l.streams(ctx, ids, name, tag, cfg.Rate/20/len(instances)) })
 	}
 	for i, tag := range cfg.Tags {
 		pace := l.pace(cfg.Rate*9/20/tags, 1000+i)
+		group.Go(func() error { return l.client(ctx, tag, pace) })
+	}
+	for i, tag := range cfg.Times {
+		pace := l.pace(cfg.Rate/100/len(cfg.Times), 2000+i)
+		pace.largest = timeBatch
 		group.Go(func() error { return l.client(ctx, tag, pace) })
 	}
 	err = group.Wait()
@@ -187,6 +202,10 @@ func (l *load) failed(who string, err error) {
 func (l *load) got(file *runlog.Writer, who string, issued runlog.Issued) error {
 	if err := file.Add(issued); err != nil {
 		return err
+	}
+	if slices.Contains(l.Times, issued.Tag) {
+		l.counts.got(who, count(issued.Runs), 0)
+		return nil
 	}
 	var twice int64
 	for _, run := range issued.Runs {
@@ -235,19 +254,20 @@ func (l *load) file(worker string) (*runlog.Writer, error) {
 
 // pacer asks for batches of all sizes at a mean rate.
 type pacer struct {
-	rand *rand.Rand
-	rate float64
-	next time.Time
+	rand    *rand.Rand
+	rate    float64
+	largest int64
+	next    time.Time
 }
 
 func (l *load) pace(rate, worker int) *pacer {
-	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))), rate: float64(max(rate, 1))}
+	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))), rate: float64(max(rate, 1)), largest: largestBatch}
 }
 
 // wait waits for a caller's next turn and returns how many IDs to ask for. A caller that
 // was late does not catch up.
 func (p *pacer) wait(ctx context.Context) (int64, bool) {
-	n := 1 + p.rand.Int64N(largestBatch)
+	n := 1 + p.rand.Int64N(p.largest)
 	now := time.Now()
 	if p.next.Before(now) {
 		p.next = now
