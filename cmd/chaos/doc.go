@@ -36,13 +36,19 @@
 //
 // # Track record
 //
-// The defects that it found in March, each with the fault that showed it, and the
+// The defects that it found in March, and mistakes made on purpose, each with the fault that showed it, and the
 // command that finds it again in a tree without the repair:
 //
 //   - An instance that had written its registration again in the stretch that a
 //     restore lost never leased again after march recover: it compared a mod
 //     revision that does not exist (ledger, TestRecoverAfterServing).
 //     chaos --only "restore etcd" --time 150s --seed 6
+//   - Mistakes on purpose in windows (cmd/mutants has them), each made in march by go build
+//     -overlay: a generator that does not look at its window, a window that begins below the
+//     end of the one before, a renewal that does not look at the slice.
+//     chaos --only "clock ahead,kill room" --time 20s --seed 5 --march MUTANT
+//     chaos --only "kill whole room,kill room,clock a little back" --time 30s --seed 5 --march MUTANT
+//     chaos --only "kill room,cut callers" --time 30s --seed 5 --march MUTANT
 //   - A second march recover asks for processes that the first was told to go on
 //     without, where an instance started in between and read their registrations.
 //     It must be told so again; nothing is lost by it.

@@ -33,7 +33,7 @@ var (
 	tags  = []allocator.Tag{"order", "item", "user", strictTag}
 	times = map[allocator.Tag]*marchv1.TimeTag{ // of time-ordered IDs
 		"event": {Preset: "cosid"},
-		"trace": {TimeBits: 31, WorkerBits: 12, SequenceBits: 20, Unit: durationpb.New(time.Second), EpochMs: ptr(int64(timeid.EpochCosId)), Rollback: marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET},
+		"trace": {TimeBits: 31, WorkerBits: 4, SequenceBits: 20, Unit: durationpb.New(time.Second), EpochMs: ptr(int64(timeid.EpochCosId)), Rollback: marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET},
 	}
 )
 
