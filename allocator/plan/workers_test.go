@@ -70,6 +70,31 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 	}
 }
 
+// The sum of two needs refuses what either of them refuses, and leaves both as they were.
+func TestNeedsAreAdded(t *testing.T) {
+	var two, last, none plan.Workers
+	two.AddTag("t", timeid.Layout{WorkerBits: 2})
+	last.AddTag("u", timeid.Layout{WorkerBits: 10, Order: timeid.WorkerLast})
+	last.AddPin(plan.Pin{Room: "b", Instance: "b-1", Number: 1})
+	from, narrow, wide, moved := rooms(100, 50, 100), rooms(100, 76, 99), rooms(200, 100, 200), rooms(100, 40, 100)
+	for name, c := range map[string]struct {
+		needs plan.Workers
+		to    allocator.Layout
+		want  bool // refused
+	}{
+		"narrow, both": {two.With(last), narrow, true}, "wide, both": {two.With(last), wide, true}, "pinned, both": {two.With(last), moved, true},
+		"narrow, the other way": {last.With(two), narrow, true}, "wide, the other way": {last.With(two), wide, true}, "pinned, the other way": {last.With(two), moved, true},
+		"narrow, of nothing": {none.With(two), narrow, true}, "nothing": {none.With(none), narrow, false},
+		"wide, as it was": {two, wide, false}, "moved, as it was": {two, moved, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := c.needs.Check(from, c.to); (allocator.KindOf(err) == allocator.Refused) != c.want {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
 // Each layout that a plan passes is checked, not only the last one.
 func TestWorkersOfEachMove(t *testing.T) {
 	var w plan.Workers
