@@ -25,6 +25,7 @@ type target struct {
 	what    string // "console" or "room": also the flag
 	address string
 	timeout time.Duration
+	purpose string // what the calls are for, after the caller's name in the audit
 }
 
 const (
@@ -90,7 +91,7 @@ func (l *link) connect(ctx context.Context, address string) (net.Conn, error) {
 // Unavailable when the server did not answer.
 func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
 	t := l.target
-	bounded, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader, whoami()), t.timeout)
+	bounded, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader, whoami()+t.purpose), t.timeout)
 	defer cancel()
 	err := use(bounded, l.conn)
 	if err == nil || ctx.Err() != nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/testservers"
 )
 
 // TestScript runs testdata/script/*.txtar. Besides testscript's own commands
@@ -30,6 +31,8 @@ import (
 //	                        and $MARCH_CONSOLE too
 //	etcd                    starts an etcd of its own and sets $ETCD
 //	put KEY VALUE           puts a value under a key of $ETCD
+//	redis                   starts a Redis and sets $REDIS to its address
+//	postgres                starts a PostgreSQL and sets $POSTGRES to its address
 //	mute                    sets $MUTE to the address of a server that accepts and never answers
 //	start NAME TEXT CMD...  runs CMD in the background until its output matches TEXT
 //	await NAME TEXT         waits until its output matches TEXT
@@ -58,7 +61,7 @@ func TestScript(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ports": cmdPorts, "etcd": cmdEtcd, "put": cmdPut, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
+			"ports": cmdPorts, "etcd": cmdEtcd, "put": cmdPut, "redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -120,6 +123,16 @@ func cmdPut(ts *testscript.TestScript, neg bool, args []string) {
 	etcd := ledgertest.Etcd{Endpoint: ts.Getenv("ETCD")}
 	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(), store.Txn{Then: []store.Op{{Put: &store.Put{Key: args[0], Value: []byte(args[1])}}}})
 	ts.Check(err)
+}
+
+func cmdRedis(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0, "redis")
+	ts.Setenv("REDIS", testservers.Redis(of(ts).tb))
+}
+
+func cmdPostgres(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0, "postgres")
+	ts.Setenv("POSTGRES", testservers.Postgres(of(ts).tb))
 }
 
 func cmdMute(ts *testscript.TestScript, neg bool, args []string) {

@@ -21,7 +21,7 @@ func newTag(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("tag", "Create, show, change and delete tags",
 		newTagCreate(c, t), newTagList(c, t), newTagSearch(c, t), newTagShow(c, t), newTagUpdate(c, t), newTagDelete(c, t),
-		newTagSkip(c, t), newTagPrescale(c, t))
+		newTagSkip(c, t), newTagPrescale(c, t), newTagImport(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/imports"
+)
+
+// importFlags are those of `march tag import`.
+type importFlags struct {
+	margin       int64
+	dry, skipBad bool
+	match, table string
+}
+
+func newTagImport(c *common, t *target) *cobra.Command {
+	var f importFlags
+	cmd := &cobra.Command{
+		Use:   "import SYSTEM SOURCE...",
+		Short: "Go on above the counters of Leaf, TinyId, CosId, Redis or MySQL",
+		Long: `Go on above the counters of another system: leaf, tinyid, cosid, redis or mysql.
+A name that has no tag gets one; a tag that may issue IDs below its counter skips
+ahead. It only ever raises, so run it again until the other system has stopped.
+
+A source is a file, or - for standard input: TSV as mysql --batch writes it, or CSV,
+with a first line that names the columns or with the columns in this order:
+
+  leaf     biz_tag, max_id, step              table leaf_alloc
+  tinyid   biz_type, max_id, step, delta, remainder   table tiny_id_info
+  cosid    name, last_max_id                  table cosid
+  redis    key, value
+  mysql    table_name, auto_increment         of information_schema.tables
+
+Or it is postgres://USER@HOST/DB, which has the table itself (leaf, tinyid, cosid),
+or redis://HOST:PORT, whose keys are read (redis with --match, cosid). The rows of
+several sources count together: of each name the largest.
+
+IDs begin at the other system's next ID and a margin, which is for what its servers
+and clients take after the table was read. Default margin:
+
+` + margins(),
+		Example: `  mysql --batch -e "SELECT biz_tag, max_id, step FROM leaf_alloc" leaf | march tag import leaf - --dry-run
+  march tag import tinyid db1.tsv db2.tsv
+  march tag import cosid postgres://reader@db.example/cosid
+  march tag import redis redis://cache.example:6379 --match 'order:*' --margin 50000`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return exactly("a system", "a source")(cmd, args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, c, t, args[0], args[1:]) },
+	}
+	flags := cmd.Flags()
+	flags.Int64Var(&f.margin, "margin", 0, "how many IDs to leave free above the other system's (default: see above)")
+	flags.BoolVar(&f.dry, "dry-run", false, "only say what would be done")
+	flags.BoolVar(&f.skipBad, "skip-bad", false, "import the other rows although some are bad; the exit code is 1 then")
+	flags.StringVar(&f.match, "match", "", "which keys of a redis:// are counters, as SCAN has it: order:*, say")
+	flags.StringVar(&f.table, "table", "", "the table of a postgres://, if it has another name")
+	return cmd
+}
+
+// margins lists how the systems' default margins are computed.
+func margins() string {
+	var b strings.Builder
+	for _, s := range imports.Systems {
+		for i, line := range fold(strings.Fields(s.Margin), "", 70) {
+			name := s.Name
+			if i > 0 {
+				name = ""
+			}
+			_, _ = fmt.Fprintf(&b, "  %-8s %s\n", name, line)
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string, sources []string) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	system, err := imports.ParseSystem(name)
+	if err != nil {
+		return usageError{err}
+	}
+	margin := int64(-1)
+	if cmd.Flags().Changed("margin") {
+		if margin = f.margin; margin < 0 {
+			return usageError{allocator.Errorf(allocator.Invalid, "margin: %d; allowed: 0 or more", margin)}
+		}
+	}
+	digest := sha256.New()
+	rows, bad, err := f.read(cmd.Context(), system, sources, digest)
+	if err != nil {
+		return err
+	}
+	counters, more := imports.Merge(system, rows, margin)
+	if bad = append(bad, more...); len(bad) > 0 {
+		sayBad(c, bad)
+		if !f.skipBad {
+			return usageError{allocator.Errorf(allocator.Invalid, "%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))}
+		}
+	}
+	if len(counters) == 0 {
+		return allocator.Errorf(allocator.NotFound, "there is no row of %s in %s", system.Name, strings.Join(named(sources), ", "))
+	}
+	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.dry, Tags: []importedTag{}, Bad: append([]*imports.Bad{}, bad...)}
+	l, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	t.purpose = " importing " + system.Name + " sha256:" + r.SHA256[:32] // as much as the audit has room for
+	p := newProgress(c)
+	finished := 0
+	results, err := imports.Apply(cmd.Context(), func(ctx context.Context, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+		return l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+			return use(ctx, marchv1.NewConsoleServiceClient(conn))
+		})
+	}, counters, f.dry, func(imports.Result) {
+		if finished++; p.due() {
+			p.say(fmt.Sprintf("%d of %d names", finished, len(counters)))
+		}
+	})
+	p.end()
+	if err != nil && len(results) == 0 {
+		return err
+	}
+	r.add(results)
+	if printErr := r.print(c); printErr != nil {
+		return printErr
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("after %d of %d names: %w; run it again, it goes on", len(results), len(counters), err)
+	case r.Refused > 0 || len(bad) > 0:
+		return finding{allocator.Errorf(allocator.Refused, "%d names were refused, and %d bad rows left out", r.Refused, len(bad))}
+	}
+	return nil
+}
+
+// read reads all sources. digest gets what was read: the bytes of files, the rows of servers.
+func (f *importFlags) read(ctx context.Context, s *imports.System, sources []string, digest hash.Hash) (rows []imports.Row, bad []*imports.Bad, err error) {
+	for i, source := range sources {
+		var more []imports.Row
+		var wrong []*imports.Bad
+		scheme, _, _ := strings.Cut(source, "://")
+		switch {
+		case scheme == "postgres" || scheme == "postgresql":
+			more, wrong, err = imports.ReadPostgres(ctx, source, f.table, s)
+			imports.Digest(digest, more)
+		case scheme == "redis" || scheme == "rediss":
+			more, wrong, err = imports.ReadRedis(ctx, source, f.match, s)
+			imports.Digest(digest, more)
+		case scheme != source:
+			err = allocator.Errorf(allocator.Invalid, "source: %q; allowed: a file, -, postgres://, redis://, rediss://; pipe the table of a MySQL in with `mysql --batch`", named(sources)[i])
+		case source == "-" && slices.Index(sources, "-") != i:
+			err = allocator.Errorf(allocator.Invalid, "source: - is named twice; allowed: once")
+		default:
+			more, wrong, err = f.readFile(s, source, digest)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		rows, bad = append(rows, more...), append(bad, wrong...)
+	}
+	return rows, bad, nil
+}
+
+func (f *importFlags) readFile(s *imports.System, path string, digest hash.Hash) ([]imports.Row, []*imports.Bad, error) {
+	if path == "-" {
+		return imports.ReadTable(io.TeeReader(os.Stdin, digest), "standard input", s)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "source: %w", err)}
+	}
+	defer func() { _ = file.Close() }()
+	return imports.ReadTable(io.TeeReader(file, digest), path, s)
+}
+
+// named returns sources for a message: without what may hold a password.
+func named(sources []string) []string {
+	names := make([]string, len(sources))
+	for i, source := range sources {
+		if names[i] = source; strings.Contains(source, "://") {
+			scheme, _, _ := strings.Cut(source, "://")
+			names[i] = scheme + "://..."
+		}
+	}
+	return names
+}
+
+// sayBad names bad rows.
+func sayBad(c *common, bad []*imports.Bad) {
+	const most = 100
+	for _, b := range bad[:min(len(bad), most)] {
+		_, _ = fmt.Fprintln(c.stderr, b)
+	}
+	if n := len(bad) - most; n > 0 {
+		_, _ = fmt.Fprintf(c.stderr, "and %d more\n", n)
+	}
+}
+
+// imported is what an import did, as -o json has it. Numbers of 64 bits are texts there, as
+// in the API.
+type imported struct {
+	System    string         `json:"system"`
+	SHA256    string         `json:"sha256"` // of what was read
+	DryRun    bool           `json:"dryRun"`
+	Created   int            `json:"created"`
+	Raised    int            `json:"raised"`
+	Unchanged int            `json:"unchanged"`
+	Refused   int            `json:"refused"`
+	Renamed   int            `json:"renamed"`
+	Tags      []importedTag  `json:"tags"`
+	Bad       []*imports.Bad `json:"bad"`
+}
+
+type importedTag struct {
+	Name   string        `json:"name"`
+	Tag    string        `json:"tag"`
+	Next   int64         `json:"next,string"`
+	Margin int64         `json:"margin,string"`
+	From   int64         `json:"from,string"`
+	State  imports.State `json:"state"`
+	Why    string        `json:"why,omitempty"`
+	Notes  []string      `json:"notes,omitempty"`
+}
+
+func (r *imported) add(results []imports.Result) {
+	for _, one := range results {
+		r.Tags = append(r.Tags, importedTag{one.Name, string(one.Tag), one.Next, one.Margin, one.From, one.State, one.Why, one.Notes})
+		if one.Name != string(one.Tag) {
+			r.Renamed++
+		}
+		*map[imports.State]*int{imports.Created: &r.Created, imports.Raised: &r.Raised, imports.Unchanged: &r.Unchanged, imports.Failed: &r.Refused}[one.State]++
+	}
+}
+
+func (r *imported) print(c *common) error {
+	if c.output == "json" {
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(r); err != nil {
+			return err
+		}
+		_, err := c.stdout.Write(b.Bytes())
+		return err
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS")
+	for _, t := range r.Tags {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", printable(t.Name), t.Tag, t.Next, t.Margin, t.From, t.State)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, t := range r.Tags {
+		for _, note := range append(slices.Clone(t.Notes), t.Why) {
+			if note != "" {
+				_, _ = fmt.Fprintf(c.stdout, "%s: %s\n", t.Tag, note)
+			}
+		}
+	}
+	begin := ""
+	if r.DryRun {
+		begin = "dry run, nothing was done: "
+	}
+	_, err := fmt.Fprintf(c.stdout, "%s%d created, %d raised, %d unchanged, %d refused; %d have another name as a tag\nsha256 %s\n",
+		begin, r.Created, r.Raised, r.Unchanged, r.Refused, r.Renamed, r.SHA256)
+	return err
+}

@@ -1,0 +1,136 @@
+// Package testservers starts real servers of other systems for tests: a Redis and a
+// PostgreSQL. A test that needs one that is not installed fails: it says nothing of the
+// product then, and must not look as if it did.
+package testservers
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Redis starts a redis-server and returns its address, HOST:PORT. It ends with the test.
+func Redis(tb testing.TB) string {
+	tb.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		tb.Fatalf("this test needs redis-server: install it (%v)", err)
+	}
+	dir, port := tb.TempDir(), freePort(tb)
+	begin(tb, exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir), syscall.SIGTERM, func() bool {
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return net.JoinHostPort("127.0.0.1", port)
+}
+
+// Postgres starts a PostgreSQL and returns its address, HOST:PORT. Its user march needs no
+// password, and its database postgres is empty. It ends with the test.
+func Postgres(tb testing.TB) string {
+	tb.Helper()
+	bin := postgresBin()
+	if bin == "" {
+		tb.Fatal("this test needs PostgreSQL: install it (initdb is neither in the path nor in /usr/lib/postgresql)")
+	}
+	// Not in the test's own folder, which only its user may enter: PostgreSQL does not run
+	// as root.
+	dir, err := os.MkdirTemp("", "march-postgres-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	var as *syscall.SysProcAttr
+	if os.Geteuid() == 0 {
+		const nobody = 65534
+		if err := os.Chown(dir, nobody, nobody); err != nil {
+			tb.Fatal(err)
+		}
+		as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	data, port := filepath.Join(dir, "data"), freePort(tb)
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "march", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb.SysProcAttr, initdb.Dir = as, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		tb.Fatalf("initdb: %v\n%s", err, out)
+	}
+	server := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
+	server.SysProcAttr, server.Dir = as, dir
+	address := net.JoinHostPort("127.0.0.1", port)
+	begin(tb, server, syscall.SIGINT, func() bool { // it accepts connections before it is ready
+		conn, err := pgx.Connect(tb.Context(), "postgres://march@"+address+"/postgres")
+		if err == nil {
+			_ = conn.Close(tb.Context())
+		}
+		return err == nil
+	})
+	return address
+}
+
+// postgresBin returns the folder of PostgreSQL's programs, "" for none: Debian keeps them
+// out of the path.
+func postgresBin() string {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		return filepath.Dir(path)
+	}
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if len(found) == 0 {
+		return ""
+	}
+	return filepath.Dir(found[len(found)-1])
+}
+
+func freePort(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return port
+}
+
+// begin starts a server and waits until it is ready. At the end of the test it ends it with
+// a signal.
+func begin(tb testing.TB, cmd *exec.Cmd, end os.Signal, ready func() bool) {
+	tb.Helper()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	gone := false
+	tb.Cleanup(func() {
+		if gone {
+			return
+		}
+		_ = cmd.Process.Signal(end)
+		_ = <-ended // it was told to end
+	})
+	deadline := time.After(time.Minute)
+	for !ready() {
+		select {
+		case err := <-ended:
+			gone = true
+			tb.Fatal(fmt.Errorf("%s ended: %w\n%s", cmd, err, out.Bytes()))
+		case <-deadline:
+			tb.Fatalf("%s is not ready", cmd)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
