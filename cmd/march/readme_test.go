@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/internal/testservers"
 )
 
 // documents returns the paths of the README and of every page of docs/, relative to the
@@ -55,11 +56,11 @@ func readDocument(t *testing.T, name string) string {
 //   - `make dev`, and march's own servers, run in the background until the end
 //     of the section; a section without any has a march dev;
 //   - other make targets are looked up in the Makefile, git clone is not run;
-//   - the ports 7000 to 7049 stand for free ones, 127.0.0.1:2379 for an etcd of
-//     the test's own.
+//   - the ports 7000 to 7079 stand for free ones, 127.0.0.1:2379 for an etcd,
+//     127.0.0.1:6379 for a Redis and 127.0.0.1:5432 for a PostgreSQL of the test's own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"bash", "curl", "redis-cli"} {
+	for _, program := range []string{"bash", "curl", "redis-cli", "psql"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Fatalf("the commands of the README need %s: install it (%v)", program, err)
 		}
@@ -93,6 +94,12 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 		t.Fatal(err)
 	}
 	r := &readme{dir: t.TempDir(), makefile: makefile, base: base}
+	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, "127.0.0.1:6379") }) {
+		r.redis = testservers.Redis(t)
+	}
+	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, "127.0.0.1:5432") }) {
+		r.postgres = testservers.Postgres(t)
+	}
 	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 		r.etcd = ledgertest.StartEtcd(t).Endpoint
 	}
@@ -143,9 +150,10 @@ func readmeSteps(section string) []step {
 
 // readme is the place in which a section runs.
 type readme struct {
-	dir, makefile, etcd string
-	base                int
-	servers             []*process
+	dir, makefile         string
+	etcd, redis, postgres string // addresses
+	base                  int
+	servers               []*process
 }
 
 var (
@@ -223,6 +231,8 @@ func (r *readme) substitute(command string) string {
 		return r.address(offset)
 	})
 	command = strings.ReplaceAll(command, "127.0.0.1:2379", r.etcd)
+	command = strings.ReplaceAll(command, "127.0.0.1:6379", r.redis)
+	command = strings.ReplaceAll(command, "127.0.0.1:5432", r.postgres)
 	return strings.ReplaceAll(command, "bin/march", "march")
 }
 

@@ -26,9 +26,9 @@ import (
 // TestScript runs testdata/script/*.txtar. Besides testscript's own commands
 // they have:
 //
-//	ports                   sets $BASE to a free base port, and $CONSOLE, $ROOM0, $ROOM1, $ROOM2
-//	                        and $ETCD to the addresses that march dev has there; $MARCH_ROOM
-//	                        and $MARCH_CONSOLE too
+//	ports                   sets $BASE to a free base port, and $CONSOLE, $ROOM0, $ROOM1, $ROOM2,
+//	                        $REDIS_DOOR, $LEAF_DOOR, $TINYID_DOOR and $ETCD to the addresses
+//	                        that march dev has there; $MARCH_ROOM and $MARCH_CONSOLE too
 //	etcd                    starts an etcd of its own and sets $ETCD
 //	put KEY VALUE           puts a value under a key of $ETCD
 //	redis                   starts a Redis and sets $REDIS to its address
@@ -109,6 +109,9 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Setenv(fmt.Sprintf("ROOM%d", i), at(portRoomGRPC+i))
 		ts.Setenv(fmt.Sprintf("ROOM%d_HTTP", i), at(portRoomHTTP+i))
 	}
+	ts.Setenv("REDIS_DOOR", at(portRedis))
+	ts.Setenv("LEAF_DOOR", at(portLeaf))
+	ts.Setenv("TINYID_DOOR", at(portTinyID))
 	ts.Setenv("MARCH_ROOM", at(portRoomGRPC))
 	ts.Setenv("MARCH_CONSOLE", at(portConsoleGRPC))
 }

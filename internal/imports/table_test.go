@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,23 @@ func TestReadTable(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" || len(bad) > 0 {
 			t.Errorf("%s %q: bad %q (-want +got)\n%s", c.system.Name, c.text, bad, diff)
 		}
+	}
+}
+
+// TestReadBatch: what `mysql --batch -e "SELECT * FROM leaf_alloc"` of MariaDB 10.11 wrote,
+// with a tab, a backslash and a zero in a name, and lines' ends in a text.
+func TestReadBatch(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/leaf_alloc.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, bad := read(t, imports.Leaf, string(text))
+	want := []imports.Row{
+		{Name: "leaf-segment-test", Next: 1, Step: 2000, Delta: 1}, {Name: "odd\ttab\\\x00", Next: 5, Step: 1000, Delta: 1}, {Name: "Order:id", Next: 3001, Step: 1000, Delta: 1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(bad) > 0 {
+		t.Errorf("bad %q (-want +got)\n%s", bad, diff)
 	}
 }
 

@@ -120,7 +120,9 @@ func begin(tb testing.TB, cmd *exec.Cmd, end os.Signal, ready func() bool) {
 			return
 		}
 		_ = cmd.Process.Signal(end)
-		_ = <-ended // it was told to end
+		if err := <-ended; err != nil {
+			tb.Logf("%s: %v", cmd, err)
+		}
 	})
 	deadline := time.After(time.Minute)
 	for !ready() {
