@@ -301,6 +301,9 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	if t.GetKeyCheck() != "" {
 		_, _ = fmt.Fprintf(w, "key check\t%s\n", t.GetKeyCheck())
 	}
+	if name := t.GetForeignName(); name != "" {
+		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", printable(name))
+	}
 	if t.GetTime() != nil {
 		timeTagText(w, t)
 		return

@@ -26,6 +26,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room/foreign"
 )
 
 const maxActor = 128
@@ -152,7 +153,7 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 func TagToProto(t record.Tag) *marchv1.Tag {
 	s := t.TagSettings
 	if s.Time != nil {
-		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time)}
+		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time), ForeignName: foreignName(t.Name)}
 		formatToProto(s, p)
 		return p
 	}
@@ -160,6 +161,7 @@ func TagToProto(t record.Tag) *marchv1.Tag {
 		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
 		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
 		Created: timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
+		ForeignName: foreignName(t.Name),
 	}
 	if time.Now().Before(s.PrescaleUntil) {
 		p.Prescale, p.PrescaleUntil = s.Prescale, timestamppb.New(s.PrescaleUntil)
@@ -179,6 +181,16 @@ func formatToProto(s record.TagSettings, p *marchv1.Tag) {
 	if s.KeyCheck != "" {
 		p.KeyCheck = &s.KeyCheck
 	}
+}
+
+// foreignName returns the name by which clients of the doors ask for a tag, empty where it
+// is the tag's own. A field of a message is UTF-8, such a name need not be.
+func foreignName(tag allocator.Tag) string {
+	name, ok := foreign.Key(tag)
+	if !ok || name == string(tag) {
+		return ""
+	}
+	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
 // NewSettings returns the settings of a new tag: those in p, and defaults. Its error is

@@ -236,7 +236,10 @@ type Tag struct {
 	// The check value of the key of a format with opaque numbers, as `march key create`
 	// prints it: 16 hexadecimal digits. It tells nothing of the key but whether another one
 	// is the same.
-	KeyCheck      *string `protobuf:"bytes,16,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
+	KeyCheck *string `protobuf:"bytes,16,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
+	// Output only: the name by which clients of the doors ask for the tag, where that is
+	// another than the tag's: order:id for order_3aid. What is not UTF-8 in it is U+FFFD.
+	ForeignName   string `protobuf:"bytes,17,opt,name=foreign_name,json=foreignName,proto3" json:"foreign_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +382,13 @@ func (x *Tag) GetFormat() string {
 func (x *Tag) GetKeyCheck() string {
 	if x != nil && x.KeyCheck != nil {
 		return *x.KeyCheck
+	}
+	return ""
+}
+
+func (x *Tag) GetForeignName() string {
+	if x != nil {
+		return x.ForeignName
 	}
 	return ""
 }
@@ -881,7 +891,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\x06\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x06\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -899,7 +909,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x12%\n" +
 	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x12\x1b\n" +
 	"\x06format\x18\x0f \x01(\tH\aR\x06format\x88\x01\x01\x12 \n" +
-	"\tkey_check\x18\x10 \x01(\tH\bR\bkeyCheck\x88\x01\x01\x1a8\n" +
+	"\tkey_check\x18\x10 \x01(\tH\bR\bkeyCheck\x88\x01\x01\x12!\n" +
+	"\fforeign_name\x18\x11 \x01(\tR\vforeignName\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
