@@ -13,6 +13,7 @@ import (
 // TestForeignName: a tag's message has the name that the doors' clients use, of both kinds
 // of tags, and can be sent whatever bytes that name has.
 func TestForeignName(t *testing.T) {
+	t.Parallel()
 	for tag, want := range map[allocator.Tag]string{
 		"order": "", "order_id": "", "order_3aid": "order:id", "0_30_4frder": "Order", "a_61": "", "a_ff": "a\uFFFD", "a_00": "a\x00",
 	} {
