@@ -349,7 +349,7 @@ func TestTwentyKillsInAMinute(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = l.Close() }()
+			t.Cleanup(func() { _ = l.Close() })
 			tags := process(t, l, []allocator.Instance{"one", "two"}[kill%2])
 			born := time.Now()
 			tag, err := tags.Load(t.Context(), "event", settings, nil)
