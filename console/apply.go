@@ -97,6 +97,17 @@ func (s *Server) search(known plan.Workers) plan.Workers {
 	return known
 }
 
+// checkSlices checks the moves of a plan as admin.CheckSlices does, and keeps what it read for
+// search.
+func (s *Server) checkSlices(ctx context.Context, p plan.Plan) error {
+	all, err := s.admin.AllNeeds(ctx)
+	if err != nil {
+		return err
+	}
+	s.counted.Store(&all)
+	return all.Check(p.From, layoutsOf(p)...)
+}
+
 // layoutsOf returns the layouts that a plan passes.
 func layoutsOf(p plan.Plan) []allocator.Layout {
 	layouts := make([]allocator.Layout, len(p.Moves))
@@ -199,7 +210,7 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 		return nil, err
 	}
 	if r.GetPlan().GetForce() || r.GetForce() {
-		err = s.admin.CheckSlices(ctx, planned.From, layoutsOf(planned)...) // no operator can agree to this
+		err = s.checkSlices(ctx, planned) // no operator can agree to this
 	} else {
 		err = s.refused(ctx, r.GetCount(), stored, planned)
 	}

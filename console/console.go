@@ -91,7 +91,7 @@ type Server struct {
 	heartbeats heartbeats
 	fullness   fullness
 	workers    workers
-	counted    atomic.Pointer[plan.Workers] // what all tags needed when costs were last counted; nil before
+	counted    atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
 	met        problem.Log                  // since when problems are
 
 	counts   counts

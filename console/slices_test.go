@@ -101,10 +101,18 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 
 // A plan finds moves that leave each room a worker where the shortest would not: rooms a and
 // b, which have one each, do not halve their ranges to change places; c lends a part of its.
-// A plan looks at the first tags only. It knows of the others once costs were counted, and
-// a tag that it does not see refuses none.
+// A plan looks at the first tags only. It knows of the others once costs were counted, or a plan
+// was applied with force, and a tag that it does not see refuses none.
 func TestPlansLeaveWorkers(t *testing.T) {
-	t.Parallel()
+	for name, force := range map[string]bool{"costs counted": false, "with force": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plansLeaveWorkers(t, force)
+		})
+	}
+}
+
+func plansLeaveWorkers(t *testing.T, force bool) {
 	c := testcluster.New(t)
 	c.Init(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 50}, "c": {Lower: 50, Upper: 100}}}, "test")
 	s := startOver(c)
@@ -117,7 +125,8 @@ func TestPlansLeaveWorkers(t *testing.T) {
 		s.Tag(nil, "test", allocator.Tag(fmt.Sprint("counter-", i)))
 	}
 	s.Tag(timed(small), "test", "event")
-	_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan())})
+	apply := &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan()), Force: force}
+	_, err = s.ApplyMigration(bg, apply)
 	refused("has no worker of 2 bits", "tag event").check(t, "apply the plan from before the tag", err)
 	planned, err := s.PlanMigration(bg, target)
 	if err != nil {

@@ -12,17 +12,23 @@ import (
 // workers that tags of time-ordered IDs need, as plan.Workers.Check does. It reads all
 // tags. Its errors are Refused, and Unavailable.
 func (a *Admin) CheckSlices(ctx context.Context, from allocator.Layout, layouts ...allocator.Layout) error {
-	var needs plan.Workers
+	needs, err := a.AllNeeds(ctx)
+	if err != nil {
+		return err
+	}
+	return needs.Check(from, layouts...)
+}
+
+// AllNeeds returns what all tags, and pinned instances, need of layouts.
+func (a *Admin) AllNeeds(ctx context.Context) (needs plan.Workers, err error) {
 	if _, err := a.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
 		AddTag(&needs, t)
 		return nil
 	}); err != nil {
-		return err
+		return needs, err
 	}
-	if err := a.AddPins(ctx, &needs); err != nil {
-		return err
-	}
-	return needs.Check(from, layouts...)
+	err = a.AddPins(ctx, &needs)
+	return needs, err
 }
 
 // FirstNeeds returns what the first n tags by name, and pinned instances, need of layouts.
