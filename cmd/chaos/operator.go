@@ -189,6 +189,12 @@ func (d *driver) changeTag(ctx, _ context.Context, r *rand.Rand) (string, error)
 		Name: string(pick(r, d.Tags)), Reserve: durationpb.New(between(r, 4*time.Second, 12*time.Second)),
 		MinStep: ptr(500 + r.Int64N(5_000)), MaxStep: ptr(1_000_000 + r.Int64N(3_000_000)),
 	}
+	if r.IntN(3) == 0 { // it has none of these settings
+		tag = &marchv1.Tag{Name: string(pick(r, d.Times)), Time: &marchv1.TimeTag{
+			Sequence: pick(r, []marchv1.SequencePolicy{marchv1.SequencePolicy_SEQUENCE_POLICY_RESET, marchv1.SequencePolicy_SEQUENCE_POLICY_CARRY, marchv1.SequencePolicy_SEQUENCE_POLICY_RANDOM}),
+			Rollback: pick(r, []marchv1.RollbackPolicy{marchv1.RollbackPolicy_ROLLBACK_POLICY_WAIT, marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET, marchv1.RollbackPolicy_ROLLBACK_POLICY_FAIL}),
+		}}
+	}
 	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 		_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: tag})
 		return err
