@@ -305,7 +305,11 @@ func (p *pool) exchange(ctx context.Context) {
 		return
 	}
 	for _, tag := range tags {
-		if err := p.generate(tag); err != nil {
+		var outside *timeid.WindowError
+		switch err := p.generate(tag); {
+		case errors.As(err, &outside): // the tag issued ahead of the clock; its next caller tries again
+			p.tags.cfg.Logger.Warn("a tag waits for the clock", "tag", tag.name, "error", err)
+		case err != nil:
 			p.tags.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
 		}
 	}

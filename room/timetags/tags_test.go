@@ -2,7 +2,6 @@ package timetags_test
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -304,72 +303,5 @@ func TestAnOutageIsTold(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		etcd.Fate(nil)
-	})
-}
-
-// etcd is away for ten minutes, from any moment of a window on: no call fails once the
-// process is some hours old.
-func TestTenMinutesWithoutEtcd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		etcd := newEtcd(t).Open()
-		tags := joinBy(t, etcd, "one")
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { tags.Run(ctx) })
-		defer running.Wait()
-		defer stop()
-		tag := load(t, tags, "event", of(time.Millisecond))
-		issue := func(lasts time.Duration) {
-			for over := time.Now().Add(lasts); time.Now().Before(over); time.Sleep(time.Second) {
-				next(t, tag, time.Second)
-			}
-		}
-		issue(3 * time.Hour)
-		for range 12 { // the windows end at other moments each time
-			issue(10*time.Minute + 50*time.Second)
-			etcd.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
-			issue(10 * time.Minute)
-			etcd.Fate(nil)
-		}
-	})
-}
-
-// As many instances as there are workers are killed again and again, twenty times in a
-// minute. The next process of each waits for the window of the one before, no longer than
-// young processes' windows are, and no ID comes twice.
-func TestTwentyKillsInAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fake := newEtcd(t)
-		settings := of(time.Millisecond)
-		settings.WorkerBits = 2 // of which room a has two
-		seen := make(map[int64]bool)
-		began := time.Now()
-		for kill := range 22 {
-			l, err := ledger.New(fake.Open(), ledger.DefaultConfig())
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
-			tags := process(t, l, []allocator.Instance{"one", "two"}[kill%2])
-			born := time.Now()
-			tag, err := tags.Load(t.Context(), "event", settings, nil)
-			for ; err != nil; tag, err = tags.Load(t.Context(), "event", settings, nil) {
-				if allocator.KindOf(err) != allocator.Unavailable || time.Since(born) > worker.Shortest+time.Second {
-					t.Fatalf("kill %d, after %v: %v", kill, time.Since(born), err)
-				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			for range 100 {
-				id, err := tag.Next(t.Context())
-				if err != nil || seen[id] {
-					t.Fatalf("kill %d: %d, issued before: %v, %v", kill, id, seen[id], err)
-				}
-				seen[id] = true
-			}
-			time.Sleep(max(0, time.Duration(kill+1)*time.Minute/22-time.Since(began)))
-		}
-		if lasted := time.Since(began); lasted > 70*time.Second {
-			t.Errorf("it took %v", lasted)
-		}
 	})
 }
