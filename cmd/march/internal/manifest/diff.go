@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -232,16 +233,32 @@ func (c TagChange) Message() *marchv1.Tag {
 	return t
 }
 
-// LowersLimit returns the new limit of a tag, and whether it is below the old one.
-func (c TagChange) LowersLimit() (limit int64, lower bool) {
-	for _, f := range c.Fields {
-		if f.Field == "limit" && c.Action == Update {
-			from, _ := strconv.ParseInt(f.From, 10, 64)
-			limit = c.want.GetLimit()
-			return limit, limit < from
+// Text returns the changes of tags for a person: a line a tag, and one a setting.
+func (d Diff) Text() string {
+	var b strings.Builder
+	if d.Empty() {
+		b.WriteString("nothing to change\n")
+	}
+	for _, c := range d.Tags {
+		_, _ = fmt.Fprintf(&b, "%s tag %s\n", c.Action, c.Tag)
+		for _, f := range c.Fields {
+			if c.Action == Create {
+				_, _ = fmt.Fprintf(&b, "  %s: %s\n", f.Field, f.To)
+			} else {
+				_, _ = fmt.Fprintf(&b, "  %s: %s -> %s%s\n", f.Field, cmp.Or(f.From, "none"), cmp.Or(f.To, "none"), c.warning(f))
+			}
 		}
 	}
-	return 0, false
+	return b.String()
+}
+
+// warning says what a lower limit does.
+func (c TagChange) warning(f FieldChange) string {
+	from, _ := strconv.ParseInt(f.From, 10, 64)
+	if f.Field == "limit" && c.want.GetLimit() < from {
+		return " (rooms that have leased IDs above it stop issuing)"
+	}
+	return ""
 }
 
 // field is a setting of a tag as files have it.

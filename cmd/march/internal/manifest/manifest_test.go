@@ -97,7 +97,7 @@ func TestMistakes(t *testing.T) {
 		{"a: [", "f:1:4: not YAML: "},
 		{"tags: {}\n---\ntags: {}", "f:3:1: a second document; allowed: one"},
 		{"tags: 5", `f:1:7: tags: "5"; allowed: a mapping`},
-		{"tags:\n  order:\n    strat: 5", "f:3:5: there is no field tags.order.strat; allowed: start, limit, "},
+		{"tags:\n  order:\n    stride: 5", "f:3:5: there is no field tags.order.stride; allowed: start, limit, "},
 		{"tags:\n  order:\n    start: five", `f:3:12: tags.order.start: "five"; allowed: a whole number up to 9223372036854775807`},
 		{"tags:\n  order:\n    start: 9223372036854775808", `f:3:12: tags.order.start: "9223372036854775808"; allowed: a whole number`},
 		{"tags:\n  order:\n    start: [1]", `f:3:12: tags.order.start: a list; allowed: a whole number`},
@@ -198,8 +198,10 @@ func TestMessage(t *testing.T) {
 	if diff := cmp.Diff(&marchv1.Tag{Name: "007", Limit: &limit}, d.Tags[0].Message(), protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if limit, lower := d.Tags[0].LowersLimit(); !lower || limit != 1000 {
-		t.Errorf("limit %d, lower %v", limit, lower)
+	const text = "update tag 007\n  limit: 9007199254740993 -> 1000 (rooms that have leased IDs above it stop issuing)\n" +
+		"update tag trace\n  time.rollback: fail -> wait\n"
+	if diff := cmp.Diff(text, d.Text()); diff != "" {
+		t.Error(diff)
 	}
 	if p := d.Tags[1].Message().GetTime(); p.GetCarryTo() != 100 || p.GetRollback() != marchv1.RollbackPolicy_ROLLBACK_POLICY_WAIT || p.EpochMs != nil || p.GetTimeBits() != 0 {
 		t.Errorf("policies %v", p)
