@@ -254,3 +254,16 @@ func is(tb testing.TB, err error, kind allocator.Kind, says ...string) {
 		}
 	}
 }
+
+// allocations returns how many allocations a call makes. The cluster of the test allocates in
+// the same process: of several measurements the least counts.
+func allocations(call func()) float64 {
+	least := testing.AllocsPerRun(1000, call)
+	for range 20 {
+		if least == 0 {
+			break
+		}
+		least = min(least, testing.AllocsPerRun(1000, call))
+	}
+	return least
+}

@@ -98,7 +98,7 @@ func TestTexts(t *testing.T) {
 		t.Errorf("got %s for %d, %v", text, id, err)
 	}
 	buffer := make([]byte, 0, 64)
-	if n := testing.AllocsPerRun(1000, func() { _, _, _ = order.AppendNext(ctx, buffer) }); n > 0 {
+	if n := allocations(func() { _, _, _ = order.AppendNext(ctx, buffer) }); n > 0 {
 		t.Errorf("%v allocations for a text", n)
 	}
 }

@@ -250,7 +250,7 @@ func TestTimedTagsShareAWorker(t *testing.T) {
 	}
 	tag := tagOf(t, ids, "seconds")
 	ctx := t.Context()
-	if n := testing.AllocsPerRun(1000, func() { _, _ = tag.Next(ctx) }); n > 0 {
+	if n := allocations(func() { _, _ = tag.Next(ctx) }); n > 0 {
 		t.Errorf("%v allocations for an ID", n)
 	}
 }
