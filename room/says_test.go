@@ -67,29 +67,32 @@ func (c *cluster) verify(all ...*issued) {
 	segments := make(ledgertest.Issued)
 	for _, s := range all {
 		for _, r := range s.runs {
-			l, ok := under(layouts, eras[s.tag][s.room], r.First)
-			if !ok {
-				c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras[s.tag][s.room])
-				continue
+			// A run may join the end of one era to the beginning of the next.
+			for r.Count > 0 {
+				l, end, ok := under(layouts, eras[s.tag][s.room], r.First)
+				if !ok {
+					c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras[s.tag][s.room])
+					break
+				}
+				n := min(r.Count, end-r.First)
+				segments.Add(s.tag, s.room, allocator.Segment{
+					Version: l.Version, Boundary: l.Boundary, Range: l.Ranges[s.room], First: r.First, Count: n,
+				})
+				r.First, r.Count = r.First+n, r.Count-n
 			}
-			// Runs of adjacent segments are joined. They are of one range if the
-			// layouts of the test leave gaps between ranges of one room.
-			segments.Add(s.tag, s.room, allocator.Segment{
-				Version: l.Version, Boundary: l.Boundary, Range: l.Ranges[s.room], First: r.First, Count: r.Count,
-			})
 		}
 	}
 	ledgertest.CheckCluster(c, c.Etcd.Store(c), "default", segments)
 }
 
-// under returns the layout that an ID was leased under.
-func under(layouts map[int64]allocator.Layout, eras []record.Era, id int64) (allocator.Layout, bool) {
+// under returns the layout that an ID was leased under, and where its era ends.
+func under(layouts map[int64]allocator.Layout, eras []record.Era, id int64) (l allocator.Layout, end int64, ok bool) {
 	for _, e := range eras {
 		if e.First <= id && id < e.End {
-			return layouts[e.Version], true
+			return layouts[e.Version], e.End, true
 		}
 	}
-	return allocator.Layout{}, false
+	return allocator.Layout{}, 0, false
 }
 
 // took fails the test when much more than most passed since start. It is to find what hangs,
