@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model simulate mutants fuzz bench chaos chaos-matrix migrations build dist generate protos lint ci
+.PHONY: help dev test race model simulate mutants fuzz bench chaos chaos-matrix migrations build dist image generate protos lint ci
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -52,6 +52,9 @@ build: ## build bin/march
 
 dist: ## make in bin/dist a release for all platforms, a minute each (ARGS: linux/amd64, say, for some only)
 	.ci/dist/build bin/dist $(ARGS)
+
+image: ## make an image of the release in bin/dist, for its Linux platforms; needs buildah
+	.ci/dist/image bin/dist
 
 generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate
