@@ -12,7 +12,7 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run all tests; needs Go, bash, curl, redis-server, redis-cli, PostgreSQL, and Chromium for the console's page
+test: ## run all tests; needs Go, bash, curl, redis-server, redis-cli, PostgreSQL, Prometheus, and Chromium for the console's page
 	go test -timeout 10m ./...
 
 race: ## run all tests, the long ones shortened, under the race detector; needs a C compiler too

@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
 // rewriting reports whether tests write the expected output instead of comparing it. The flag
 // is that of package datadriven.
 func rewriting() bool { return flag.Lookup("rewrite").Value.String() == "true" }
 
-// TestMain makes this test program march itself if it is called by that name. So the tests
-// run real processes, under the race detector too.
+// TestMain makes this test program march or etcd itself if it is called by that name. So the
+// tests run real processes, under the race detector too.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "march" { // the tests
 		for _, setting := range os.Environ() {
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 			_ = os.Setenv("GORACE", "atexit_sleep_ms=20") // not 1 s at the end of each process
 		}
 	}
-	testscript.Main(withState{m}, map[string]func(){"march": main})
+	testscript.Main(withState{m}, map[string]func(){"march": main, "etcd": func() { etcdmain.Main(os.Args) }})
 }
 
 // withState gives tests a directory of their own for journals.
