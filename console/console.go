@@ -25,6 +25,7 @@ import (
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
@@ -60,6 +61,8 @@ type Config struct {
 	// Chain asks the instance at an address for its chain of a tag; its error is
 	// NotFound if there is none. nil asks over gRPC.
 	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
+	// Diagnose tells operators of the process; nil does not.
+	Diagnose *diagnose.Server
 	// Metrics, if set, are served at /metrics.
 	Metrics *observe.Metrics
 	// Tracer makes spans; nil makes none.
@@ -194,7 +197,10 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	err := serve.Run(ctx, serve.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
-		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) },
+		Register: func(r grpc.ServiceRegistrar) {
+			marchv1.RegisterConsoleServiceServer(r, s)
+			s.cfg.Diagnose.Register(r)
+		},
 		Ready:    s.checks,
 		Problems: s.problemLines,
 		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,

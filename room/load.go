@@ -217,3 +217,42 @@ func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), er
 		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
 	}
 }
+
+// warm leases the first segments of the warm tags, then reports that the instance
+// is ready.
+func (s *Server) warm(ctx context.Context) {
+	for _, tag := range s.cfg.WarmTags {
+		for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+			err := s.warmTag(ctx, tag)
+			if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+				if err != nil {
+					s.log.Error("tag not warmed", "tag", tag, "error", err)
+				}
+				break
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+	}
+	// Enter the epoch in force; a failure is reported below.
+	entering, cancel := context.WithTimeout(ctx, enterPatience)
+	defer cancel()
+	_ = s.ledger.Check(entering)
+	if ctx.Err() == nil {
+		s.status.started()
+		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
+		if err := s.reportHealth(); err != nil {
+			s.log.Warn("the instance has started, but cannot issue IDs", "error", err)
+		}
+	}
+}
+
+func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
+	chain, err := s.chain(ctx, string(tag))
+	if err != nil || chain == nil { // a tag of time-ordered IDs has its worker now
+		return err
+	}
+	return chain.Warm(ctx)
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
@@ -49,6 +50,8 @@ type Config struct {
 	// Advertise is the address at which other processes reach GRPC; default: GRPC's
 	// own.
 	Advertise string
+	// Diagnose tells operators of the process; nil does not.
+	Diagnose *diagnose.Server
 	// Build is the program's version.
 	Build string
 	// Journal is the directory of this instance's journal, from which it sees after
@@ -323,6 +326,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)
+			s.cfg.Diagnose.Register(r)
 		},
 		Ready:    func(context.Context) []serve.Check { return s.checks() },
 		Problems: func(context.Context) []string { return problem.AsLines(s.problems()) },
@@ -364,42 +368,3 @@ func (s *Server) Run(ctx context.Context) error {
 // enterPatience bounds how long a start waits until the instance has compared its
 // leases with the marks. After that it answers calls that need no lease.
 const enterPatience = 2 * time.Second
-
-// warm leases the first segments of the warm tags, then reports that the instance
-// is ready.
-func (s *Server) warm(ctx context.Context) {
-	for _, tag := range s.cfg.WarmTags {
-		for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-			err := s.warmTag(ctx, tag)
-			if err == nil || allocator.KindOf(err) != allocator.Unavailable {
-				if err != nil {
-					s.log.Error("tag not warmed", "tag", tag, "error", err)
-				}
-				break
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-		}
-	}
-	// Enter the epoch in force; a failure is reported below.
-	entering, cancel := context.WithTimeout(ctx, enterPatience)
-	defer cancel()
-	_ = s.ledger.Check(entering)
-	if ctx.Err() == nil {
-		s.status.started()
-		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
-		if err := s.reportHealth(); err != nil {
-			s.log.Warn("the instance has started, but cannot issue IDs", "error", err)
-		}
-	}
-}
-
-func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
-	chain, err := s.chain(ctx, string(tag))
-	if err != nil || chain == nil { // a tag of time-ordered IDs has its worker now
-		return err
-	}
-	return chain.Warm(ctx)
-}

@@ -37,6 +37,7 @@ const devToken = "dev"
 // dev is a whole cluster in one process.
 type dev struct {
 	common     *common
+	cmd        *cobra.Command
 	data       devData
 	ports      devPorts
 	rooms      []string
@@ -73,6 +74,7 @@ ranges. Later starts use the layout in the data directory.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			defer d.close()
+			d.cmd = cmd
 			return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
 		},
 	}
@@ -207,6 +209,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.metrics
 	consoleConfig.Admin, consoleConfig.AllowedHosts = w.admin(admin.DefaultConfig().MaxTags), d.hosts
 	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
+	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
 	cons, err := console.New(consoleConfig)
 	if err != nil {
 		return err
@@ -277,6 +280,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	if !d.data.temporary {
 		cfg.Journal = d.data.journal()
 	}
+	cfg.Diagnose = diagnosing(d.cmd, l, cfg.Journal, w)
 	cfg.Drain = 2 * time.Second
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {

@@ -14,10 +14,15 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/origin"
+	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -155,4 +160,16 @@ func parseLevel(name string) (hclog.Level, error) {
 		return level, allocator.Errorf(allocator.Invalid, "log-level: %q; allowed: trace, debug, info, warn, error, off", name)
 	}
 	return level, nil
+}
+
+// diagnosing returns what tells operators of a server's process.
+func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched) *diagnose.Server {
+	cfg := diagnose.Config{Build: build(), Ledger: l, Journal: journal}
+	for _, s := range origin.Of(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
+		cfg.Settings = append(cfg.Settings, &marchv1.Setting{Name: s.Name, Value: s.Value, Origin: s.Origin})
+	}
+	if w.metrics != nil {
+		cfg.Metrics = w.metrics.Gatherer()
+	}
+	return diagnose.New(cfg)
 }

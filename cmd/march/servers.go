@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -206,7 +205,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if cfg.OpaqueKeys, err = readKeys(keys); err != nil {
 				return err
 			}
-			if cfg.Journal, err = journalDir(journal); err != nil {
+			if cfg.Journal, err = startup.JournalDir(journal); err != nil {
 				return usageError{err}
 			}
 			if cfg.Journal == "" && cfg.RequireJournal {
@@ -249,6 +248,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			}
 			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
+				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
 				if err := doors.open(&cfg.Doors); err != nil {
 					return nil, err
@@ -332,6 +332,7 @@ cluster, anywhere.`,
 			}
 			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
+				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
 				cfg.GRPC, cfg.HTTP = g, h
 				if h != nil {
 					_, _ = fmt.Fprintf(c.stderr, "the console's page: http://%s/\n", h.Addr())
@@ -384,26 +385,4 @@ func advertise(set string, at net.Addr, hostname string) string {
 		return net.JoinHostPort(hostname, strconv.Itoa(tcp.Port))
 	}
 	return tcp.String()
-}
-
-// journalDir returns the directory of journals, or "" for none.
-func journalDir(set string) (string, error) {
-	switch set {
-	case "off":
-		return "", nil
-	case "":
-	default:
-		return set, nil
-	}
-	if dir, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); dir != "" { // systemd's
-		return dir, nil
-	}
-	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "march"), nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "journal: there is no directory for it by default: %w; give --journal DIR, or --journal off", err)
-	}
-	return filepath.Join(home, ".local", "state", "march"), nil
 }

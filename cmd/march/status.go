@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/doctor"
 )
 
 // measureAfter is how long a console needs to measure rates after a request.
@@ -108,6 +112,57 @@ func durationText(d *durationpb.Duration) string {
 	return d.AsDuration().Round(10 * time.Microsecond).String()
 }
 
+func newDoctor(c *common) *cobra.Command {
+	t := &target{}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check the cluster, its hosts and etcd, and say what to do",
+		Long: `Check the cluster, its hosts and etcd, and say what to do: the problems that
+'march status' and the pages list; etcd's version, size, history and latency, as
+the console and each instance see it; the processes' clocks and versions; the
+disks of the journals; and the tags that are near their limit. It asks the
+console, and each instance at the address at which the others reach it.
+
+Exit codes: 0 nothing is wrong, 1 something is (a warning, too), 2 wrong usage,
+5 the console does not answer. What could not be asked is "unknown", and does not
+count. With -o json each finding has check, level (ok, unknown, warning, failed),
+what, remedy and command.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.checkOutput(); err != nil {
+				return err
+			}
+			facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{})
+			if err != nil {
+				return err
+			}
+			found := doctor.Examine(facts)
+			if c.output == "json" {
+				if err := json.NewEncoder(c.stdout).Encode(map[string]any{"findings": found}); err != nil {
+					return err
+				}
+			} else {
+				for _, f := range found {
+					folded(c.stdout, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
+					if f.Remedy != "" {
+						folded(c.stdout, strings.Repeat(" ", 26), printable(f.Remedy))
+					}
+					if f.Command != "" {
+						_, _ = fmt.Fprintf(c.stdout, "%26s`%s`\n", "", printable(f.Command))
+					}
+				}
+			}
+			if n := doctor.Wrong(found); n > 0 {
+				return finding{allocator.Errorf(allocator.Refused, "%s found", counted(int64(n), "problem"))}
+			}
+			return nil
+		},
+	}
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
+	return cmd
+}
+
 func newAudit(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("audit", "Show changes and their actors", newAuditList(c, t))
@@ -158,4 +213,15 @@ func newAuditList(c *common, t *target) *cobra.Command {
 	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this, such as tags/order")
 	cmd.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
 	return cmd
+}
+
+// collect asks a console and all instances. Each may take as long as the timeout says.
+func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (facts doctor.Facts, err error) {
+	link := *t
+	link.timeout = 2*t.timeout + 2*time.Second // the console, then the instances; and etcd may be slow
+	err = link.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		facts, err = doctor.Collect(ctx, conn, ask, t.timeout)
+		return err
+	})
+	return facts, err
 }

@@ -47,3 +47,25 @@ func (a *Admin) Compact(ctx context.Context, revision int64) error {
 	}
 	return nil
 }
+
+// Compacted returns up to which revision etcd's history was compacted, 0 where it never was.
+// Its errors are ledger.Ledger.Attach's, the watch's and ctx's.
+func (a *Admin) Compacted(ctx context.Context) (int64, error) {
+	if err := a.Ledger.Attach(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := a.Ledger.Cluster()
+	// The identity was written once, so a watch from the beginning sees that, or learns what
+	// is gone.
+	changes := c.Store.Watch(ctx, []store.Interval{{Key: c.Keys.Identity()}}, 1)
+	change := <-changes
+	cancel()
+	for range changes { // the watch ends first
+	}
+	if gone, is := errors.AsType[*store.CompactedError](change.Err); is {
+		return gone.Revision, nil
+	}
+	return 0, change.Err
+}

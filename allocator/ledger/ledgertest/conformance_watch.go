@@ -92,8 +92,9 @@ func testCompacted(t *testing.T, s Subject) {
 	if err := s.Store.Compact(t.Context(), at); err != nil {
 		t.Error(err)
 	}
-	if change := <-s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, at-1); !errors.Is(change.Err, store.ErrCompacted) {
-		t.Errorf("a watch from before the second compaction: %+v, want ErrCompacted", change)
+	change = <-s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, at-1)
+	if gone, is := errors.AsType[*store.CompactedError](change.Err); !is || gone.Revision != at || !errors.Is(gone, store.ErrCompacted) {
+		t.Errorf("a watch from before the second compaction: %+v, want a CompactedError up to %d", change, at)
 	}
 	if status, err := s.Store.Status(t.Context()); err != nil || status.Size <= 0 || status.Quota <= status.Size {
 		t.Errorf("status: %+v, %v", status, err)

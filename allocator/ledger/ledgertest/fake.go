@@ -216,7 +216,8 @@ func (c *Conn) watch(ctx context.Context, intervals []store.Interval, from int64
 	m.mu.Unlock()
 	for {
 		m.mu.Lock()
-		grew, rev, broken, gone := m.mu.grew, m.mu.data.rev, m.mu.breaks != breaks, from < m.mu.data.compacted
+		grew, rev, broken, compacted := m.mu.grew, m.mu.data.rev, m.mu.breaks != breaks, m.mu.data.compacted
+		gone := from < compacted
 		var changes []store.Change
 		for ; from <= rev && !gone; from++ {
 			if kvs := m.mu.data.changes(from, intervals); len(kvs) > 0 {
@@ -225,7 +226,7 @@ func (c *Conn) watch(ctx context.Context, intervals []store.Interval, from int64
 		}
 		m.mu.Unlock()
 		if gone {
-			return store.ErrCompacted
+			return &store.CompactedError{Revision: compacted}
 		}
 		for _, change := range changes {
 			select {

@@ -75,7 +75,7 @@ func (e *etcd) watch(ctx context.Context, intervals []Interval, from int64, out 
 			last = time.Now()
 			switch {
 			case r.CompactRevision != 0:
-				return ErrCompacted
+				return &CompactedError{r.CompactRevision}
 			case r.Err() != nil:
 				return e.failed(m, m.endpoint, r.Err())
 			case len(r.Events) == 0:

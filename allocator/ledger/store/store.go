@@ -10,6 +10,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
 // Store has the operations that the ledger needs of etcd. It is an interface so that
@@ -41,6 +42,15 @@ type Store interface {
 
 // ErrCompacted says that the history which is asked for is gone.
 var ErrCompacted = errors.New("revision compacted")
+
+// CompactedError is an ErrCompacted that says up to which revision the history is gone. The
+// errors of watches are of this type.
+type CompactedError struct{ Revision int64 }
+
+func (e *CompactedError) Error() string { return fmt.Sprintf("%v: up to %d", ErrCompacted, e.Revision) }
+
+// Unwrap returns ErrCompacted.
+func (e *CompactedError) Unwrap() error { return ErrCompacted }
 
 // ErrNoSpace says that etcd answers, and takes no writes: its database is as large as
 // its quota lets it be.

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -165,4 +168,26 @@ func Listen(what, address, flag string) (net.Listener, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "%s (--%s): %w", what, flag, err)
 	}
 	return l, nil
+}
+
+// JournalDir returns the directory of journals, empty for none.
+func JournalDir(set string) (string, error) {
+	switch set {
+	case "off":
+		return "", nil
+	case "":
+	default:
+		return set, nil
+	}
+	if dir, _, _ := strings.Cut(os.Getenv("STATE_DIRECTORY"), ":"); dir != "" { // systemd's
+		return dir, nil
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "march"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "journal: there is no directory for it by default: %w; give --journal DIR, or --journal off", err)
+	}
+	return filepath.Join(home, ".local", "state", "march"), nil
 }

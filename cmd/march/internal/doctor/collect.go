@@ -1,0 +1,155 @@
+package doctor
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+const (
+	// tagsOfKind is how many tags are looked at: those that used most, and those that end first.
+	tagsOfKind = 20
+	// atOnce is how many instances are asked at the same time.
+	atOnce = 16
+	// maxAnswer bounds an answer, in bytes: one with profiles is large.
+	maxAnswer = 64 << 20
+)
+
+// Collect asks a console for what it knows, and each process for what it tells of itself.
+// ask says what they tell, and within bounds how long each instance may take. Its errors are
+// those of the console.
+func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration) (Facts, error) {
+	c := marchv1.NewConsoleServiceClient(console)
+	var f Facts
+	var err error
+	if f.Overview, err = overview(ctx, c); err != nil {
+		return f, err
+	}
+	f.Answers = []Answer{diagnose(ctx, "the console", console, ask)}
+	if f.Overview.GetLayout() == nil { // there is no cluster yet, or its layout is lost: the problems say which
+		return f, nil
+	}
+	listed, err := c.ListInstances(ctx, &marchv1.ListInstancesRequest{Status: true})
+	if err != nil {
+		return f, err
+	}
+	f.Instances = listed.GetInstances()
+	if err := f.searchTags(ctx, c); err != nil {
+		return f, err
+	}
+	workers, err := c.ListWorkers(ctx, &marchv1.ListWorkersRequest{PageSize: 1})
+	if err != nil {
+		return f, err
+	}
+	f.Slices = workers.GetSlices()
+	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within)...)
+	return f, nil
+}
+
+// A console measures instances and reads tags only while it is asked. So a first answer may
+// be old, or lack them: it is asked again, this often and this long.
+const (
+	againAfter  = 100 * time.Millisecond
+	againWithin = 2500 * time.Millisecond
+)
+
+// fresh calls ask again until it reports true, or for againWithin.
+func fresh(ctx context.Context, ask func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, againWithin)
+	defer cancel()
+	for {
+		done, err := ask()
+		if done || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done(): // what was answered has to do
+			return nil
+		case <-time.After(againAfter):
+		}
+	}
+}
+
+// overview returns an overview with the problems of instances, if the console has them in time.
+func overview(ctx context.Context, c marchv1.ConsoleServiceClient) (o *marchv1.GetOverviewResponse, err error) {
+	err = fresh(ctx, func() (bool, error) {
+		o, err = c.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+		return o.GetAsOf() != nil || o.GetLayout() == nil, err
+	})
+	return o, err
+}
+
+// searchTags takes the tags that used most and those that end first, as they are now.
+func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+	var before *timestamppb.Timestamp
+	first := true
+	err := fresh(ctx, func() (bool, error) {
+		found, err := c.SearchTags(ctx, &marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_USED, PageSize: 1})
+		if first {
+			before, first = found.GetAsOf(), false
+			return false, err
+		}
+		return found.GetAsOf() != nil && !proto.Equal(found.GetAsOf(), before), err
+	})
+	if err != nil {
+		return err
+	}
+	for _, sort := range []marchv1.TagSort{marchv1.TagSort_TAG_SORT_USED, marchv1.TagSort_TAG_SORT_LASTS} {
+		found, err := c.SearchTags(ctx, &marchv1.SearchTagsRequest{
+			Sort: sort, Descending: sort == marchv1.TagSort_TAG_SORT_USED, PageSize: tagsOfKind,
+		})
+		if err != nil {
+			return err
+		}
+		f.TagsTotal, f.TagsRead = found.GetTotal(), found.GetAsOf() != nil
+		for _, t := range found.GetTags() {
+			if !slices.ContainsFunc(f.Tags, func(other *marchv1.TagSummary) bool { return other.GetTag().GetName() == t.GetTag().GetName() }) {
+				f.Tags = append(f.Tags, t)
+			}
+		}
+	}
+	return nil
+}
+
+// askAll asks all instances that are alive.
+func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration) []Answer {
+	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool { return !i.GetAlive() })
+	answers := make([]Answer, len(alive))
+	var work errgroup.Group
+	work.SetLimit(atOnce)
+	for k, i := range alive {
+		work.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			process := i.GetRoom() + "/" + i.GetName()
+			conn, err := api.Dial(i.GetAddress())
+			if err != nil {
+				answers[k] = Answer{Process: process, Err: err}
+				return nil
+			}
+			defer func() { _ = conn.Close() }()
+			answers[k] = diagnose(ctx, process, conn, ask)
+			return nil
+		})
+	}
+	_ = work.Wait()
+	return answers
+}
+
+func diagnose(ctx context.Context, process string, conn grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest) Answer {
+	a := Answer{Process: process, Sent: time.Now()}
+	a.Got, a.Err = marchv1.NewDiagnoseServiceClient(conn).Diagnose(ctx, ask, grpc.MaxCallRecvMsgSize(maxAnswer))
+	a.Took = time.Since(a.Sent)
+	if a.Err != nil {
+		a.Got = nil
+	}
+	return a
+}

@@ -1,0 +1,111 @@
+package doctor_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/doctor"
+)
+
+var sent = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// healthy returns what a process of a healthy cluster tells.
+func healthy(process string, change func(*marchv1.DiagnoseResponse)) doctor.Answer {
+	free := int64(10 << 30)
+	got := &marchv1.DiagnoseResponse{
+		Build: "v1", Clock: timestamppb.New(sent.Add(10 * time.Millisecond)),
+		Etcd: &marchv1.EtcdStatus{
+			Version: "3.6.9", Size: 3 << 20, Quota: 2 << 30, Revision: 1000, Compacted: 400, Latency: durationpb.New(2 * time.Millisecond),
+		},
+		Journal: &marchv1.JournalStatus{Path: "/j", Free: &free, Sync: durationpb.New(time.Millisecond)},
+	}
+	if change != nil {
+		change(got)
+	}
+	return doctor.Answer{Process: process, Sent: sent, Took: 10 * time.Millisecond, Got: got}
+}
+
+// cluster returns the facts of three processes, of which the last differs.
+func cluster(change func(*marchv1.DiagnoseResponse)) doctor.Facts {
+	return doctor.Facts{
+		Overview: &marchv1.GetOverviewResponse{},
+		Answers:  []doctor.Answer{healthy("the console", nil), healthy("a/one", nil), healthy("a/two", change)},
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	found := doctor.Examine(cluster(nil))
+	if n := doctor.Wrong(found); n != 0 {
+		t.Errorf("%d wrong in a healthy cluster: %+v", n, found)
+	}
+	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency", "clocks", "journal", "versions", "tags"} {
+		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == check }) {
+			t.Errorf("nothing is said of %s", check)
+		}
+	}
+}
+
+func TestFindings(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*marchv1.DiagnoseResponse)
+		check  string
+		level  doctor.Level
+		what   string
+	}{
+		{"etcd is away", func(d *marchv1.DiagnoseResponse) { d.Etcd = &marchv1.EtcdStatus{Error: "refused"} }, "etcd", doctor.Failed, "etcd does not answer a/two: refused"},
+		{"etcd is old", func(d *marchv1.DiagnoseResponse) { d.Etcd.Version = "3.5.1" }, "etcd version", doctor.Warning, "3.5.1, 3.6.9"},
+		{"etcd says no quota", func(d *marchv1.DiagnoseResponse) { d.Etcd.Quota = 0 }, "etcd quota", doctor.Unknown, "3 MiB"},
+		{"etcd is not compacted", func(d *marchv1.DiagnoseResponse) { d.Etcd.Revision = 9_000_000 }, "etcd compaction", doctor.Warning, "8999600 revisions"},
+		{"etcd is slow", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(200 * time.Millisecond) }, "etcd latency", doctor.Warning, "200ms to answer a/two"},
+		{"etcd is stuck", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(2 * time.Second) }, "etcd latency", doctor.Failed, "2s to answer a/two"},
+		{"the clock is ahead", func(d *marchv1.DiagnoseResponse) { d.Clock = timestamppb.New(sent.Add(3 * time.Second)) }, "clocks", doctor.Warning, "a/two is 2.99s ahead of"},
+		{"the clock is behind", func(d *marchv1.DiagnoseResponse) { d.Clock = timestamppb.New(sent.Add(-time.Minute)) }, "clocks", doctor.Failed, "a/two is 1m0.01s behind"},
+		{"the disk is slow", func(d *marchv1.DiagnoseResponse) { d.Journal.Sync = durationpb.New(150 * time.Millisecond) }, "journal", doctor.Warning, "a/two took 150ms"},
+		{"the disk is full", func(d *marchv1.DiagnoseResponse) { *d.Journal.Free = 1 << 20 }, "journal", doctor.Warning, "a/two has 1 MiB left"},
+		{"the disk is broken", func(d *marchv1.DiagnoseResponse) { d.Journal.Error = "read-only" }, "journal", doctor.Failed, "a/two takes no write: read-only"},
+		{"two versions", func(d *marchv1.DiagnoseResponse) { d.Build = "v2" }, "versions", doctor.Warning, "v1 (a/one, the console), v2 (a/two)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			found := doctor.Examine(cluster(test.change))
+			at := slices.IndexFunc(found, func(f doctor.Finding) bool { return f.Check == test.check && f.Level == test.level })
+			if at < 0 || !strings.Contains(found[at].What, test.what) || found[at].Remedy == "" {
+				t.Errorf("want %s of %s with %q and a remedy; found %+v", test.level, test.check, test.what, found)
+			}
+		})
+	}
+}
+
+func TestProblemsAndTags(t *testing.T) {
+	f := cluster(nil)
+	f.Overview.Problems = []*marchv1.Problem{
+		{Kind: marchv1.ProblemKind_PROBLEM_KIND_SILENT, What: "instance a/x is silent", Since: timestamppb.New(sent), Command: "march instance forget a x"},
+		{Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED, What: "leasing is halted", Remedy: "Recover.", Command: "march recover"},
+	}
+	f.Tags = []*marchv1.TagSummary{
+		{Tag: &marchv1.Tag{Name: "fresh"}, Used: 0.1, Lasts: durationpb.New(9000 * time.Hour)},
+		{Tag: &marchv1.Tag{Name: "soon"}, Used: 0.1, Lasts: durationpb.New(48 * time.Hour)},
+		{Tag: &marchv1.Tag{Name: "used"}, Used: 0.85},
+		{Tag: &marchv1.Tag{Name: "out"}, Used: 0.995},
+	}
+	f.Answers = append(f.Answers, doctor.Answer{Process: "b/away", Err: errors.New("no route")})
+	var got []string
+	for _, finding := range doctor.Examine(f) {
+		if finding.Level != doctor.OK {
+			got = append(got, string(finding.Level)+" "+strings.Join(strings.Fields(finding.What)[:3], " "))
+		}
+	}
+	want := []string{
+		"failed leasing is halted", "failed tag out has", "warning instance a/x is", "warning tag soon has", "warning tag used has", "unknown b/away was not",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

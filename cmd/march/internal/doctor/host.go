@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// etcd judges what each process sees of etcd.
+func (f Facts) etcd() []Finding {
+	var list []Finding
+	versions := make(map[string][]string)
+	var last *marchv1.EtcdStatus
+	var slowest time.Duration
+	for _, a := range f.answered() {
+		e := a.Got.GetEtcd()
+		if e.GetError() != "" {
+			list = append(list, Finding{
+				"etcd", Failed, fmt.Sprintf("etcd does not answer %s: %s", a.Process, e.GetError()),
+				"Check the network from there to etcd, and etcd itself.", "etcdctl endpoint health --cluster",
+			})
+			continue
+		}
+		versions[e.GetVersion()] = append(versions[e.GetVersion()], a.Process)
+		if e.GetRevision() >= last.GetRevision() {
+			last = e
+		}
+		took := e.GetLatency().AsDuration()
+		slowest = max(slowest, took)
+		if level := above(took, slowEtcd, stuckEtcd); level != OK {
+			list = append(list, Finding{
+				"etcd latency", level, fmt.Sprintf("etcd took %v to answer %s; it should take less than %v", took.Round(time.Microsecond), a.Process, slowEtcd),
+				"See etcd's disks (wal_fsync_duration_seconds) and the network between its members.", "etcdctl check perf",
+			})
+		}
+	}
+	if last == nil {
+		return list
+	}
+	if len(versions) > 1 {
+		var names []string
+		for version := range versions {
+			names = append(names, version)
+		}
+		list = append(list, Finding{
+			Check: "etcd version", Level: Warning, What: "etcd's members run different versions: " + some(names),
+			Remedy: "Finish the upgrade of etcd, or go back.", Command: "etcdctl endpoint status --cluster",
+		})
+	} else if err := store.CheckVersion(last.GetVersion()); err != nil {
+		list = append(list, Finding{Check: "etcd version", Level: Failed, What: err.Error(), Remedy: "Upgrade etcd, one member after the other."})
+	} else {
+		list = append(list, Finding{Check: "etcd version", Level: OK, What: "etcd is " + last.GetVersion()})
+	}
+	list = append(list, quota(last), history(last))
+	if slowest > 0 && slowest < slowEtcd {
+		list = append(list, Finding{Check: "etcd latency", Level: OK, What: fmt.Sprintf("etcd answers every process within %v", slowest.Round(time.Microsecond))})
+	}
+	return list
+}
+
+// quota tells how full etcd is. That it is nearly full is one of the cluster's problems.
+func quota(e *marchv1.EtcdStatus) Finding {
+	if e.GetQuota() == 0 {
+		return Finding{
+			Check: "etcd quota", Level: Unknown, What: fmt.Sprintf("etcd has %d MiB, and does not say at how many it takes no more writes", e.GetSize()>>20),
+			Remedy: "See its flag --quota-backend-bytes; 2 GiB is the default.",
+		}
+	}
+	return Finding{
+		Check: "etcd quota", Level: OK,
+		What: fmt.Sprintf("etcd has %d MiB of the %d MiB that it may have", e.GetSize()>>20, e.GetQuota()>>20),
+	}
+}
+
+// history tells whether etcd forgets its history.
+func history(e *marchv1.EtcdStatus) Finding {
+	kept := e.GetRevision() - e.GetCompacted()
+	if kept > mostHistory {
+		return Finding{
+			"etcd compaction", Warning, fmt.Sprintf("etcd keeps the history of %d revisions, more than the %d of two busy hours", kept, mostHistory),
+			"A console that runs for two hours compacts it. See the console's log, or have etcd do it (--auto-compaction-retention).", fmt.Sprintf("etcdctl compact %d", e.GetRevision()-mostHistory/20),
+		}
+	}
+	return Finding{Check: "etcd compaction", Level: OK, What: fmt.Sprintf("etcd keeps the history of %d revisions", kept)}
+}
+
+// above returns the level of something that took so long.
+func above(took, slow, stuck time.Duration) Level {
+	switch {
+	case took >= stuck:
+		return Failed
+	case took >= slow:
+		return Warning
+	}
+	return OK
+}
+
+// clocks compares the processes' clocks with their median. How long an answer was on its way
+// is unknown, so a clock is off only by what that cannot explain.
+func (f Facts) clocks() []Finding {
+	type clock struct {
+		process     string
+		off, unsure time.Duration
+	}
+	var all []clock
+	for _, a := range f.answered() {
+		if a.Got.GetClock() != nil {
+			// Process and command read their clocks at the same moment within Took.
+			all = append(all, clock{a.Process, a.Got.GetClock().AsTime().Sub(a.Sent.Add(a.Took)), a.Took})
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	offsets := make([]time.Duration, 0, len(all))
+	for _, c := range all {
+		offsets = append(offsets, c.off)
+	}
+	slices.Sort(offsets)
+	median := offsets[len(offsets)/2]
+	var list []Finding
+	for _, c := range all {
+		off := (c.off - median).Abs()
+		level := above(off-c.unsure, clockOff, clockWrong)
+		if level == OK {
+			continue
+		}
+		side := "ahead of"
+		if c.off < median {
+			side = "behind"
+		}
+		list = append(list, Finding{
+			"clocks", level, fmt.Sprintf("the clock of %s is %v %s the others", c.process, off.Round(time.Millisecond), side),
+			"Synchronize it (chrony, ntpd). IDs of counters stay unique; time-ordered IDs sort wrong or wait, and strict tags may pause.", "chronyc tracking",
+		})
+	}
+	if list == nil {
+		list = []Finding{{Check: "clocks", Level: OK, What: fmt.Sprintf("%d clocks agree within %v", len(all), clockOff)}}
+	}
+	return list
+}
+
+// journals judges the disks of the journals.
+func (f Facts) journals() []Finding {
+	var list []Finding
+	n, slowest := 0, time.Duration(0)
+	for _, a := range f.answered() {
+		j := a.Got.GetJournal()
+		if j == nil {
+			continue
+		}
+		n++
+		took := j.GetSync().AsDuration()
+		slowest = max(slowest, took)
+		level := above(took, slowSync, stuckSync)
+		switch {
+		case j.GetError() != "":
+			list = append(list, Finding{
+				Check: "journal", Level: Failed, What: fmt.Sprintf("the disk of the journal of %s takes no write: %s", a.Process, j.GetError()),
+				Remedy: "An instance leases nothing while its journal cannot be written. Make room on " + j.GetPath() + ", or see its permissions.",
+			})
+		case level != OK:
+			list = append(list, Finding{
+				Check: "journal", Level: level, What: fmt.Sprintf("a sync of the journal's disk of %s took %v; it should take less than %v", a.Process, took.Round(time.Microsecond), slowSync),
+				Remedy: "Each lease waits for a sync. Put " + j.GetPath() + " on a faster disk, or on one of its own.",
+			})
+		}
+		if j.Free != nil && j.GetFree() < leastFree {
+			list = append(list, Finding{
+				Check: "journal", Level: Warning, What: fmt.Sprintf("the disk of the journal of %s has %d MiB left", a.Process, j.GetFree()>>20),
+				Remedy: fmt.Sprintf("Make room on %s: %d MiB are enough.", j.GetPath(), leastFree>>20),
+			})
+		}
+	}
+	if list == nil && n > 0 {
+		list = []Finding{{Check: "journal", Level: OK, What: fmt.Sprintf("the disks of %d journals have room, and sync within %v", n, slowest.Round(time.Microsecond))}}
+	}
+	return list
+}

@@ -1,0 +1,169 @@
+// Package diagnose answers operators how a process, its host and its etcd do: for `march
+// doctor` and `march debug bundle`. Rooms and consoles serve it.
+package diagnose
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Server implements marchv1.DiagnoseServiceServer.
+type Server struct {
+	marchv1.UnimplementedDiagnoseServiceServer
+	cfg Config
+	mu  sync.Mutex // held while a caller is answered: profiles and syncs cost the others
+}
+
+// Config says what a process is.
+type Config struct {
+	Build  string
+	Ledger *ledger.Ledger
+	// Journal is the directory of the process's journal; empty for none.
+	Journal string
+	// Settings are the process's settings, without secrets.
+	Settings []*marchv1.Setting
+	// Metrics is what the process counts; nil for none.
+	Metrics prometheus.Gatherer
+}
+
+// New returns a Server.
+func New(cfg Config) *Server { return &Server{cfg: cfg} }
+
+// Register registers the service. A nil Server registers nothing.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	if s != nil {
+		marchv1.RegisterDiagnoseServiceServer(r, s)
+	}
+}
+
+// etcdWithin bounds how long etcd may take for all questions.
+const etcdWithin = 2 * time.Second
+
+// Diagnose implements marchv1.DiagnoseServiceServer.
+func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*marchv1.DiagnoseResponse, error) {
+	if !s.mu.TryLock() {
+		return nil, allocator.Errorf(allocator.Unavailable, "diagnose: another caller is being answered: try again")
+	}
+	defer s.mu.Unlock()
+	answer := &marchv1.DiagnoseResponse{
+		Build: s.cfg.Build, Runtime: runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
+		Etcd: s.etcd(ctx), Settings: s.cfg.Settings,
+	}
+	if s.cfg.Journal != "" {
+		answer.Journal = journal(s.cfg.Journal)
+	}
+	if req.GetMetrics() && s.cfg.Metrics != nil {
+		text, err := metrics(s.cfg.Metrics)
+		if err != nil {
+			return nil, err
+		}
+		answer.Metrics = text
+	}
+	if req.GetProfiles() {
+		var err error
+		if answer.Goroutines, err = profile("goroutine"); err != nil {
+			return nil, err
+		}
+		if answer.Heap, err = profile("heap"); err != nil {
+			return nil, err
+		}
+	}
+	answer.Clock = timestamppb.Now() // last: the caller knows when the answer came
+	return answer, nil
+}
+
+// etcd asks the member in use.
+func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
+	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
+	defer cancel()
+	began := time.Now()
+	if err := s.cfg.Ledger.Ping(ctx); err != nil {
+		return &marchv1.EtcdStatus{Error: err.Error()}
+	}
+	took := time.Since(began)
+	status, err := s.cfg.Ledger.Cluster().Status(ctx)
+	if err != nil {
+		return &marchv1.EtcdStatus{Error: err.Error()}
+	}
+	answer := &marchv1.EtcdStatus{
+		Version: status.Version, Size: status.Size, Quota: status.Quota, Revision: status.Revision, Latency: durationpb.New(took),
+	}
+	// While there is no cluster there is no history of it either.
+	if compacted, err := admin.New(s.cfg.Ledger, admin.Config{}).Compacted(ctx); err == nil {
+		answer.Compacted = compacted
+	}
+	return answer
+}
+
+// journal measures the disk of a journal's directory.
+func journal(dir string) *marchv1.JournalStatus {
+	answer := &marchv1.JournalStatus{Path: dir}
+	if bytes, ok := free(dir); ok {
+		answer.Free = &bytes
+	}
+	took, err := syncTime(filepath.Join(dir, ".march-sync"))
+	if err != nil {
+		answer.Error = err.Error()
+		return answer
+	}
+	answer.Sync = durationpb.New(took)
+	return answer
+}
+
+// syncTime returns how long it takes to write and sync 4 KiB to a file, which it removes.
+func syncTime(path string) (time.Duration, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _, _ = f.Close(), os.Remove(path) }()
+	began := time.Now()
+	if _, err := f.Write(make([]byte, 4<<10)); err != nil {
+		return 0, err
+	}
+	if err := f.Sync(); err != nil {
+		return 0, err
+	}
+	return time.Since(began), nil
+}
+
+// metrics returns all metrics in the text format.
+func metrics(from prometheus.Gatherer) (string, error) {
+	families, err := from.Gather()
+	if err != nil {
+		return "", err
+	}
+	var b bytes.Buffer
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+			return "", err
+		}
+	}
+	return b.String(), nil
+}
+
+// profile returns a profile of this process, compressed.
+func profile(name string) ([]byte, error) {
+	var b bytes.Buffer
+	if err := pprof.Lookup(name).WriteTo(&b, 0); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}

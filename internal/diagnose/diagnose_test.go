@@ -1,0 +1,69 @@
+package diagnose_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/testcluster"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A process tells of an etcd that answers, of its disk, and what it was asked for.
+func TestDiagnose(t *testing.T) {
+	c := testcluster.New(t)
+	c.Init(testcluster.Halves(), "test")
+	dir := t.TempDir()
+	counters := prometheus.NewRegistry()
+	counters.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total", Help: "Some."}))
+	server := diagnose.New(diagnose.Config{Build: "v1", Ledger: c.Ledger(), Journal: dir, Metrics: counters})
+
+	got, err := server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := got.GetEtcd(); e.GetError() != "" || e.GetVersion() == "" || e.GetRevision() == 0 || e.GetLatency().AsDuration() <= 0 || e.GetSize() == 0 {
+		t.Errorf("etcd: %v", e)
+	}
+	if j := got.GetJournal(); j.GetError() != "" || j.GetFree() <= 0 || j.GetSync().AsDuration() <= 0 {
+		t.Errorf("journal: %v", j)
+	}
+	if off := time.Since(got.GetClock().AsTime()).Abs(); off > time.Minute {
+		t.Errorf("clock is off by %v", off)
+	}
+	if got.GetBuild() != "v1" || got.GetMetrics() != "" || got.GetHeap() != nil || got.GetGoroutines() != nil {
+		t.Errorf("not asked for: %v", got)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left in the journal's directory: %v, %v", left, err)
+	}
+
+	got, err = server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{Profiles: true, Metrics: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(got.GetMetrics(), "some_total 0") || len(got.GetHeap()) == 0 || len(got.GetGoroutines()) == 0 {
+		t.Errorf("metrics %q, %d bytes of heap, %d of goroutines", got.GetMetrics(), len(got.GetHeap()), len(got.GetGoroutines()))
+	}
+}
+
+// A disk that takes no write is named with its cause.
+func TestJournalGone(t *testing.T) {
+	c := testcluster.New(t)
+	dir := filepath.Join(t.TempDir(), "gone")
+	got, err := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j := got.GetJournal(); !strings.Contains(j.GetError(), "gone") || j.GetSync() != nil {
+		t.Errorf("journal: %v", j)
+	}
+}
