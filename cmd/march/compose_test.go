@@ -149,7 +149,9 @@ func (c *composed) run(service string) *process {
 	for name, value := range s.Environment {
 		env = append(env, name+"="+c.translate(service, value))
 	}
-	args[0] = filepath.Base(args[0])
+	if args[0] = filepath.Base(args[0]); args[0] == "etcd" {
+		args[0] = etcdProgram
+	}
 	return beginAs(c.T, c.dir, env, args[0], args[1:]...)
 }
 

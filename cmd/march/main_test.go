@@ -15,6 +15,10 @@ import (
 // is that of package datadriven.
 func rewriting() bool { return flag.Lookup("rewrite").Value.String() == "true" }
 
+// etcdProgram is the name of etcd's program. It is not etcd: a script's command of that name
+// starts one.
+const etcdProgram = "etcd-program"
+
 // TestMain makes this test program march or etcd itself if it is called by that name. So the
 // tests run real processes, under the race detector too.
 func TestMain(m *testing.M) {
@@ -28,7 +32,7 @@ func TestMain(m *testing.M) {
 			_ = os.Setenv("GORACE", "atexit_sleep_ms=20") // not 1 s at the end of each process
 		}
 	}
-	testscript.Main(withState{m}, map[string]func(){"march": main, "etcd": func() { etcdmain.Main(os.Args) }})
+	testscript.Main(withState{m}, map[string]func(){"march": main, etcdProgram: func() { etcdmain.Main(os.Args) }})
 }
 
 // withState gives tests a directory of their own for journals.
