@@ -1,7 +1,6 @@
 package room
 
 import (
-	"context"
 	"net/netip"
 	"time"
 
@@ -76,21 +75,3 @@ func (u *Unknown) Changed(tag allocator.Tag) { u.unknown.changed(tag) }
 func (u *Unknown) Size() (tags, callers int) {
 	return len(u.unknown.mu.tags), len(u.unknown.mu.callers)
 }
-
-// Turns exports turns, which bounds the streams that answer at once.
-type Turns struct{ turns *turns }
-
-// NewTurns returns turns for most streams at once.
-func NewTurns(most int) Turns { return Turns{newTurns(most)} }
-
-// Pass returns a stream's pass.
-func (t Turns) Pass() *Pass { return &Pass{pass{turns: t.turns}} }
-
-// Pass exports pass, by which a stream takes its turns.
-type Pass struct{ pass pass }
-
-// Take waits for a turn.
-func (p *Pass) Take(ctx context.Context) { p.pass.take(ctx) }
-
-// End ends a turn.
-func (p *Pass) End() { p.pass.end() }

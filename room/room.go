@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,10 +95,6 @@ type Config struct {
 	AgreeClock bool
 	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
-	// MaxBusyStreams is how many streams answer at the same moment. The others wait
-	// for their turn, so that unary calls find a processor free. Default half of the
-	// processors.
-	MaxBusyStreams int
 	// MaxUnknownTags is how many names of tags that do not exist a caller may ask
 	// for in a minute. All callers together may ask for ten times as many. Default
 	// 100.
@@ -136,7 +131,7 @@ func DefaultConfig() Config {
 		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
 		WorkerWindow: worker.DefaultPinnedWindow,
 		Drain:        10 * time.Second, MetricsTags: 1000, Rand: rand.Float64, Limits: serve.DefaultLimits(),
-		MaxBusyStreams: max(runtime.GOMAXPROCS(0)/2, 1), MaxUnknownTags: 100,
+		MaxUnknownTags: 100,
 	}
 }
 
@@ -154,8 +149,7 @@ type Server struct {
 	texts    *texts.Cache
 	health   *health.Server
 	status   status
-	met      problem.Log // since when each problem exists
-	turns    *turns
+	met      problem.Log    // since when each problem exists
 	issued   atomic.Int64   // IDs, to all callers
 	streams  sync.WaitGroup // the goroutines that answer streams
 	loads    loads          // the work that makes chains
@@ -207,7 +201,7 @@ func (cfg Config) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
 	return errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(), serve.CheckLimit(maxBusyStreams, cfg.MaxBusyStreams),
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(),
 		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags), cfg.Doors.validate(),
 	)
 }
@@ -247,7 +241,6 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)))
-	s.turns = newTurns(int(cfg.Metrics.Limit(maxBusyStreams, int64(cfg.MaxBusyStreams)).Most()))
 	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)

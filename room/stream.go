@@ -35,7 +35,6 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 	request := &marchv1.NextRequest{} // reused for every message: no call below keeps it
 	tag := ""
 	var chain *tagChain // the tag's chain, kept to avoid a lookup for each message
-	pass := pass{turns: s.turns}
 	for {
 		err := stream.RecvMsg(request)
 		if !turn.begin() {
@@ -50,7 +49,6 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		if next := request.GetTag(); next != "" && next != tag {
 			tag, chain = next, nil
 		}
-		pass.take(stream.Context())
 		var id int64
 		var text *texts.Text
 		if chain != nil {
@@ -67,7 +65,6 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		if err == nil {
 			err = s.send(stream, tag, id, text)
 		}
-		pass.end()
 		if err != nil {
 			return err
 		}

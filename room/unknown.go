@@ -12,11 +12,8 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// The names of the room's limits, as flags and metrics have them.
-const (
-	maxBusyStreams = "busy-streams"
-	maxUnknownTags = "unknown-tags"
-)
+// maxUnknownTags is the name of the room's limit, as flags and metrics have it.
+const maxUnknownTags = "unknown-tags"
 
 // unknown remembers tags that do not exist, and how many of them each caller
 // asked for. Such a tag costs a read of etcd when it is first asked for, and none

@@ -278,7 +278,6 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer or has no layout yet, instead of ending with exit code 5 or 1")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
-	flags.IntVar(&cfg.MaxBusyStreams, "max-busy-streams", cfg.MaxBusyStreams, "how many streams answer at the same moment; others wait for their turn")
 	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
 	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
 	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
@@ -371,6 +370,7 @@ func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
 	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams, "how many calls and streams one caller may have under way over gRPC")
 	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
 	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers, "how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
+	flags.IntVar(&l.BusyStreams, "max-busy-streams", l.BusyStreams, "how many streams are answered at the same moment; others wait for their turn")
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
 }
 

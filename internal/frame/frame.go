@@ -15,6 +15,16 @@ type Header struct {
 	Stream uint32
 }
 
+// HeaderSize is the size of a frame's header, in bytes.
+const HeaderSize = 9
+
+// ParseHeader returns a header, and how many bytes of the frame follow it.
+func ParseHeader(b [HeaderSize]byte) (h Header, length int) {
+	return Header{
+		Kind: http2.FrameType(b[3]), Flags: http2.Flags(b[4]), Stream: binary.BigEndian.Uint32(b[5:]) &^ (1 << 31),
+	}, int(b[0])<<16 | int(b[1])<<8 | int(b[2])
+}
+
 // Ends reports whether the sender ends the stream with the frame.
 func (h Header) Ends() bool {
 	return (h.Kind == http2.FrameData || h.Kind == http2.FrameHeaders) && h.Flags.Has(http2.FlagDataEndStream)
@@ -27,7 +37,7 @@ type Parser struct {
 	// padding included.
 	Data func(stream uint32, piece []byte)
 
-	header [9]byte
+	header [HeaderSize]byte
 	have   int    // bytes of it
 	skip   int    // bytes before the next header
 	data   bool   // they are a DATA frame's, for Data
@@ -87,12 +97,7 @@ func (p *Parser) next(b []byte) (n int, header Header, ok bool) {
 			break
 		}
 		p.have = 0
-		h := &p.header
-		p.skip = int(h[0])<<16 | int(h[1])<<8 | int(h[2])
-		header = Header{
-			Kind: http2.FrameType(h[3]), Flags: http2.Flags(h[4]),
-			Stream: (uint32(h[5])<<24 | uint32(h[6])<<16 | uint32(h[7])<<8 | uint32(h[8])) &^ (1 << 31),
-		}
+		header, p.skip = ParseHeader(p.header)
 		p.data, p.stream = p.Data != nil && header.Kind == http2.FrameData, header.Stream
 		return n, header, true
 	}
@@ -108,19 +113,21 @@ type Messages struct {
 	left   uint32  // bytes of the message
 }
 
-// Count returns how many messages begin in the stream's next bytes: a message counts
-// where its prefix ends.
+// Count returns how many messages end in the stream's next bytes.
 func (m *Messages) Count(b []byte) (n int) {
 	for len(b) > 0 {
 		if m.left > 0 {
 			skip := min(uint64(m.left), uint64(len(b)))
 			m.left, b = m.left-uint32(skip), b[skip:]
-			continue
-		}
-		k := copy(m.prefix[m.have:], b)
-		m.have, b = m.have+k, b[k:]
-		if m.have == len(m.prefix) {
+		} else {
+			k := copy(m.prefix[m.have:], b)
+			m.have, b = m.have+k, b[k:]
+			if m.have < len(m.prefix) {
+				break
+			}
 			m.have, m.left = 0, binary.BigEndian.Uint32(m.prefix[1:])
+		}
+		if m.left == 0 {
 			n++
 		}
 	}

@@ -20,6 +20,19 @@ import (
 // connection is read all the same, because what comes next may be the client's leave
 // to send it more answers.
 type answers struct {
+	frames *frames // the stream's connection
+	stream uint32
+
+	requests frame.Messages // guarded by frames.mu
+	unread   atomic.Int64   // requests that gRPC has, and the handler has not taken; below 0 once the stream ended
+	holds    atomic.Bool    // held is not empty; changed under frames.mu
+	turn     atomic.Int32   // the stream's slot in turns, and 1; 0 for none
+	since    atomic.Int64   // the tick when it took its turn
+	waits    bool           // for it; guarded by turns.mu
+	held     [][]byte       // whole frames, in chunks; the reader's
+	from     int            // where in the first chunk the next begins
+	bytes    int            // held
+
 	messages frame.Messages                // guarded by frames.mu
 	waiting  atomic.Int64                  // sent, and not written
 	few      atomic.Pointer[chan struct{}] // tells the stream's handler that few wait; nil for a call that is no stream
@@ -35,6 +48,15 @@ func (f *frames) answered(stream uint32, piece []byte) {
 	defer f.mu.Unlock()
 	if a := f.mu.open[stream]; a != nil {
 		a.written(int64(a.messages.Count(piece)))
+	}
+}
+
+// asked takes note of what a stream carries from the client.
+func (f *frames) asked(stream uint32, piece []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if a := f.mu.open[stream]; a != nil {
+		a.unread.Add(int64(a.requests.Count(piece)))
 	}
 }
 
@@ -81,7 +103,11 @@ func (s *boundStream) RecvMsg(m any) error {
 			return err
 		}
 	}
-	return s.ServerStream.RecvMsg(m)
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil {
+		s.answers.took()
+	}
+	return err
 }
 
 // wait waits until few answers wait.

@@ -45,6 +45,8 @@ type callers struct {
 	limits  limits
 	log     hclog.Logger
 	refused throttle.Log
+	turns   *turns
+	chunks  sync.Pool // of *[chunkSize]byte
 	mu      struct {
 		sync.Mutex
 		open int                    // connections, of all callers
@@ -65,7 +67,7 @@ type caller struct {
 const barredFor = 10 * time.Second
 
 func newCallers(l limits, log hclog.Logger) *callers {
-	c := &callers{limits: l, log: log}
+	c := &callers{limits: l, log: log, turns: newTurns(l.busyStreams.Most())}
 	c.mu.by = make(map[netip.Addr]*caller)
 	return c
 }

@@ -3,8 +3,10 @@ package serve
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,8 +42,9 @@ func (w watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		return conn, info, err
 	}
 	f := &frames{Conn: conn, from: from}
-	f.in, f.out.Data = frame.FromClient(), f.answered
-	f.mu.open, f.mu.window = make(map[uint32]*answers), time.Now()
+	f.in, f.in.Data, f.out.Data = frame.FromClient(), f.asked, f.answered
+	f.held.skip = len(http2.ClientPreface)
+	f.mu.open, f.mu.holding, f.mu.window = make(map[uint32]*answers), make(map[uint32]*answers), time.Now()
 	return f, counted{info, f}, nil
 }
 
@@ -86,7 +89,7 @@ const mostRead = 2 << 10
 
 // mostWritten is how many bytes gRPC gathers before it writes them. It does not let
 // another goroutine run before it has written all that there is to write.
-const mostWritten = 8 << 10
+const mostWritten = 2 << 10
 
 // frames is a connection with its streams counted. One goroutine reads from it
 // and one writes.
@@ -98,13 +101,20 @@ type frames struct {
 	from    *connection
 	in, out frame.Parser
 	// The reader's:
-	more      bool     // the last read may have left bytes in the connection
-	buf, rest []byte   // what was read and comes next; rest is the end of buf
-	newest    *answers // of the stream that the client opened last
+	buf    [mostRead]byte
+	next   []byte   // what gRPC reads next
+	more   bool     // the last read may have left bytes in the connection
+	newest *answers // of the stream that the client opened last
+	held   holder
 
 	mu struct {
 		sync.Mutex
 		open             map[uint32]*answers // open streams
+		holding          map[uint32]*answers // streams of which DATA is held
+		ready            []*answers          // those of them that may be given more
+		blocked          bool                // the reader waits for the connection, and is to be told of ready
+		ended            []*answers          // streams that ended, whose turns unlock ends
+		woken            bool                // it was told, by a deadline of the connection
 		largest          uint32              // stream that the client opened
 		window           time.Time           // when the current window began
 		resets, finished int64               // in the window
@@ -114,34 +124,42 @@ type frames struct {
 }
 
 // Read implements net.Conn.
-func (f *frames) Read(b []byte) (n int, err error) {
-	if len(f.rest) > 0 {
-		n = copy(b, f.rest)
-		n = f.in.Before(http2.FrameHeaders, b[:n])
-		f.rest = f.rest[n:]
-	} else if n, err = f.read(b); n > 0 {
-		if k := f.in.Before(http2.FrameHeaders, b[:n]); k < n {
-			f.buf = append(f.buf[:0], b[k:n]...)
-			f.rest, n, err = f.buf, k, nil // the next read has the error
+func (f *frames) Read(b []byte) (int, error) {
+	for len(f.next) == 0 {
+		if err := f.fill(); err != nil {
+			return 0, err
 		}
 	}
-	if n > 0 && !f.in.Parse(b[:n], f.received) {
+	n := copy(b, f.next)
+	n = f.in.Before(http2.FrameHeaders, b[:n])
+	f.next = f.next[n:]
+	if !f.in.Parse(b[:n], f.received) {
 		f.from.callers.bar(f.from.at, f.from.who, time.Now())
 		_ = f.Close()
 		return 0, errResets
 	}
-	return n, err
+	return n, nil
 }
 
-// read reads from the connection.
-func (f *frames) read(b []byte) (int, error) {
+// fill gets what gRPC reads next, from what was held or from the connection.
+func (f *frames) fill() (err error) {
+	if f.next = f.release(); len(f.next) > 0 {
+		return nil
+	}
 	if f.more {
 		runtime.Gosched() // an eager client always has more; other goroutines come first
 	}
-	b = b[:min(len(b), mostRead)]
-	n, err := f.Conn.Read(b)
-	f.more = n == len(b)
-	return n, err
+	n, err := f.await(f.buf[:])
+	f.more = n == len(f.buf)
+	if n > 0 {
+		var wrong error
+		if f.next, wrong = f.sort(f.buf[:n]); wrong != nil {
+			_ = f.Close()
+			return wrong
+		}
+		return nil // the next read has the error
+	}
+	return err
 }
 
 // Write implements net.Conn.
@@ -157,9 +175,10 @@ func (f *frames) Write(b []byte) (int, error) {
 func (f *frames) Close() error {
 	f.closing.Do(func() {
 		f.mu.Lock()
-		defer f.mu.Unlock()
+		defer f.unlock()
 		f.mu.closed = true
 		f.from.who.streams.Add(-int64(len(f.mu.open)))
+		f.mu.ended = slices.Collect(maps.Values(f.mu.open))
 		f.mu.open = nil
 	})
 	return f.Conn.Close()
@@ -171,11 +190,11 @@ func (f *frames) received(h frame.Header) bool {
 	switch h.Kind {
 	case http2.FrameHeaders:
 		f.mu.Lock()
-		defer f.mu.Unlock()
+		defer f.unlock()
 		if h.Stream <= f.mu.largest || f.mu.closed { // trailers, or an error that gRPC handles
 			return true
 		}
-		f.newest = &answers{}
+		f.newest = &answers{frames: f, stream: h.Stream}
 		f.mu.largest = h.Stream
 		f.mu.open[h.Stream] = f.newest
 		f.from.who.streams.Add(1)
@@ -184,7 +203,7 @@ func (f *frames) received(h frame.Header) bool {
 		}
 	case http2.FrameRSTStream:
 		f.mu.Lock()
-		defer f.mu.Unlock()
+		defer f.unlock()
 		if !f.ended(h.Stream) {
 			return true // it was finished before
 		}
@@ -199,7 +218,7 @@ func (f *frames) received(h frame.Header) bool {
 func (f *frames) sent(h frame.Header) bool {
 	if h.Kind == http2.FrameRSTStream || h.Ends() {
 		f.mu.Lock()
-		defer f.mu.Unlock()
+		defer f.unlock()
 		if f.ended(h.Stream) && h.Ends() {
 			f.mu.finished++
 		}
@@ -216,10 +235,16 @@ func (f *frames) turn(now time.Time) {
 
 // ended notes a stream's end, and reports whether it was open.
 func (f *frames) ended(stream uint32) bool {
-	if _, ok := f.mu.open[stream]; !ok {
+	a, ok := f.mu.open[stream]
+	if !ok {
 		return false
 	}
 	delete(f.mu.open, stream)
+	a.unread.Add(-1 << 40)
+	f.mu.ended = append(f.mu.ended, a)
+	if f.mu.holding[stream] != nil {
+		f.ready(a) // gRPC gives back what it takes of the connection's window
+	}
 	f.from.who.streams.Add(-1)
 	return true
 }

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"runtime"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/observe"
 )
@@ -26,15 +28,19 @@ type Limits struct {
 	Resets int
 	// StreamAnswers bounds the answers of one stream that wait to be written, because its
 	// client reads them slowly or not at all. A stream beyond it takes no request
-	// until half of them are written. Each costs about 240 bytes. Default 200.
+	// until half of them are written. Each costs about 240 bytes. Default 50.
 	StreamAnswers int
+	// BusyStreams bounds the streams whose requests are being answered at the same moment.
+	// The requests of others wait for their turn. Default half of the processors, at least 1,
+	// so that some are left for calls.
+	BusyStreams int
 }
 
 // DefaultLimits returns the defaults.
 func DefaultLimits() Limits {
 	return Limits{
 		Connections: 10_000, CallerConnections: 1_000, ConnectionStreams: 1_000, CallerStreams: 10_000, Resets: 500,
-		StreamAnswers: 200,
+		StreamAnswers: 50, BusyStreams: max(runtime.GOMAXPROCS(0)/2, 1),
 	}
 }
 
@@ -53,6 +59,7 @@ func (l Limits) Validate() error {
 		{maxCallerStreams, l.CallerStreams},
 		{maxResets, l.Resets},
 		{maxStreamAnswers, l.StreamAnswers},
+		{maxBusyStreams, l.BusyStreams},
 	} {
 		if err := CheckLimit(field.name, field.value); err != nil {
 			return err
@@ -78,11 +85,12 @@ const (
 	maxCallerStreams     = "caller-streams"
 	maxResets            = "resets"
 	maxStreamAnswers     = "stream-answers"
+	maxBusyStreams       = "busy-streams"
 )
 
 // limits are Limits with the metrics of each.
 type limits struct {
-	connections, callerConnections, connectionStreams, callerStreams, resets, streamAnswers *observe.Limit
+	connections, callerConnections, connectionStreams, callerStreams, resets, streamAnswers, busyStreams *observe.Limit
 }
 
 func newLimits(l Limits, m *observe.Metrics) limits {
@@ -93,5 +101,6 @@ func newLimits(l Limits, m *observe.Metrics) limits {
 		callerStreams:     m.Limit(maxCallerStreams, int64(l.CallerStreams)),
 		resets:            m.Limit(maxResets, int64(l.Resets)),
 		streamAnswers:     m.Limit(maxStreamAnswers, int64(l.StreamAnswers)),
+		busyStreams:       m.Limit(maxBusyStreams, int64(l.BusyStreams)),
 	}
 }

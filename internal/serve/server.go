@@ -123,7 +123,7 @@ func Run(ctx context.Context, cfg Config) error {
 		grpc.MaxConcurrentStreams(uint32(cfg.Limits.ConnectionStreams)),
 		// gRPC would let them grow to 16 MiB, which are a million requests that wait.
 		grpc.StaticStreamWindowSize(64<<10),
-		grpc.StaticConnWindowSize(1<<20), // bounds nothing that waits: it is given anew when bytes are read
+		grpc.StaticConnWindowSize(64<<20), // bounds nothing that waits: it is given anew when bytes are read
 		grpc.WriteBufferSize(mostWritten),
 		grpc.Creds(newWatched()),
 		grpc.InTapHandle(admit),
