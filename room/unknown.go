@@ -2,6 +2,7 @@ package room
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -48,14 +49,12 @@ type window struct {
 const (
 	unknownFor    = 10 * time.Second
 	unknownWindow = time.Minute
-	slowly        = time.Second
+	slowly        = time.Second // on average
 	// The memory is bounded, too. When it is full, it is cleared.
 	maxUnknown        = 10_000
 	maxUnknownCallers = 10_000
-	// Factors of the number of names that one caller may have read: for the names of
-	// all callers, and for the answers that one caller gets without delay.
-	unknownOfAll   = 10
-	unknownAnswers = 10
+	// All callers together may have so many times as many names read as one caller.
+	unknownOfAll = 10
 )
 
 func (u *unknown) init(limit *observe.Limit) {
@@ -81,7 +80,7 @@ func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(slowly):
+	case <-time.After(slowly/2 + rand.N(slowly)): // callers that were refused together must not come back together
 	}
 	if u.hasChanged(tag) {
 		return nil
@@ -101,7 +100,7 @@ func (u *unknown) look(caller netip.Addr, tag allocator.Tag, now time.Time) (lat
 	switch {
 	case known && now.Before(until):
 		own.answers++
-		return own.answers > unknownAnswers*most, ledger.UnknownTag(tag)
+		return own.answers > most, ledger.UnknownTag(tag)
 	case own.reads >= most:
 		return true, u.limit.Refuse("tags that do not exist were asked for by one caller in a minute")
 	case own.reads > 0 && u.mu.all.at(now).reads >= unknownOfAll*most:
