@@ -23,13 +23,16 @@ import (
 // more answers, without which the handler takes no request. HTTP/2 allows that, since
 // DATA stays in order within its stream, and all other frames stay in order.
 const (
+	// mostUnread is how many requests of a stream gRPC is given before the stream's handler
+	// takes some of them, and fewUnread how many are left when gRPC is given more.
 	mostUnread = 64
 	fewUnread  = mostUnread / 2
-	// mostReleased is how many bytes of a stream gRPC is given at a time.
-	mostReleased = 256
-	// mostHeld is more than a client may send on a stream: the window twice, as gRPC
-	// opens it once more for a large message, and a frame.
-	mostHeld = 160 << 10
+	// mostReleased is how many bytes of a stream gRPC is given at a time; the smaller
+	// number is for the time in which streams take turns.
+	mostReleased, mostReleasedCrowded = 2 << 10, 256
+	// mostHeld is more than a client may send on a stream, in bytes: the window twice, as
+	// gRPC opens it once more for a large message, in frames of one byte.
+	mostHeld = 2 * (64 << 10) * (frame.HeaderSize + 1)
 )
 
 var errFlow = errors.New("the client sent more on a stream than it may")
@@ -95,6 +98,10 @@ func (f *frames) see() error {
 	}
 	if h.of == nil {
 		h.pass, h.skip = append(h.pass, h.header[:]...), length
+		return nil
+	}
+	if length == 0 && !header.Ends() {
+		h.of = nil // it says nothing, and no window bounds how many of its kind come
 		return nil
 	}
 	if h.whole, h.left = append(h.whole[:0], h.header[:]...), length; length == 0 {
@@ -232,7 +239,11 @@ func (f *frames) release() []byte {
 		if len(a.held) == 0 {
 			continue // all was released before
 		}
-		some := a.some(h)
+		most := mostReleased
+		if f.turns().crowded() {
+			most = mostReleasedCrowded
+		}
+		some := a.some(h, most)
 		if len(a.held) == 0 {
 			a.holds.Store(false)
 			delete(f.mu.holding, a.stream)
@@ -249,13 +260,13 @@ func (f *frames) release() []byte {
 // between reports whether gRPC is between two frames that others may come between.
 func (h *holder) between() bool { return h.skip == 0 && !h.block }
 
-// some takes the first frames of those that are held: one, or as many as are mostReleased.
-func (a *answers) some(h *holder) []byte {
+// some takes the first frames of those that are held: one, or as many as have most bytes.
+func (a *answers) some(h *holder, most int) []byte {
 	held, n := a.held[0][a.from:], 0
 	for n < len(held) {
 		_, length := frame.ParseHeader([frame.HeaderSize]byte(held[n:]))
 		end := n + frame.HeaderSize + length
-		if n > 0 && end > mostReleased {
+		if n > 0 && end > most {
 			break
 		}
 		n = end

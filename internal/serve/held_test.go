@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -264,7 +265,7 @@ func TestMoreThanTheWindow(t *testing.T) {
 	c := r.raw(t, other, marchv1.IDService_Stream_FullMethodName)
 	got := c.read()
 	stream := c.open()
-	for n := 0; n < 1<<20; n += 10_000 {
+	for n := 0; n < 1<<22; n += 10_000 {
 		_ = c.WriteData(stream, false, append(request(t, "wait"), make([]byte, 10_000)...))
 		if c.flush() != nil {
 			break
@@ -275,4 +276,35 @@ func TestMoreThanTheWindow(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the connection is open after a minute")
 	}
+}
+
+// A client may use its whole window for the smallest messages, and send frames of no bytes.
+func TestSmallestMessages(t *testing.T) {
+	const window, nothing = 64 << 10, 100_000
+	r, s := counting(t)
+	c := r.raw(t, other, marchv1.IDService_Stream_FullMethodName)
+	got := c.read()
+	send := func(stream uint32, ends bool, data []byte) {
+		t.Helper()
+		if err := c.WriteData(stream, ends, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait, empty := request(t, "wait"), request(t, "")
+	stream, requests := c.open(), 1
+	send(stream, false, wait)
+	for n := len(wait); n+len(empty) <= window; n += len(empty) {
+		send(stream, false, empty)
+		requests++
+	}
+	for range nothing {
+		send(stream, false, nil)
+	}
+	if err := errors.Join(c.WriteWindowUpdate(0, 1<<20), c.WriteWindowUpdate(stream, 1<<20), c.flush()); err != nil {
+		t.Fatal(err)
+	}
+	close(s.free)
+	// The first 128 answers but one have an ID of one byte, and the others one of two bytes.
+	least := int64(requests*len(empty) + 2*127 + 3*(requests-128))
+	eventually(t, "all answers", func() bool { return got.of(stream).Load() >= least })
 }

@@ -30,9 +30,9 @@ type Limits struct {
 	// client reads them slowly or not at all. A stream beyond it takes no request
 	// until half of them are written. Each costs about 240 bytes. Default 50.
 	StreamAnswers int
-	// BusyStreams bounds the streams whose requests are being answered at the same moment.
-	// The requests of others wait for their turn. Default half of the processors, at least 1,
-	// so that some are left for calls.
+	// BusyStreams bounds the streams that are answered at the same moment while more than 16
+	// times as many are busy. The requests of the others wait for their turn. Default half
+	// of the processors, at least 1, so that some are left for calls.
 	BusyStreams int
 }
 

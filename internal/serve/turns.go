@@ -12,13 +12,15 @@ import (
 // run. Go's scheduler gives each of them its turn before the goroutines of a unary call,
 // which needs several: beside 500 eager streams a call took 2 s. So the requests of
 // other streams wait in their connections, where no goroutine is busy with them, and
-// processors are left for everything else.
+// processors are left for everything else. Few busy streams do no such harm, and taking
+// turns costs a third of their answers: up to manyBusy of them for each turn take none.
 //
 // A turn ends when the handler took all that its stream was given. The handler may block:
 // its tag has to be leased, or its client does not read. So while streams wait, a turn
 // ends after two of the timer's ticks in any case.
 type turns struct {
-	slots   []atomic.Pointer[answers] // the streams that have a turn
+	slots   []atomic.Pointer[answers] // the streams that are busy
+	most    int                       // of the slots, which are used while streams wait
 	ticks   atomic.Int64
 	waiting atomic.Int64 // streams in queue
 	mu      struct {
@@ -31,8 +33,11 @@ type turns struct {
 // tick is more than a stream needs for what it is given at a time.
 const tick = time.Millisecond
 
+// manyBusy is how many busy streams there are for each turn before they take turns.
+const manyBusy = 16
+
 func newTurns(most int64) *turns {
-	t := &turns{slots: make([]atomic.Pointer[answers], most)}
+	t := &turns{slots: make([]atomic.Pointer[answers], manyBusy*most), most: int(most)}
 	t.mu.timer = time.AfterFunc(tick, t.tick)
 	t.mu.timer.Stop()
 	return t
@@ -41,8 +46,12 @@ func newTurns(most int64) *turns {
 // take gives a stream a turn if there is one.
 func (t *turns) take(a *answers) bool {
 	a.since.Store(t.ticks.Load())
-	for i := range t.slots {
-		if t.slots[i].CompareAndSwap(nil, a) {
+	slots := t.slots
+	if t.crowded() {
+		slots = slots[:t.most]
+	}
+	for i := range slots {
+		if slots[i].CompareAndSwap(nil, a) {
 			a.turn.Store(int32(i + 1))
 			return true
 		}
@@ -50,8 +59,11 @@ func (t *turns) take(a *answers) bool {
 	return false
 }
 
+// crowded reports whether streams wait for a turn.
+func (t *turns) crowded() bool { return t.waiting.Load() > 0 }
+
 // takeFirst is take, but streams that wait come first.
-func (t *turns) takeFirst(a *answers) bool { return t.waiting.Load() == 0 && t.take(a) }
+func (t *turns) takeFirst(a *answers) bool { return !t.crowded() && t.take(a) }
 
 // wait gives a stream a turn, and reports true; or it has the stream wait until one is
 // granted.
@@ -85,7 +97,7 @@ func (t *turns) end(a *answers) bool {
 		return false
 	}
 	t.slots[slot-1].Store(nil)
-	if t.waiting.Load() > 0 {
+	if t.crowded() {
 		t.grant()
 	}
 	return true
