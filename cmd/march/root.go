@@ -117,7 +117,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	flags.StringVar(&c.logFormat, "log-format", "text", "text or json")
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
-		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newAudit(c),
+		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
 		newVerify(c), newHalt(c), newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)

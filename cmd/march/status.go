@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/bundle"
 	"github.com/march-id/march/cmd/march/internal/doctor"
 )
 
@@ -23,13 +26,19 @@ const measureAfter = 1500 * time.Millisecond
 
 func newStatus(c *common) *cobra.Command {
 	t := &target{}
+	var full bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of every room, the migration under way, and all problems",
 		Long: `Show what every room does now, the migration that is under way, and all
-problems: since when, until when, the next step, and the command.`,
+problems: since when, until when, the next step, and the command. With
+--capacity, show instead how full etcd, the tags and the slices of workers are,
+and when each is full at the present rate.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if full {
+				return showCapacity(cmd, c, t)
+			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 				if err == nil && !measured(o) { // no page or command asked recently, and a rate needs two readings
@@ -46,9 +55,34 @@ problems: since when, until when, the next step, and the command.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&full, "capacity", false, "show when what is full: etcd, tags, workers")
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
+}
+
+func showCapacity(cmd *cobra.Command, c *common, t *target) error {
+	if err := c.checkOutput(); err != nil {
+		return err
+	}
+	facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{})
+	if err != nil {
+		return err
+	}
+	list := doctor.Capacities(facts, time.Now())
+	if c.output == "json" {
+		return json.NewEncoder(c.stdout).Encode(map[string]any{"capacity": list})
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "WHAT\tUSED\tOF\tSHARE\tFULL\tNOTE")
+	for _, l := range list {
+		full := "-"
+		if l.Full != nil {
+			full = l.Full.Format(time.RFC3339)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%.1f%%\t%s\t%s\n", l.What, l.Used, l.Of, 100*l.Share, full, l.Note)
+	}
+	return w.Flush()
 }
 
 func measured(o *marchv1.GetOverviewResponse) bool {
@@ -224,4 +258,57 @@ func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (fact
 		return err
 	})
 	return facts, err
+}
+
+func newDebug(c *common) *cobra.Command {
+	return group("debug", "Collect what a maintainer needs to find a fault", newDebugBundle(c))
+}
+
+func newDebugBundle(c *common) *cobra.Command {
+	t := &target{}
+	var out string
+	cmd := &cobra.Command{
+		Use:   "bundle",
+		Short: "Write an archive for a maintainer, without secrets",
+		Long: `Write an archive for a maintainer: what march doctor finds, the layout, the
+instances, the fullest tags, the workers, the latest 1000 migrations and changes;
+and of each process its settings with their origins, metrics, goroutines and heap.
+
+It has no IDs and no secrets: nothing of the environment, and of files their
+paths only; users, passwords and tokens in texts are hidden. It does have the
+names of tags, hosts and operators: look into it before you send it.`,
+		Example: `  march debug bundle --out march-debug.tar.gz`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			facts, err := collect(cmd.Context(), t, bundle.Request())
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			name := "march-debug-" + now.UTC().Format("20060102T150405Z")
+			if out == "" {
+				out = name + ".tar.gz"
+			}
+			var files []bundle.File
+			err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+				files, err = bundle.Collect(ctx, conn, versionText(), facts, now)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			var b bytes.Buffer
+			if err := bundle.Write(&b, name, files, now); err != nil {
+				return err
+			}
+			if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {
+				return allocator.Errorf(allocator.Invalid, "out: %w", err)
+			}
+			_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, counted(int64(len(files)), "file"), b.Len())
+			return err
+		},
+	}
+	t.flags(cmd, "console", defaultConsole)
+	cmd.Flags().StringVar(&out, "out", "", "the archive's file (default march-debug-TIME.tar.gz)")
+	return cmd
 }
