@@ -66,6 +66,7 @@ lint: ## run golangci-lint, after building it (a minute or two the first time)
 	go tool -modfile=.ci/lint/go.mod golangci-lint run
 	cd .ci/openapi && go tool -modfile=../lint/go.mod golangci-lint run
 	cd .ci/dist && go tool -modfile=../lint/go.mod golangci-lint run
+	cd .ci/chart && go tool -modfile=../lint/go.mod golangci-lint run
 
 ci: ## run everything that a change must pass
 	bash .ci/run

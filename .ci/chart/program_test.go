@@ -1,0 +1,228 @@
+package chart
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// program builds march from this repository, once, and returns its path.
+var program = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(temporary, "march")
+	out, err := exec.Command("go", "build", "-C", "../..", "-buildvcs=false", "-o", path, "./cmd/march").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// march runs march with arguments, in an environment of the container's variables alone.
+func march(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Env = env
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("march %s: %w\n%s", strings.Join(args, " "), err, errs.String())
+	}
+	return string(out), err
+}
+
+// command returns the arguments and the environment with which a workload runs march. Its
+// ConfigMap is a file here.
+func (w workload) command(t *testing.T, all objects) (args, env []string) {
+	t.Helper()
+	values := map[string]string{"POD_NAME": w.name + "-0"}
+	for _, e := range w.container().Env {
+		if e.ValueFrom == nil {
+			values[e.Name] = e.Value
+		} else if e.ValueFrom.FieldRef == nil || e.ValueFrom.FieldRef.FieldPath != "metadata.name" {
+			t.Fatalf("%s: where does %s come from?", w.name, e.Name)
+		}
+	}
+	var expand []string
+	for name, value := range values {
+		env, expand = append(env, name+"="+value), append(expand, "$("+name+")", value)
+	}
+	for _, v := range w.template.Spec.Volumes {
+		var files map[string]string
+		if v.Secret != nil {
+			files = secret(t)
+		} else if v.ConfigMap != nil {
+			i := slices.IndexFunc(of[*corev1.ConfigMap](all), func(m *corev1.ConfigMap) bool { return m.Name == v.ConfigMap.Name })
+			files = of[*corev1.ConfigMap](all)[i].Data
+		}
+		dir := t.TempDir()
+		for name, content := range files {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, m := range w.container().VolumeMounts {
+			if m.Name == v.Name {
+				expand = append(expand, "="+m.MountPath+"/", "="+dir+"/")
+			}
+		}
+	}
+	for _, arg := range w.container().Args {
+		args = append(args, strings.NewReplacer(expand...).Replace(arg))
+	}
+	return args, env
+}
+
+// value is a line of march config print.
+type value struct{ Name, Value, Origin string }
+
+// settings returns the settings that a command would have.
+func settings(t *testing.T, env []string, args ...string) map[string]value {
+	t.Helper()
+	out, err := march(t, env, append([]string{"config", "print", "-o", "json"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []value
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	byName := make(map[string]value)
+	for _, v := range list {
+		byName[v.Name] = v
+	}
+	return byName
+}
+
+// TestProgram checks that march accepts the arguments and settings of every workload, and
+// that they arrive: values of the values' file, and the chart's own.
+func TestProgram(t *testing.T) {
+	arrived := map[string]map[string]string{
+		"prod-march-eu-1": {
+			"cluster": "prod", "log-format": "json", "max-connections": "1000000", "traces-ratio": "0.01",
+			"ready-reserve": "30s", "warm-tags": "order,invoice", "name": "prod-march-eu-1-0", "drain": "20s",
+			"advertise": "prod-march-eu-1-0.prod-march-eu-1-pods.ids.svc.cluster.local:7010", "journal": "/var/lib/march",
+			"etcd-user": "march",
+		},
+		"prod-march-us-1":    {"advertise": "prod-march-us-1-0.march.example.net:7010", "redis": "0.0.0.0:6379", "worker-window": "45s", "require-journal": "true"},
+		"prod-march-console": {"forget-after": "48h0m0s", "cluster": "prod", "http": "0.0.0.0:7000"},
+	}
+	for name, values := range cases(t) {
+		all := objectsOf(t, values)
+		for _, w := range workloads(all) {
+			args, env := w.command(t, all)
+			if _, err := march(t, env, append([]string{"config", "validate"}, args...)...); err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if name != "full" {
+				continue
+			}
+			got := settings(t, env, args...)
+			for setting, want := range arrived[w.name] {
+				if got[setting].Value != want {
+					t.Errorf("%s: %s is %q (%s), want %q", w.name, setting, got[setting].Value, got[setting].Origin, want)
+				}
+			}
+			if len(arrived[w.name]) == 0 {
+				t.Errorf("nothing is known of %s", w.name)
+			}
+		}
+	}
+}
+
+// secret returns the files of a secret: a certificate, its key and a password.
+func secret(t *testing.T) map[string]string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
+	return map[string]string{
+		"ca.crt":   certificate,
+		"tls.crt":  certificate,
+		"tls.key":  string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})),
+		"password": "secret\n",
+	}
+}
+
+// TestEverySetting gives each setting of the program in the values' settings, or finds that
+// the chart gives it: so none is out of reach. The list is the program's own.
+func TestEverySetting(t *testing.T) {
+	values := func(server, name, value string) map[string]any {
+		return map[string]any{
+			"etcd":  map[string]any{"endpoints": []any{"etcd:2379"}},
+			"rooms": []any{map[string]any{"name": "eu-1"}},
+			server:  map[string]any{"settings": map[string]any{name: value}},
+		}
+	}
+	full := objectsOf(t, cases(t)["full"])
+	for server, c := range map[string]struct {
+		workload string
+		command  []string
+	}{
+		"room":    {"prod-march-eu-1", []string{"room", "eu-1"}},
+		"console": {"prod-march-console", []string{"console"}},
+	} {
+		inSettings := 0
+		for name, v := range settings(t, nil, c.command...) {
+			docs, err := render(load(t), values(server, name, v.Value))
+			if err != nil { // the chart sets it
+				if !strings.Contains(err.Error(), "/"+name+"'") {
+					t.Errorf("%s: %v", name, err)
+				}
+				for _, w := range workloads(full) {
+					if w.name == c.workload && !slices.ContainsFunc(w.container().Args, func(a string) bool { return strings.HasPrefix(a, "--"+name+"=") }) {
+						t.Errorf("the chart refuses the setting %s of %s, and never gives it", name, server)
+					}
+				}
+				continue
+			}
+			all, err := decode(documents(docs))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range workloads(all) {
+				if w.name != c.workload {
+					continue
+				}
+				args, env := w.command(t, all)
+				if got := settings(t, env, args...)[name]; got.Value != v.Value || !strings.HasSuffix(got.Origin, "march.yaml:1") {
+					t.Errorf("%s: %s is %q by %s, want %q by the file", server, name, got.Value, got.Origin, v.Value)
+				}
+				inSettings++
+			}
+		}
+		if inSettings < 10 {
+			t.Errorf("%d settings of %s were given", inSettings, server)
+		}
+	}
+}

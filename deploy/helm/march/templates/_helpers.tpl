@@ -1,0 +1,192 @@
+{{- define "march.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 30 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The name of a room's objects. Pods get a number after it, and are instances' names, so 52 characters are the most that Kubernetes allows. */}}
+{{- define "march.roomname" -}}
+{{- $name := printf "%s-%s" (include "march.fullname" .root) .room.name -}}
+{{- if gt (len $name) 52 -}}
+{{- fail (printf "rooms: %q: the name %q is longer than 52 characters; set fullnameOverride to a shorter one" .room.name $name) -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{- define "march.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "march.labels" -}}
+{{ include "march.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "march.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* A setting's value as YAML. Helm reads numbers as floats, which would print a million as 1e+06. */}}
+{{- define "march.value" -}}
+{{- if kindIs "slice" . -}}
+[{{ range $i, $v := . }}{{ if $i }}, {{ end }}{{ include "march.value" $v }}{{ end }}]
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{ int64 . }}
+{{- else if kindIs "string" . -}}
+{{ . | quote }}
+{{- else -}}
+{{ . }}
+{{- end -}}
+{{- end -}}
+
+{{/* The file of settings. Given: lists of maps; later ones win. */}}
+{{- define "march.settings" -}}
+{{- $all := dict -}}
+{{- range . -}}
+{{- range $name, $value := . -}}
+{{- $_ := set $all $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := $all }}
+{{ $name }}: {{ include "march.value" $value }}
+{{- else }}
+{}
+{{- end -}}
+{{- end -}}
+
+{{- define "march.etcdsecret" -}}
+{{- if .Values.etcd.certManager.enabled -}}
+{{ include "march.fullname" . }}-etcd-client
+{{- else -}}
+{{ .Values.etcd.tlsSecret }}
+{{- end -}}
+{{- end -}}
+
+{{- define "march.etcdargs" -}}
+- --etcd={{ join "," .Values.etcd.endpoints }}
+{{- if include "march.etcdsecret" . }}
+- --etcd-ca=/etc/march/etcd/ca.crt
+- --etcd-cert=/etc/march/etcd/tls.crt
+- --etcd-key=/etc/march/etcd/tls.key
+{{- end }}
+{{- if .Values.etcd.user }}
+- --etcd-user={{ .Values.etcd.user }}
+- --etcd-password-file=/etc/march/etcd-user/password
+{{- end }}
+{{- end -}}
+
+{{- define "march.mounts" -}}
+- name: settings
+  mountPath: /etc/march/settings
+  readOnly: true
+{{- if include "march.etcdsecret" . }}
+- name: etcd
+  mountPath: /etc/march/etcd
+  readOnly: true
+{{- end }}
+{{- if .Values.etcd.user }}
+- name: etcd-user
+  mountPath: /etc/march/etcd-user
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* Given: root, and the settings' ConfigMap. */}}
+{{- define "march.volumes" -}}
+- name: settings
+  configMap:
+    name: {{ .settings }}
+{{- with include "march.etcdsecret" .root }}
+- name: etcd
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{- if .root.Values.etcd.user }}
+- name: etcd-user
+  secret:
+    secretName: {{ .root.Values.etcd.passwordSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{- define "march.podsecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "march.containersecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Probes by HTTP. A server is alive while it waits for etcd. */}}
+{{- define "march.probes" -}}
+livenessProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 10
+  failureThreshold: 6
+  timeoutSeconds: 5
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  failureThreshold: 2
+  timeoutSeconds: 5
+{{- end -}}
+
+{{/* Where pods go. Given: with (the values), labels (of the pods to keep apart). */}}
+{{- define "march.placement" -}}
+{{- with .with.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .with.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .with.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .with.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+affinity:
+{{- if .with.affinity }}
+  {{- toYaml .with.affinity | nindent 2 }}
+{{- else }}
+  podAntiAffinity:
+  {{- if eq .with.antiAffinity "hard" }}
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- .labels | nindent 12 }}
+  {{- else }}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- .labels | nindent 14 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
