@@ -168,6 +168,9 @@ func (c *common) settled(as *common, args []string) (*cobra.Command, error) {
 	if c.config != "" { // it was given before the command
 		rest = append([]string{"--config", c.config}, rest...)
 	}
+	if c.contextNamed {
+		rest = append([]string{"--context", c.context}, rest...)
+	}
 	if err := of.ParseFlags(rest); err != nil {
 		return nil, flagError(of, err)
 	}

@@ -66,11 +66,13 @@ func exitCode(err error) int {
 type common struct {
 	output    string
 	config    string
+	context   string
 	logLevel  string
 	logFormat string
 
-	levelFixed bool // the level is from a flag or the environment
-	checkOnly  bool // a server checks its settings, and does not start
+	levelFixed   bool // the level is from a flag or the environment
+	contextNamed bool // the context is from its flag
+	checkOnly    bool // a server checks its settings, and does not start
 
 	stdout, stderr io.Writer
 }
@@ -90,8 +92,8 @@ one etcd and serve from memory.
 Flags for addresses, paths and servers are settings: they can also be set in the
 environment (--console as MARCH_CONSOLE) and in a YAML file named by --config or
 MARCH_CONFIG (console: HOST:PORT). A flag wins over the
-environment, the environment over the file. Flags for one run of a command
-(--count, --to) are flags only.
+environment, the environment over the file, the file over the context in use
+(march context). Flags for one run of a command (--count, --to) are flags only.
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed,
 2 wrong usage (a flag, argument, setting or value that is not allowed), 3 not
@@ -113,6 +115,10 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "YAML file with settings, named as the flags are")
+	flags.StringVar(&c.context, "context", "", "the context whose settings to use; see 'march context'")
+	_ = root.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+		return contextNames(cmd, nil, begin)
+	})
 	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, off (default info; warn for dev)")
 	flags.StringVar(&c.logFormat, "log-format", "text", "text or json")
 	root.AddCommand(
@@ -121,6 +127,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		newVerify(c), newHalt(c), newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
+	root.AddCommand(newContext(c, root))
 	root.SetHelpCommand(newHelp(root))
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {

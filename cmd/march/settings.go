@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
@@ -40,9 +41,28 @@ func settle(cmd *cobra.Command, c *common) error {
 	if err != nil {
 		return usageError{err}
 	}
+	chosen := cmd.Flags().Lookup("context")
+	c.contextNamed = chosen.Changed // then it wins over the environment
+	if err := fromEnvironment(chosen); err != nil {
+		return err
+	}
+	if s, ok := file[chosen.Name]; ok && !chosen.Changed {
+		if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.line, chosen.Name), chosen); err != nil {
+			return usageError{err}
+		}
+		origin.Note(chosen, fmt.Sprintf("%s:%d", c.config, s.line))
+	}
+	fromContext, err := contextOf(cmd, c)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	visitSettings(cmd, func(f *pflag.Flag) {
-		err := fromEnvironment(f)
+		var err error
+		if c.contextNamed {
+			err = fromContext(f)
+		}
+		err = errors.Join(err, fromEnvironment(f))
 		if f.Name == "log-level" {
 			c.levelFixed = f.Changed
 		}
@@ -52,6 +72,9 @@ func settle(cmd *cobra.Command, c *common) error {
 				origin.Note(f, at)
 			}
 		}
+		if err == nil {
+			err = fromContext(f)
+		}
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -60,6 +83,46 @@ func settle(cmd *cobra.Command, c *common) error {
 		return usageError{err}
 	}
 	return nil
+}
+
+// contextOf returns what sets a flag to its value in the context of a command, unless it is set.
+func contextOf(cmd *cobra.Command, c *common) (set func(*pflag.Flag) error, err error) {
+	none := func(*pflag.Flag) error { return nil }
+	for of := cmd; of.HasParent(); of = of.Parent() {
+		if isServer(of) || of.Name() == "context" || of.Name() == "config" {
+			return none, nil // `context use` mends what does not exist
+		}
+	}
+	path, err := contexts.Path()
+	if err != nil && c.context == "" {
+		return none, nil // without a home there are no contexts
+	}
+	if err != nil {
+		return nil, err
+	}
+	file, err := contexts.Load(path)
+	name := c.context
+	if err == nil && name == "" {
+		name = file.Current
+	}
+	if err != nil || name == "" {
+		return none, err
+	}
+	settings, err := file.Get(name)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return func(f *pflag.Flag) error {
+		value, ok := settings[f.Name]
+		if !ok || f.Changed {
+			return nil
+		}
+		if err := (setting{values: []string{value}}).set("context "+name+": "+f.Name, f); err != nil {
+			return err
+		}
+		origin.Note(f, "context "+name)
+		return nil
+	}, nil
 }
 
 // visitSettings calls visit with each setting of a command.

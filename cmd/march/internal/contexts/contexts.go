@@ -1,0 +1,186 @@
+// Package contexts keeps named sets of settings, of which one is in use: which console and room
+// the commands of one cluster call, and with which certificates. So an operator of several
+// clusters names a cluster once, and not its addresses at each command.
+//
+// They are in one JSON file that only its owner may read or write. A change replaces the file as
+// a whole, so a reader sees it before or after. A context has only strings that the command line
+// takes, and no secrets: settings name the files of those.
+package contexts
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+)
+
+// File is the content of the file.
+type File struct {
+	// Current is the context in use; empty for none.
+	Current string `json:"current,omitempty"`
+	// Contexts are settings and their values, by the name of the context.
+	Contexts map[string]Settings `json:"contexts"`
+}
+
+// Settings are the values of settings by their names, as flags take them.
+type Settings map[string]string
+
+const (
+	// maxFile bounds the file, in bytes.
+	maxFile = 1 << 20
+	// forOwner is the mode of the file: its owner alone reads and writes it.
+	forOwner, forOwnerDir = 0o600, 0o700
+)
+
+var name = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// Path returns the file's path: march/contexts.json in the user's directory of settings.
+func Path() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "context: there is no directory for contexts: %w; set HOME or XDG_CONFIG_HOME", err)
+	}
+	return filepath.Join(dir, "march", "contexts.json"), nil
+}
+
+// CheckName checks a context's name. Its error is Invalid.
+func CheckName(text string) error {
+	if !name.MatchString(text) {
+		return allocator.Errorf(allocator.Invalid, "context: %q; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit", text)
+	}
+	return nil
+}
+
+// Load reads the file; one that does not exist has no contexts. Its error is Invalid.
+func Load(path string) (*File, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &File{Contexts: make(map[string]Settings)}, nil
+	}
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "context: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(content) > maxFile {
+		err = allocator.Errorf(allocator.Invalid, "%s: more than %d bytes; allowed: up to that", path, maxFile)
+	}
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "context: %w", err)
+	}
+	file := &File{}
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(file); err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "context: %s: not a file of contexts: %w; mend or remove it", path, err)
+	}
+	if file.Contexts == nil {
+		file.Contexts = make(map[string]Settings)
+	}
+	for _, name := range file.Names() {
+		if err := CheckName(name); err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "%s: %w", path, err)
+		}
+	}
+	return file, nil
+}
+
+// Save replaces the file. Its error is Invalid.
+func (f *File) Save(path string) error {
+	content, err := json.MarshalIndent(f, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := replace(path, append(content, '\n')); err != nil {
+		return allocator.Errorf(allocator.Invalid, "context: %w", err)
+	}
+	return nil
+}
+
+func replace(path string, content []byte) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), forOwnerDir); err != nil {
+		return err
+	}
+	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // its mode is forOwner
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_, _ = next.Close(), os.Remove(next.Name())
+		}
+	}()
+	if err := next.Chmod(forOwner); err != nil {
+		return err
+	}
+	if _, err := next.Write(content); err != nil {
+		return err
+	}
+	if err := next.Sync(); err != nil {
+		return err
+	}
+	if err := next.Close(); err != nil {
+		return err
+	}
+	return os.Rename(next.Name(), path)
+}
+
+// Names returns the names of all contexts, sorted.
+func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Contexts)) }
+
+// Get returns a context. Its error is NotFound.
+func (f *File) Get(name string) (Settings, error) {
+	settings, ok := f.Contexts[name]
+	if !ok {
+		known := "there is none; make one with `march context add`"
+		if names := f.Names(); len(names) > 0 {
+			known = "known: " + strings.Join(names, ", ")
+		}
+		return nil, allocator.Errorf(allocator.NotFound, "there is no context %q; %s", name, known)
+	}
+	return settings, nil
+}
+
+// Add adds a context. Its errors are Invalid and Exists.
+func (f *File) Add(name string, settings Settings) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if _, there := f.Contexts[name]; there {
+		return allocator.Errorf(allocator.Exists, "context %s exists already; remove it first, or choose another name", name)
+	}
+	f.Contexts[name] = settings
+	return nil
+}
+
+// Use makes a context the one in use; none is in use after the empty name. Its error is NotFound.
+func (f *File) Use(name string) error {
+	if name != "" {
+		if _, err := f.Get(name); err != nil {
+			return err
+		}
+	}
+	f.Current = name
+	return nil
+}
+
+// Remove removes a context. If it was in use, none is. Its error is NotFound.
+func (f *File) Remove(name string) error {
+	if _, err := f.Get(name); err != nil {
+		return err
+	}
+	delete(f.Contexts, name)
+	if f.Current == name {
+		f.Current = ""
+	}
+	return nil
+}
