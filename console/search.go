@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -120,7 +121,7 @@ func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
 
 func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
 	i := indexed{
-		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created}, // no stored value
+		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created, KV: store.KV{ModRevision: t.KV.ModRevision}}, // no stored value
 		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
 	if t.Time != nil { // its IDs follow the clock

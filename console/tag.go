@@ -136,7 +136,7 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admin.DeleteTag(ctx, name, operator.Actor(ctx)); err != nil {
+	if err := s.admin.DeleteTagAt(ctx, name, r.GetIfRevision(), operator.Actor(ctx)); err != nil {
 		return nil, err
 	}
 	return &marchv1.DeleteTagResponse{}, nil

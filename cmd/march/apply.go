@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
@@ -75,6 +76,8 @@ type applying struct {
 	t               *target
 	file            *manifest.Manifest
 	prune, dry, yes bool
+	atomic, force   bool
+	hold            time.Duration
 	path            string
 	Diff            manifest.Diff   `json:"diff"`
 	Plan            json.RawMessage `json:"plan"`    // null where the layout stays
@@ -90,7 +93,8 @@ func newApply(c *common) *cobra.Command {
 		Short: "Make the layout and the tags those of a file",
 		Long: `Make the layout and the tags those of a file, which march export writes. The
 difference is shown first, and applied once it is agreed to. If the cluster
-changes meanwhile, apply refuses to go on.
+changes meanwhile, apply refuses to go on: each tag is written only if it is the
+one that was compared.
 
 A layout or tag that the file does not have stays as it is; with --prune such
 tags are deleted. A setting that a tag of the file does not have gets its
@@ -122,6 +126,9 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 	flags.StringVarP(&a.path, "file", "f", "", "the file, - for standard input")
 	flags.BoolVar(&a.dry, "dry-run", false, "only show the difference")
 	flags.BoolVar(&a.prune, "prune", false, "delete the tags that the file does not have")
+	flags.BoolVar(&a.atomic, "atomic", false, "allow one atomic switch of the layout if smaller moves cannot reach it")
+	flags.BoolVar(&a.force, "force", false, "also move to a layout that may leave a room no ID of a tag, or whose boundary is above a thousandth of the IDs that a tag has left")
+	flags.DurationVar(&a.hold, "hold", 0, "how long at least a move waits for a silent instance (default the instance's own --hold)")
 	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask; limits that stop rooms are lowered, too")
 	return cmd
 }
@@ -172,7 +179,7 @@ func (a *applying) diff(cmd *cobra.Command) (manifest.Diff, error) {
 
 func (a *applying) planLayout(cmd *cobra.Command) error {
 	err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: a.file.Layout})
+		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: a.file.Layout, Atomic: a.atomic, Force: a.force})
 		a.plan = answer.GetPlan()
 		return err
 	})
@@ -180,7 +187,7 @@ func (a *applying) planLayout(cmd *cobra.Command) error {
 		return err
 	}
 	counted, err := planCost(cmd.Context(), a.c, a.t, a.plan)
-	if err == nil && counted.GetRefused() != "" {
+	if err == nil && counted.GetRefused() != "" && !a.force {
 		err = allocator.Errorf(allocator.Refused, "%s", counted.GetRefused())
 	}
 	if err == nil {
@@ -217,7 +224,7 @@ func (a *applying) apply(cmd *cobra.Command) error {
 	if a.plan != nil {
 		var id string
 		err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count, Hold: durationpb.New(0)})
+			answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count, Hold: durationpb.New(a.hold), Force: a.force})
 			id = answer.GetMigration().GetId()
 			return err
 		})
@@ -243,10 +250,10 @@ func (a *applying) apply(cmd *cobra.Command) error {
 				_, err = s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: change.Message()})
 			case manifest.Update:
 				var answer *marchv1.UpdateTagResponse
-				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true})
+				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true, IfRevision: change.Revision()})
 				sayBehind(a.c, answer.GetBehind())
 			case manifest.Delete:
-				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag})
+				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag, IfRevision: change.Revision()})
 			}
 			return err
 		})

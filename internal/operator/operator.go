@@ -60,7 +60,7 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 			return nil, err
 		}
 	}
-	tag, err := a.UpdateTag(ctx, name, func(settings *record.TagSettings) error {
+	change := func(settings *record.TagSettings) error {
 		before := settings.Limit
 		if !time.Now().Before(settings.PrescaleUntil) { // it has ended, so it no longer bounds max_step
 			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
@@ -72,7 +72,13 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 			return err
 		}
 		return stops(marks, settings.Limit)
-	}, Actor(ctx))
+	}
+	var tag record.Tag
+	if r.GetIfRevision() != 0 {
+		tag, err = a.UpdateTagAt(ctx, name, r.GetIfRevision(), change, Actor(ctx))
+	} else {
+		tag, err = a.UpdateTag(ctx, name, change, Actor(ctx))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +159,7 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 func TagToProto(t record.Tag) *marchv1.Tag {
 	s := t.TagSettings
 	if s.Time != nil {
-		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time), ForeignName: foreignName(t.Name)}
+		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time), ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision}
 		formatToProto(s, p)
 		return p
 	}
@@ -161,7 +167,7 @@ func TagToProto(t record.Tag) *marchv1.Tag {
 		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
 		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
 		Created: timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
-		ForeignName: foreignName(t.Name),
+		ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision,
 	}
 	if time.Now().Before(s.PrescaleUntil) {
 		p.Prescale, p.PrescaleUntil = s.Prescale, timestamppb.New(s.PrescaleUntil)

@@ -62,16 +62,21 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
 	const attempts = 5
 	for range attempts - 1 {
-		t, err := a.updateTag(ctx, name, change, actor)
+		t, err := a.UpdateTagAt(ctx, name, 0, change, actor)
 		if allocator.KindOf(err) != allocator.Conflict {
 			return t, err
 		}
 	}
-	return a.updateTag(ctx, name, change, actor)
+	return a.UpdateTagAt(ctx, name, 0, change, actor)
 }
 
-func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
+// UpdateTagAt is UpdateTag for a tag whose settings were stored at a revision, 0 for any.
+// Its error is Conflict if they were changed since, also while it runs.
+func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision int64, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
 	t, err := a.Tag(ctx, name)
+	if err == nil {
+		err = unchangedSince(t.KV, name, revision)
+	}
 	if err != nil {
 		return record.Tag{}, err
 	}
@@ -95,6 +100,15 @@ func (a *Admin) updateTag(ctx context.Context, name allocator.Tag, change func(*
 		return t, nil
 	}
 	return a.putTag(ctx, next, store.Unchanged(t.KV), "update tag", t.KV.Value, actor)
+}
+
+// unchangedSince refuses a tag that was stored at another revision than the given one, unless
+// that is 0. Its error is Conflict.
+func unchangedSince(kv store.KV, name allocator.Tag, revision int64) error {
+	if revision == 0 || kv.ModRevision == revision {
+		return nil
+	}
+	return allocator.Errorf(allocator.Conflict, "tag %s was changed since: it is of revision %d, and if_revision is %d; read it again", name, kv.ModRevision, revision)
 }
 
 // SkipTag makes rooms lease only IDs from to on, and drop the IDs that they hold

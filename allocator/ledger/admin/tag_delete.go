@@ -13,11 +13,17 @@ import (
 // stay, so that a tag of the same name goes on above them. Its errors
 // are NotFound, WentBack while leasing is halted, Conflict and Unavailable.
 func (a *Admin) DeleteTag(ctx context.Context, name allocator.Tag, actor string) error {
+	return a.DeleteTagAt(ctx, name, 0, actor)
+}
+
+// DeleteTagAt is DeleteTag for a tag whose settings were stored at a revision, 0 for any. Its
+// error is Conflict if they were changed since.
+func (a *Admin) DeleteTagAt(ctx context.Context, name allocator.Tag, revision int64, actor string) error {
 	state, err := a.Ledger.CheckNow(ctx)
 	if err != nil {
 		return err
 	}
-	txn, err := a.deletion(ctx, state, name, actor)
+	txn, err := a.deletion(ctx, state, name, revision, actor)
 	if err != nil {
 		return err
 	}
@@ -40,7 +46,7 @@ func (a *Admin) DeleteTag(ctx context.Context, name allocator.Tag, actor string)
 // the change. No process knows the settings that they were leased by. The same is true of
 // every tag that had larger steps since the backup than in it. An operator who knows of
 // such a tag gives a larger --margin.
-func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Tag, actor string) (store.Txn, error) {
+func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Tag, revision int64, actor string) (store.Txn, error) {
 	key := a.keys.Tag(name)
 	ops := []store.Op{store.OpGet(key)}
 	for _, room := range s.Layout().Ever {
@@ -53,6 +59,9 @@ func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Ta
 	kv, ok := answer.One(0)
 	if !ok {
 		return store.Txn{}, ledger.UnknownTag(name)
+	}
+	if err := unchangedSince(kv, name, revision); err != nil {
+		return store.Txn{}, err
 	}
 	txn := store.Txn{
 		If:   append(a.Ledger.Holds(s), store.Unchanged(kv)),

@@ -1373,7 +1373,9 @@ func (x *TagSummary) GetLasts() *durationpb.Duration {
 type DeleteTagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in UpdateTagRequest.
+	IfRevision    int64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1413,6 +1415,13 @@ func (x *DeleteTagRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *DeleteTagRequest) GetIfRevision() int64 {
+	if x != nil {
+		return x.IfRevision
+	}
+	return 0
 }
 
 type DeleteTagResponse struct {
@@ -3490,9 +3499,11 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05marks\x18\x02 \x03(\v2\x0e.march.v1.MarkR\x05marks\x12\x12\n" +
 	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x12\n" +
 	"\x04used\x18\x04 \x01(\x01R\x04used\x12/\n" +
-	"\x05lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lasts\"&\n" +
+	"\x05lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lasts\"G\n" +
 	"\x10DeleteTagRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
+	"\vif_revision\x18\x02 \x01(\x03R\n" +
+	"ifRevision\"\x13\n" +
 	"\x11DeleteTagResponse\"\x12\n" +
 	"\x10ListRoomsRequest\"S\n" +
 	"\x11ListRoomsResponse\x12$\n" +

@@ -239,7 +239,9 @@ type Tag struct {
 	KeyCheck *string `protobuf:"bytes,16,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
 	// Output only: the name by which clients of the doors ask for the tag, where that is
 	// another than the tag's: order:id for order_3aid. What is not UTF-8 in it is U+FFFD.
-	ForeignName   string `protobuf:"bytes,17,opt,name=foreign_name,json=foreignName,proto3" json:"foreign_name,omitempty"`
+	ForeignName string `protobuf:"bytes,17,opt,name=foreign_name,json=foreignName,proto3" json:"foreign_name,omitempty"`
+	// Output only: the revision of etcd at which these settings were stored, for if_revision.
+	Revision      int64 `protobuf:"varint,30,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +393,13 @@ func (x *Tag) GetForeignName() string {
 		return x.ForeignName
 	}
 	return ""
+}
+
+func (x *Tag) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // TimeTag is the settings of a tag of time-ordered IDs:
@@ -551,7 +560,10 @@ type UpdateTagRequest struct {
 	Tag *Tag `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// Allow a limit below IDs that rooms have leased: the rooms then stop issuing at
 	// once.
-	Confirm       bool `protobuf:"varint,2,opt,name=confirm,proto3" json:"confirm,omitempty"`
+	Confirm bool `protobuf:"varint,2,opt,name=confirm,proto3" json:"confirm,omitempty"`
+	// Change the tag only if its settings are still those of this revision (Tag.revision);
+	// otherwise the error is ABORTED. 0 for any.
+	IfRevision    int64 `protobuf:"varint,3,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -598,6 +610,13 @@ func (x *UpdateTagRequest) GetConfirm() bool {
 		return x.Confirm
 	}
 	return false
+}
+
+func (x *UpdateTagRequest) GetIfRevision() int64 {
+	if x != nil {
+		return x.IfRevision
+	}
+	return 0
 }
 
 type UpdateTagResponse struct {
@@ -891,7 +910,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x06\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\x06\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -910,7 +929,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x12\x1b\n" +
 	"\x06format\x18\x0f \x01(\tH\aR\x06format\x88\x01\x01\x12 \n" +
 	"\tkey_check\x18\x10 \x01(\tH\bR\bkeyCheck\x88\x01\x01\x12!\n" +
-	"\fforeign_name\x18\x11 \x01(\tR\vforeignName\x1a8\n" +
+	"\fforeign_name\x18\x11 \x01(\tR\vforeignName\x12\x1a\n" +
+	"\brevision\x18\x1e \x01(\x03R\brevision\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -940,10 +960,12 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	" \x01(\x03R\vrandomBelow\x124\n" +
 	"\brollback\x18\v \x01(\x0e2\x18.march.v1.RollbackPolicyR\brollback\x124\n" +
 	"\bmax_wait\x18\f \x01(\v2\x19.google.protobuf.DurationR\amaxWaitB\v\n" +
-	"\t_epoch_ms\"M\n" +
+	"\t_epoch_ms\"n\n" +
 	"\x10UpdateTagRequest\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x18\n" +
-	"\aconfirm\x18\x02 \x01(\bR\aconfirm\"L\n" +
+	"\aconfirm\x18\x02 \x01(\bR\aconfirm\x12\x1f\n" +
+	"\vif_revision\x18\x03 \x01(\x03R\n" +
+	"ifRevision\"L\n" +
 	"\x11UpdateTagResponse\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x16\n" +
 	"\x06behind\x18\x02 \x03(\tR\x06behind\"`\n" +

@@ -55,7 +55,8 @@ type TagChange struct {
 	Action Action        `json:"action"`
 	Fields []FieldChange `json:"fields"` // of a deleted tag none
 
-	want *marchv1.Tag
+	want     *marchv1.Tag
+	revision int64 // of the tag that is compared, for a write that finds it unchanged; 0 for a new one
 }
 
 // FieldChange is a change of a setting. From is empty in a new tag.
@@ -68,10 +69,11 @@ type FieldChange struct {
 // Empty reports whether nothing changes.
 func (d Diff) Empty() bool { return d.Layout == nil && len(d.Tags) == 0 }
 
-// SameTags reports whether both change the same of tags.
+// SameTags reports whether both change the same of the same tags: one that was written in
+// between is another one, even if the difference is the same.
 func (d Diff) SameTags(other Diff) bool {
 	return slices.EqualFunc(d.Tags, other.Tags, func(a, b TagChange) bool {
-		return a.Tag == b.Tag && a.Action == b.Action && slices.Equal(a.Fields, b.Fields)
+		return a.Tag == b.Tag && a.Action == b.Action && a.revision == b.revision && slices.Equal(a.Fields, b.Fields)
 	})
 }
 
@@ -105,7 +107,7 @@ func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 	}
 	if prune {
 		for _, name := range slices.Sorted(maps.Keys(have)) {
-			d.Tags = append(d.Tags, TagChange{Tag: name, Action: Delete, Fields: []FieldChange{}})
+			d.Tags = append(d.Tags, TagChange{Tag: name, Action: Delete, Fields: []FieldChange{}, revision: have[name].GetRevision()})
 		}
 	}
 	slices.SortStableFunc(d.Tags, func(a, b TagChange) int { return strings.Compare(a.Tag, b.Tag) })
@@ -133,7 +135,7 @@ func created(want *marchv1.Tag) TagChange {
 
 // updated returns the fields of a tag that change; it refuses those that cannot.
 func (m *Manifest) updated(r *reader, have, want *marchv1.Tag) TagChange {
-	change := TagChange{Tag: want.GetName(), Action: Update, want: want}
+	change := TagChange{Tag: want.GetName(), Action: Update, want: want, revision: have.GetRevision()}
 	tag := "tags." + want.GetName()
 	if was, is := kind(have), kind(want); was != is {
 		m.refuse(r, tag, allocator.Errorf(allocator.Invalid, "time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was, is))
@@ -232,6 +234,9 @@ func (c TagChange) Message() *marchv1.Tag {
 	}
 	return t
 }
+
+// Revision returns the revision of the tag that was compared. A write is to find it there.
+func (c TagChange) Revision() int64 { return c.revision }
 
 // Text returns the changes of tags for a person: a line a tag, and one a setting.
 func (d Diff) Text() string {
