@@ -121,7 +121,7 @@ func (c *composed) mounts(service string) *strings.Replacer {
 	for source, outside := range copies {
 		content := string(readDeploy(c.T, filepath.Join("compose", source)))
 		if filepath.Base(source) == "prometheus.yml" {
-			content = strings.ReplaceAll(c.translate(service, content), "15s", "200ms")
+			content = strings.ReplaceAll(c.translate(service, content), "15s", "3s")
 		}
 		if err := os.WriteFile(outside, []byte(replacer.Replace(content)), 0o600); err != nil {
 			c.Fatal(err)
