@@ -25,7 +25,7 @@ func TestTags(t *testing.T) {
 		Name: "order", Start: p(1), Limit: p(math.MaxInt64), MinStep: p(1000), MaxStep: p(100_000_000),
 		Reserve: durationpb.New(10 * time.Minute), MaxJump: p(1_000_000_000_000_000), MaxSkew: p(0), StrictRetract: new(false),
 	}
-	if diff := cmp.Diff(defaults, made, protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created")); diff != "" {
+	if diff := cmp.Diff(defaults, made, protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created", "revision")); diff != "" {
 		t.Errorf("defaults (-want +got): %s", diff)
 	}
 	if created := made.GetCreated().AsTime(); created.Before(before) || created.After(time.Now()) {
@@ -35,7 +35,7 @@ func TestTags(t *testing.T) {
 		Name: "all.set_1-2", Start: p(0), Limit: p(1000), MinStep: p(1), MaxStep: p(1 << 40),
 		Reserve: durationpb.New(7 * 24 * time.Hour), MaxJump: p(1), MaxSkew: p(math.MaxInt64), StrictRetract: new(true),
 	}
-	if diff := cmp.Diff(all, c.create(all), protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created")); diff != "" {
+	if diff := cmp.Diff(all, c.create(all), protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created", "revision")); diff != "" {
 		t.Errorf("all set (-want +got): %s", diff)
 	}
 	_, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "order"}})
@@ -45,7 +45,11 @@ func TestTags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if r.GetTag().GetRevision() <= made.GetRevision() || made.GetRevision() == 0 {
+		t.Errorf("revision %d after %d", r.GetTag().GetRevision(), made.GetRevision())
+	}
 	defaults.MinStep, defaults.Reserve, defaults.Created = p(5), durationpb.New(time.Second), made.GetCreated()
+	defaults.Revision = r.GetTag().GetRevision()
 	if diff := cmp.Diff(defaults, r.GetTag(), protocmp.Transform()); diff != "" {
 		t.Errorf("updated (-want +got): %s", diff)
 	}
