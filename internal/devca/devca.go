@@ -1,0 +1,145 @@
+// Package devca is a certificate authority for development and tests: `march dev --tls` makes
+// one at each start. Its key stays in memory, so it cannot be used after the process ended.
+package devca
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// CA signs certificates.
+type CA struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// Leaf says what a certificate is for.
+type Leaf struct {
+	// Name is the subject's common name. No check rests on it.
+	Name string
+	// Hosts are DNS names and IP addresses, URIs are SPIFFE IDs.
+	Hosts, URIs []string
+	// From and Until bound its life. Zero is an hour ago, and the CA's own end.
+	From, Until time.Time
+}
+
+// New returns a CA that ends after a time.
+func New(name string, life time.Duration) (*CA, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := serial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return &CA{cert: cert, key: key}, nil
+}
+
+// PEM returns the CA's certificate.
+func (ca *CA) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
+}
+
+// Issue returns a certificate, which serves servers and clients, and its key.
+func (ca *CA) Issue(l Leaf) (cert, key []byte, err error) {
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	number, err := serial()
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: number, Subject: pkix.Name{CommonName: l.Name}, NotBefore: l.From, NotAfter: l.Until,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if l.From.IsZero() {
+		template.NotBefore = ca.cert.NotBefore
+	}
+	if l.Until.IsZero() {
+		template.NotAfter = ca.cert.NotAfter
+	}
+	for _, host := range l.Hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	for _, text := range l.URIs {
+		u, err := url.Parse(text)
+		if err != nil {
+			return nil, nil, err
+		}
+		template.URIs = append(template.URIs, u)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, &own.PublicKey, ca.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(own)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
+}
+
+// Pair names the files of a certificate and its key.
+type Pair struct{ Cert, Key string }
+
+// Write issues a certificate to NAME.pem and NAME-key.pem in a folder. Each file is replaced
+// as a whole, the key first.
+func (ca *CA) Write(dir, name string, l Leaf) (Pair, error) {
+	cert, key, err := ca.Issue(l)
+	if err != nil {
+		return Pair{}, err
+	}
+	p := Pair{Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem")}
+	if err := replace(p.Key, key); err != nil {
+		return Pair{}, err
+	}
+	return p, replace(p.Cert, cert)
+}
+
+// WriteCA writes the CA's certificate to NAME.pem in a folder.
+func (ca *CA) WriteCA(dir, name string) (path string, err error) {
+	path = filepath.Join(dir, name+".pem")
+	return path, replace(path, ca.PEM())
+}
+
+func replace(path string, content []byte) error {
+	fresh := path + ".new"
+	if err := os.WriteFile(fresh, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
+}
+
+func serial() (*big.Int, error) { return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) }
