@@ -20,6 +20,7 @@ type Client struct {
 	opts     Options // with defaults
 	log      hclog.Logger
 	pool     *pool
+	discover *discovery // nil without Options.Discover
 	refiller *allocator.Refiller
 	began    time.Time
 	running  context.Context // ctx of all background work; ends at Close
@@ -49,8 +50,9 @@ const patience = 3 * time.Second
 const triesPerLease = 3
 
 // New returns a client when it holds IDs of all Options.WarmTags. Without WarmTags it
-// asks no room. ctx bounds only New itself. Its errors are Invalid and, for WarmTags,
-// those of Next.
+// asks no room. ctx bounds only New itself. Its errors are Invalid, for WarmTags those of
+// Next, and with Discover and without Addresses Unavailable if no console tells where an
+// instance is.
 func New(ctx context.Context, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -69,9 +71,18 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	if c.pool, err = newPool(opts); err != nil {
 		return nil, err
 	}
+	if opts.Discover != nil {
+		if err := c.startDiscovery(ctx); err != nil {
+			c.pool.close()
+			return nil, err
+		}
+	}
 	c.running, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	c.work.Go(func() { _ = refiller.Run(c.running) }) // it returns nil
 	c.work.Go(func() { c.keep(c.running) })
+	if c.discover != nil {
+		c.work.Go(func() { c.discover.follow(c.running) })
+	}
 
 	warming, warmed := errgroup.WithContext(ctx)
 	for _, name := range opts.WarmTags {
@@ -134,6 +145,26 @@ func (c *Client) Close() {
 	c.stop()
 	c.work.Wait()
 	c.pool.close()
+	if c.discover != nil {
+		c.discover.close()
+	}
+}
+
+// startDiscovery asks the consoles once. Its error is Unavailable if the client knows no
+// address then.
+func (c *Client) startDiscovery(ctx context.Context) (err error) {
+	if c.discover, err = newDiscovery(c.opts, c.pool); err != nil {
+		return err
+	}
+	err = c.discover.ask(ctx)
+	if err != nil && len(c.opts.Addresses) > 0 {
+		c.log.Warn("no console tells the room's addresses: the client begins with those it was given", "error", err)
+		return nil
+	}
+	if err != nil {
+		c.discover.close()
+	}
+	return err
 }
 
 // with calls use with a tag. If the tag was dropped in between, because it was

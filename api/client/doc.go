@@ -19,6 +19,16 @@
 //		id, err = order.Next(ctx)
 //	}
 //
+// # Finding the room
+//
+// With Options.Discover a client asks a console where the instances of its room are, and again
+// every 10 seconds, and at once when no room answers. So a room may move, grow or be drained
+// without a new deployment of its callers:
+//
+//	ids, err := client.New(ctx, client.Options{Discover: &client.Discover{
+//		Consoles: []string{"127.0.0.1:7001"}, Room: "eu-1", Fallback: []string{"us-1"},
+//	}})
+//
 // # Life of a segment
 //
 //  1. A tag's chain holds less than its target: the IDs that the recent peak rate takes

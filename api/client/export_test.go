@@ -27,11 +27,21 @@ func Clone(from, to *Client) {
 		w.mu.Unlock()
 		clone.mu.Lock()
 		clone.forget()
-		clone.mu.lender = to.pool.endpoints[0]
+		clone.mu.lender = to.pool.mu.endpoints[0]
 		clone.mu.number, clone.mu.nonce, clone.mu.window, clone.mu.renewAt, clone.mu.renewTick = number, nonce, window, renewAt, renewTick
 		for d := range clone.mu.tags {
 			clone.generate(d)
 		}
 		clone.mu.Unlock()
 	}
+}
+
+// Asked returns the addresses that the client asks now: the room's own, then others.
+func (c *Client) Asked() (addresses []string) {
+	c.pool.mu.Lock()
+	defer c.pool.mu.Unlock()
+	for _, e := range c.pool.mu.endpoints {
+		addresses = append(addresses, e.address)
+	}
+	return addresses
 }

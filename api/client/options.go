@@ -11,8 +11,8 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// Options are the settings of a client. Only Addresses must be set; the zero value
-// of every other field is its default.
+// Options are the settings of a client. Only Addresses or Discover must be set; the zero
+// value of every other field is its default.
 type Options struct {
 	// Addresses are the gRPC addresses, HOST:PORT, of instances of one room: 1 to
 	// 16. The client chooses the first at random, so that many clients spread over
@@ -23,6 +23,10 @@ type Options struct {
 	// client asks them if none of Addresses leases any IDs. IDs then have another
 	// room's residues. Default none: the client then returns an error.
 	Fallback []string
+	// Discover finds the room's instances through a console, and follows changes. Addresses
+	// may then be empty; they and Options.Fallback are asked until a console has answered.
+	// Default nil: only Addresses are asked.
+	Discover *Discover
 	// WarmTags get their first segment before New returns.
 	WarmTags []string
 	// Reserve is how long the IDs held should last at the recent peak rate. The
@@ -69,7 +73,12 @@ const maxAddresses = 16
 // and name the field, its value and the allowed values.
 func (o Options) Validate() error {
 	o = o.withDefaults()
-	if n := len(o.Addresses); n < 1 || n > maxAddresses {
+	if o.Discover != nil {
+		if err := o.Discover.validate(); err != nil {
+			return allocator.Errorf(allocator.Invalid, "discover: %w", err)
+		}
+	}
+	if n := len(o.Addresses); n < 1 && o.Discover == nil || n > maxAddresses {
 		return allocator.Errorf(allocator.Invalid, "addresses: %d; allowed: 1 to %d", n, maxAddresses)
 	}
 	if n := len(o.Fallback); n > maxAddresses {

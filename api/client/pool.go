@@ -25,14 +25,17 @@ const avoidFor = 5 * time.Second
 
 // pool has the endpoints that the client may ask.
 type pool struct {
-	log       hclog.Logger
-	timeout   time.Duration
-	endpoints []*endpoint // the own room's in the order of asking, then other rooms'
+	log     hclog.Logger
+	timeout time.Duration
+	dial    []grpc.DialOption
+	lost    chan struct{} // holds a token after no endpoint answered
 
 	mu struct {
 		sync.Mutex
-		answers *endpoint // the endpoint that answered last; nil if none has, or all failed
-		avoid   map[*endpoint]time.Time
+		endpoints []*endpoint // the own room's in the order of asking, then other rooms'
+		retired   []*endpoint // that set removed: a call may be under way
+		answers   *endpoint   // the endpoint that answered last; nil if none has, or all failed
+		avoid     map[*endpoint]time.Time
 	}
 }
 
@@ -42,32 +45,99 @@ type endpoint struct {
 	other   bool // it belongs to another room
 	conn    *grpc.ClientConn
 	ids     marchv1.IDServiceClient
+	until   time.Time // of a retired one: no call is under way then
 }
 
 // newPool makes the connections; they connect when they are first used.
 func newPool(opts Options) (*pool, error) {
-	p := &pool{log: opts.Logger, timeout: opts.Timeout}
+	p := &pool{log: opts.Logger, timeout: opts.Timeout, dial: opts.Dial, lost: make(chan struct{}, 1)}
 	p.mu.avoid = make(map[*endpoint]time.Time)
-	first := rand.IntN(len(opts.Addresses))
-	own := slices.Concat(opts.Addresses[first:], opts.Addresses[:first])
-	for i, address := range slices.Concat(own, opts.Fallback) {
-		conn, err := api.Dial(address, append([]grpc.DialOption{
-			// Keepalives detect a peer that is gone without closing the connection.
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
-		}, opts.Dial...)...)
-		if err != nil {
-			p.close()
-			return nil, err
-		}
-		p.endpoints = append(p.endpoints, &endpoint{
-			address: address, other: i >= len(own), conn: conn, ids: marchv1.NewIDServiceClient(conn),
-		})
+	own := opts.Addresses
+	if len(own) > 0 {
+		first := rand.IntN(len(own))
+		own = slices.Concat(own[first:], own[:first])
+	}
+	if err := p.set(own, opts.Fallback); err != nil {
+		p.close()
+		return nil, err
 	}
 	return p, nil
 }
 
+// set replaces the endpoints: those of the room, and those of other rooms, in the order of
+// asking. An endpoint that stays keeps its connection. One that goes keeps it for as long as a
+// call may ask all endpoints, one after the other, so that no call finds it closed.
+func (p *pool) set(own, others []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	before, next := p.mu.endpoints, []*endpoint(nil)
+	for i, address := range slices.Concat(own, others) {
+		at := slices.IndexFunc(before, func(e *endpoint) bool { return e.address == address && e.other == (i >= len(own)) })
+		if at >= 0 {
+			next = append(next, before[at])
+			continue
+		}
+		conn, err := api.Dial(address, append([]grpc.DialOption{
+			// Keepalives detect a peer that is gone without closing the connection.
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		}, p.dial...)...)
+		if err != nil {
+			for _, e := range next {
+				if !slices.Contains(before, e) {
+					_ = e.conn.Close()
+				}
+			}
+			return err
+		}
+		next = append(next, &endpoint{
+			address: address, other: i >= len(own), conn: conn, ids: marchv1.NewIDServiceClient(conn),
+		})
+	}
+	p.mu.retired = slices.DeleteFunc(p.mu.retired, func(e *endpoint) bool {
+		over := now.After(e.until)
+		if over {
+			_ = e.conn.Close()
+		}
+		return over
+	})
+	for _, e := range before {
+		if slices.Contains(next, e) {
+			continue
+		}
+		e.until = now.Add(2 * maxAddresses * p.timeout)
+		p.mu.retired = append(p.mu.retired, e)
+		delete(p.mu.avoid, e)
+		if p.mu.answers == e {
+			p.mu.answers = nil
+		}
+		p.log.Info("the client no longer asks an address", "address", e.address, "other_room", e.other)
+	}
+	for _, e := range next {
+		if len(before) > 0 && !slices.Contains(before, e) {
+			p.log.Info("the client asks another address, too", "address", e.address, "other_room", e.other)
+		}
+	}
+	p.mu.endpoints = next
+	return nil
+}
+
+// own returns the addresses of the room itself.
+func (p *pool) own() (addresses []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.mu.endpoints {
+		if !e.other {
+			addresses = append(addresses, e.address)
+		}
+	}
+	return addresses
+}
+
 func (p *pool) close() {
-	for _, e := range p.endpoints {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range slices.Concat(p.mu.endpoints, p.mu.retired) {
 		_ = e.conn.Close()
 	}
 }
@@ -154,7 +224,7 @@ func together(failures []error) error {
 func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	order := slices.Clone(p.endpoints)
+	order := slices.Clone(p.mu.endpoints)
 	rank := func(e *endpoint) int {
 		switch {
 		case e == prefer:
@@ -176,7 +246,9 @@ func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 func (p *pool) avoid(e *endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.avoid[e] = time.Now().Add(avoidFor)
+	if slices.Contains(p.mu.endpoints, e) {
+		p.mu.avoid[e] = time.Now().Add(avoidFor)
+	}
 }
 
 // answered notes that e answered after the others failed; a nil e means that none did.
@@ -184,6 +256,14 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before := p.mu.answers
+	if e == nil {
+		select {
+		case p.lost <- struct{}{}:
+		default:
+		}
+	} else if !slices.Contains(p.mu.endpoints, e) {
+		return // it went meanwhile
+	}
 	if p.mu.answers = e; e == before {
 		return
 	}

@@ -1,0 +1,180 @@
+package client
+
+import (
+	"context"
+	"hash/maphash"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Discover says how the client finds the instances of its room: it asks a console, again and
+// again. So a room may move, grow or be drained, and its callers are not deployed again.
+//
+// A console is only a guide. While none answers, the client stays with the addresses that it has.
+// It does so, too, while a console sees no live instance of the room: a console may be cut off
+// from etcd, and an address that does not answer costs little. Then the client asks the rooms in
+// Fallback, as for Options.Fallback.
+type Discover struct {
+	// Consoles are gRPC addresses of consoles, HOST:PORT: 1 to 16.
+	Consoles []string
+	// Room is the room whose IDs the client wants.
+	Room string
+	// Fallback are the rooms that the client may ask if no instance of Room leases any IDs, in
+	// order of preference: 0 to 16. Default none.
+	Fallback []string
+	// Every is how often the client asks a console, 1 s to 1 h. It asks at once if no room
+	// leases IDs. Default 10 s.
+	Every time.Duration
+}
+
+// Defaults and bounds of Discover.
+const (
+	DefaultDiscoverEvery     = 10 * time.Second
+	minDiscover, maxDiscover = time.Second, time.Hour
+	discoverJitter           = 0.2 // of Every, so that clients do not ask all at once
+	discoverPause            = time.Second
+)
+
+// validate checks d. Its errors are Invalid.
+func (d *Discover) validate() error {
+	if n := len(d.Consoles); n < 1 || n > maxAddresses {
+		return allocator.Errorf(allocator.Invalid, "consoles: %d; allowed: 1 to %d", n, maxAddresses)
+	}
+	for _, address := range d.Consoles {
+		if err := api.CheckAddress("consoles", address); err != nil {
+			return err
+		}
+	}
+	if n := len(d.Fallback); n > maxAddresses {
+		return allocator.Errorf(allocator.Invalid, "fallback: %d rooms; allowed: 0 to %d", n, maxAddresses)
+	}
+	rooms := append([]string{d.Room}, d.Fallback...)
+	for i, room := range rooms {
+		if _, err := allocator.ParseRoom(room); err != nil {
+			return err
+		}
+		if slices.Contains(rooms[:i], room) {
+			return allocator.Errorf(allocator.Invalid, "fallback: room %q is named twice", room)
+		}
+	}
+	if d.Every != 0 && (d.Every < minDiscover || d.Every > maxDiscover) {
+		return allocator.Errorf(allocator.Invalid, "every: %v; allowed: %v to %v, 0s for %v", d.Every, minDiscover, maxDiscover, DefaultDiscoverEvery)
+	}
+	return nil
+}
+
+// discovery asks consoles for the addresses of a pool.
+type discovery struct {
+	Discover
+	pool     *pool
+	consoles []*grpc.ClientConn // the one that answered last comes first; only ask uses it
+	seed     maphash.Seed       // each client takes other instances of a large room
+	every    time.Duration
+}
+
+func newDiscovery(opts Options, p *pool) (*discovery, error) {
+	d := &discovery{Discover: *opts.Discover, pool: p, seed: maphash.MakeSeed(), every: opts.Discover.Every}
+	if d.every == 0 {
+		d.every = DefaultDiscoverEvery
+	}
+	first := rand.IntN(len(d.Consoles))
+	for _, address := range slices.Concat(d.Consoles[first:], d.Consoles[:first]) {
+		conn, err := api.Dial(address, opts.Dial...)
+		if err != nil {
+			d.close()
+			return nil, err
+		}
+		d.consoles = append(d.consoles, conn)
+	}
+	return d, nil
+}
+
+func (d *discovery) close() {
+	for _, conn := range d.consoles {
+		_ = conn.Close()
+	}
+}
+
+// follow asks until ctx ends. It must be the only caller of ask then.
+func (d *discovery) follow(ctx context.Context) {
+	for {
+		pause := time.Duration(float64(d.every) * (1 + discoverJitter*(2*rand.Float64()-1)))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		case <-d.pool.lost:
+			select { // not at once again
+			case <-ctx.Done():
+				return
+			case <-time.After(discoverPause):
+			}
+		}
+		if err := d.ask(ctx); err != nil && ctx.Err() == nil {
+			d.pool.log.Debug("no console tells the room's addresses: the client stays with those it has", "room", d.Room, "error", err)
+		}
+	}
+}
+
+// ask asks one console after the other, and gives the pool the addresses. Its error is
+// Unavailable if none answers, or if the pool has no address then.
+func (d *discovery) ask(ctx context.Context) error {
+	var failures []error
+	for i, conn := range d.consoles {
+		asking, cancel := context.WithTimeout(ctx, d.pool.timeout)
+		answer, err := marchv1.NewConsoleServiceClient(conn).ListInstances(asking, &marchv1.ListInstancesRequest{})
+		cancel()
+		if err != nil {
+			failures = append(failures, allocator.Errorf(allocator.Unavailable, "console at %s: %w", conn.Target(), err))
+			continue
+		}
+		d.consoles[0], d.consoles[i] = d.consoles[i], d.consoles[0]
+		return d.tell(answer.GetInstances())
+	}
+	return together(failures)
+}
+
+// tell gives the pool the addresses of live instances.
+func (d *discovery) tell(instances []*marchv1.Instance) error {
+	own, others := d.live(instances, d.Room), []string(nil)
+	for _, room := range d.Fallback {
+		others = append(others, d.live(instances, room)...)
+	}
+	others = slices.DeleteFunc(others, func(a string) bool { return slices.Contains(own, a) })
+	if own == nil {
+		own = d.pool.own()
+	}
+	if len(own) == 0 && len(others) == 0 {
+		return allocator.Errorf(allocator.Unavailable, "room %s has no live instance, and no fallback has", d.Room)
+	}
+	return d.pool.set(own, others[:min(len(others), maxAddresses)])
+}
+
+// live returns up to maxAddresses addresses of live instances of a room, in an order of this
+// client's own, which stays when others come and go.
+func (d *discovery) live(instances []*marchv1.Instance, room string) []string {
+	var addresses []string
+	for _, i := range instances {
+		if i.GetRoom() == room && i.GetAlive() && api.CheckAddress("address", i.GetAddress()) == nil && !slices.Contains(addresses, i.GetAddress()) {
+			addresses = append(addresses, i.GetAddress())
+		}
+	}
+	slices.SortFunc(addresses, func(a, b string) int {
+		x, y := maphash.String(d.seed, a), maphash.String(d.seed, b)
+		switch {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return 0
+	})
+	return addresses[:min(len(addresses), maxAddresses)]
+}

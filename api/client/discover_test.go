@@ -1,0 +1,124 @@
+package client_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/internal/testcluster"
+)
+
+// console starts a console, and returns its address and what stops it.
+func (c *cluster) console() (address string, stop func()) {
+	c.Helper()
+	s := c.Console(nil)
+	return strings.TrimPrefix(s.Conn.Target(), "passthrough:///"), s.Stop
+}
+
+func discover(console string, fallback ...string) client.Options {
+	return client.Options{Discover: &client.Discover{Consoles: []string{console}, Room: "a", Fallback: fallback, Every: time.Second}}
+}
+
+func TestDiscoverOptions(t *testing.T) {
+	for says, d := range map[string]client.Discover{
+		"discover: consoles: 0; allowed: 1 to 16":        {Room: "a"},
+		`discover: consoles: "here"; allowed: HOST:PORT`: {Room: "a", Consoles: []string{"here"}},
+		"discover: room": {Consoles: []string{"h:1"}},
+		`discover: fallback: room "a" is named twice`:             {Consoles: []string{"h:1"}, Room: "a", Fallback: []string{"a"}},
+		"discover: every: 1ms; allowed: 1s to 1h0m0s, 0s for 10s": {Consoles: []string{"h:1"}, Room: "a", Every: time.Millisecond},
+		"discover: fallback: 17 rooms; allowed: 0 to 16":          {Consoles: []string{"h:1"}, Room: "a", Fallback: make([]string, 17)},
+	} {
+		is(t, client.Options{Discover: &d}.Validate(), allocator.Invalid, says)
+	}
+}
+
+// A client follows its room to other addresses while it issues IDs, and then to a room that it
+// is allowed.
+func TestDiscover(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	first := c.room("a", "a1")
+	other := c.room("b", "b1")
+	console, stopConsole := c.console()
+	ids := newClient(t, discover(console, "b"))
+	order := tagOf(t, ids, "order")
+	if got, want := ids.Asked(), []string{first.address, other.address}; !slices.Equal(got, want) {
+		t.Fatalf("asks %v, want %v", got, want)
+	}
+	var got issued
+	stop := load(t, order, &got)
+	got.some(t, 200)
+	second := c.room("a", "a2")
+	testcluster.Await(t, "the second instance", func() bool { return slices.Contains(ids.Asked(), second.address) })
+	first.end()
+	testcluster.Await(t, "the second instance alone", func() bool { return slices.Equal(ids.Asked(), []string{second.address, other.address}) })
+	got.some(t, 200)
+	runs, err := order.NextN(t.Context(), 5000, nil) // more than it held
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.add(runs...)
+	if errs := stop(); len(errs) > 0 {
+		t.Errorf("%d failed calls: %v", len(errs), errs[0])
+	}
+	got.unique(t, "a", testcluster.Halves())
+
+	// Without a console, and without the room: the room that is allowed.
+	stopConsole()
+	second.end()
+	silence(t, second.address)
+	runs, err = order.NextN(t.Context(), 100_000, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := runs[len(runs)-1]; last.First%100 < 50 {
+		t.Errorf("the last of %v is not of room b", last)
+	}
+}
+
+// A room whose instances are all gone keeps its addresses: they may come back.
+func TestDiscoverNone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	console, _ := c.console()
+	ids := newClient(t, discover(console))
+	tagOf(t, ids, "order")
+	a.end()
+	order, err := ids.Tag("later")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := order.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
+		t.Errorf("without a room: %v", err)
+	}
+	a.start()
+	testcluster.Await(t, "an ID", func() bool {
+		_, err := order.Next(t.Context())
+		return err == nil
+	})
+}
+
+// Without a console a client begins only with addresses of its own.
+func TestDiscoverConsoleAway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	a := c.room("a", "a1")
+	console, stop := c.console()
+	stop()
+	silence(t, console)
+	_, err := client.New(t.Context(), discover(console))
+	is(t, err, allocator.Unavailable, "console at "+console)
+	opts := discover(console)
+	opts.Addresses = []string{a.address}
+	mustNext(t, tagOf(t, newClient(t, opts), "order"))
+
+	console, _ = c.console()
+	opts = discover(console)
+	opts.Discover.Room = "nowhere"
+	_, err = client.New(t.Context(), opts)
+	is(t, err, allocator.Unavailable, "room nowhere has no live instance")
+}
