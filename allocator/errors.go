@@ -140,6 +140,28 @@ func (e *LimitError) Error() string { return e.Err.Error() }
 // Unwrap returns the error, which has the Kind.
 func (e *LimitError) Unwrap() error { return e.Err }
 
+// WaitError is a TooMany error of a caller that may try again after some time.
+type WaitError struct {
+	After time.Duration
+	Err   error
+}
+
+func (e *WaitError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error, which has the Kind.
+func (e *WaitError) Unwrap() error { return e.Err }
+
+// RightError is a Denied or Unauthenticated error of a caller that lacks a right.
+type RightError struct {
+	Right string // what the caller may not do, in words
+	Err   error
+}
+
+func (e *RightError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error, which has the Kind.
+func (e *RightError) Unwrap() error { return e.Err }
+
 // KindOf returns the Kind of the first classified error in err's tree, from
 // the outside in, or Internal. It is meaningless for a nil error.
 func KindOf(err error) Kind {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/timeid"
@@ -34,6 +35,10 @@ const (
 // MetadataLimit is the tag's limit in the ErrorInfo of an *allocator.LimitError.
 const MetadataLimit = "limit"
 
+// MetadataRight is, in the ErrorInfo of an *allocator.RightError, the right that the caller
+// lacks.
+const MetadataRight = "right"
+
 // MetadataWindow is "none" in the ErrorInfo of a *timeid.NoWindowError.
 const (
 	MetadataWindow = "window"
@@ -52,6 +57,21 @@ func LimitOf(err error) int64 {
 		return 0
 	}
 	return limit
+}
+
+// RetryAfter returns how long a caller should wait before it tries again, if err is a status
+// that says so, otherwise 0.
+func RetryAfter(err error) time.Duration {
+	s, ok := status.FromError(err)
+	if !ok {
+		return 0
+	}
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration()
+		}
+	}
+	return 0
 }
 
 // metadata returns a value of the ErrorInfo of a status, or "".
@@ -142,9 +162,17 @@ func ToStatus(err error) error {
 		}
 		info.Metadata[MetadataWindow] = noWindow
 	}
+	if right, ok := errors.AsType[*allocator.RightError](err); ok {
+		info.Metadata = map[string]string{MetadataRight: strings.ToValidUTF8(right.Right, string(utf8.RuneError))}
+	}
 	s := &spb.Status{Code: int32(table[kind].code), Message: message(err)}
 	if detail, err := anypb.New(info); err == nil {
 		s.Details = append(s.Details, detail)
+	}
+	if wait, ok := errors.AsType[*allocator.WaitError](err); ok {
+		if detail, err := anypb.New(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait.After)}); err == nil {
+			s.Details = append(s.Details, detail)
+		}
 	}
 	return status.ErrorProto(s)
 }

@@ -2,7 +2,9 @@ package rest
 
 import (
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -52,8 +54,13 @@ func writeError(w http.ResponseWriter, err error) {
 	}
 	w.Header()["Content-Type"] = contentJSON
 	w.Header().Set("X-Content-Type-Options", "nosniff") // the message may quote the request
-	if with == http.StatusServiceUnavailable {
+	if after := api.RetryAfter(api.ToStatus(err)); after > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
+	} else if with == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
+	}
+	if with == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="march"`)
 	}
 	w.WriteHeader(with)
 	_, _ = w.Write(body)

@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/yamlfile"
 )
 
 // Diff is what a cluster must change. Its JSON is that of `march apply -o json`.
@@ -84,7 +85,7 @@ func (d Diff) SameLayout(other Diff) bool { return reflect.DeepEqual(d.Layout, o
 // must change to be as m asks for. With prune the tags go that m does not have. The error
 // is Invalid, and names each setting that cannot be changed.
 func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool) (Diff, error) {
-	r := &reader{path: m.path}
+	r := yamlfile.NewReader(m.path, false)
 	d := Diff{Tags: []TagChange{}}
 	if m.Layout != nil {
 		change := LayoutChange{From: layoutOf(layout), To: layoutOf(m.Layout)}
@@ -111,7 +112,7 @@ func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 		}
 	}
 	slices.SortStableFunc(d.Tags, func(a, b TagChange) int { return strings.Compare(a.Tag, b.Tag) })
-	return d, r.err()
+	return d, r.Err()
 }
 
 func layoutOf(l *marchv1.Layout) *Layout {
@@ -134,7 +135,7 @@ func created(want *marchv1.Tag) TagChange {
 }
 
 // updated returns the fields of a tag that change; it refuses those that cannot.
-func (m *Manifest) updated(r *reader, have, want *marchv1.Tag) TagChange {
+func (m *Manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) TagChange {
 	change := TagChange{Tag: want.GetName(), Action: Update, want: want, revision: have.GetRevision()}
 	tag := "tags." + want.GetName()
 	if was, is := kind(have), kind(want); was != is {

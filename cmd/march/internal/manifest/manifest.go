@@ -21,7 +21,11 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/yamlfile"
 )
+
+// MaxFile bounds a file, in bytes.
+const MaxFile = 4 << 20
 
 // Manifest is what a file asks for.
 type Manifest struct {
@@ -29,35 +33,35 @@ type Manifest struct {
 	Tags   []*marchv1.Tag  // sorted by name, with defaults spelled out
 
 	path   string
-	places map[string]position // of fields, by names such as tags.order.start
+	places map[string]yamlfile.Position // of fields, by names such as tags.order.start
 }
 
 // Parse reads a file. path is its name in messages. The error is Invalid, and names each
 // mistake with its line and column.
 func Parse(path string, content []byte) (*Manifest, error) {
-	r := &reader{path: path}
-	m := &Manifest{path: path, places: make(map[string]position)}
+	r := yamlfile.NewReader(path, false)
+	m := &Manifest{path: path, places: make(map[string]yamlfile.Position)}
 	if len(content) > MaxFile {
-		r.refuse(position{1, 1}, "%d bytes; allowed: up to %d", len(content), MaxFile)
-		return nil, r.err()
+		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "%d bytes; allowed: up to %d", len(content), MaxFile)
+		return nil, r.Err()
 	}
-	body := r.parse(content)
-	if body == nil && r.err() == nil {
-		r.refuse(position{1, 1}, "the file is empty; allowed: layout, tags")
+	body := r.Parse(content)
+	if body == nil && r.Err() == nil {
+		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "the file is empty; allowed: layout, tags")
 	}
-	for _, e := range r.entries("", body) {
-		switch m.places[e.name] = e.at; e.name {
+	for _, e := range r.Entries("", body) {
+		switch m.places[e.Name] = e.At; e.Name {
 		case "layout":
 			m.layout(r, e)
 		case "tags":
-			for _, e := range r.entries("tags", e.value) {
+			for _, e := range r.Entries("tags", e.Value) {
 				m.tag(r, e)
 			}
 		default:
-			r.unknown("", e, "layout", "tags")
+			r.Unknown("", e, "layout", "tags")
 		}
 	}
-	if err := r.err(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(m.Tags, func(a, b *marchv1.Tag) int { return cmp.Compare(a.GetName(), b.GetName()) })
@@ -65,73 +69,73 @@ func Parse(path string, content []byte) (*Manifest, error) {
 }
 
 // layout reads the layout.
-func (m *Manifest) layout(r *reader, e entry) {
-	before := len(r.mistakes)
+func (m *Manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
+	before := r.Mistakes()
 	l := &marchv1.Layout{Rooms: make(map[string]*marchv1.Range)}
-	for _, e := range r.entries("layout", e.value) {
-		switch e.name {
+	for _, e := range r.Entries("layout", e.Value) {
+		switch e.Name {
 		case "boundary":
-			r.number("layout.boundary", e.value, func(n int64) { l.Boundary = n })
+			r.Number("layout.boundary", e.Value, func(n int64) { l.Boundary = n })
 		case "rooms":
-			for _, e := range r.entries("layout.rooms", e.value) {
-				field := "layout.rooms." + short(e.name)
-				m.places[field] = e.at
-				l.Rooms[e.name] = room(r, field, e)
+			for _, e := range r.Entries("layout.rooms", e.Value) {
+				field := "layout.rooms." + yamlfile.Short(e.Name)
+				m.places[field] = e.At
+				l.Rooms[e.Name] = room(r, field, e)
 			}
 		default:
-			r.unknown("layout", e, "boundary", "rooms")
+			r.Unknown("layout", e, "boundary", "rooms")
 		}
 	}
 	m.Layout = l
-	if len(r.mistakes) > before {
+	if r.Mistakes() > before {
 		return
 	}
 	answer, err := operator.ValidateLayout(l)
 	if err != nil {
-		r.refuse(e.at, "layout: %w", err)
+		r.Refuse(e.At, "layout: %w", err)
 		return
 	}
 	for i, text := range answer.GetProblems() {
-		where := e.at
+		where := e.At
 		if i < len(answer.GetDetails()) && len(answer.GetDetails()[i].GetRooms()) > 0 {
 			if p, ok := m.places["layout.rooms."+answer.GetDetails()[i].GetRooms()[0]]; ok {
 				where = p
 			}
 		}
-		r.refuse(where, "layout: %s", short(text))
+		r.Refuse(where, "layout: %s", yamlfile.Short(text))
 	}
 }
 
-func room(r *reader, field string, e entry) *marchv1.Range {
+func room(r *yamlfile.Reader, field string, e yamlfile.Entry) *marchv1.Range {
 	g := &marchv1.Range{}
-	for _, e := range r.entries(field, e.value) {
-		switch e.name {
+	for _, e := range r.Entries(field, e.Value) {
+		switch e.Name {
 		case "lower":
-			r.number(field+".lower", e.value, func(n int64) { g.Lower = n })
+			r.Number(field+".lower", e.Value, func(n int64) { g.Lower = n })
 		case "upper":
-			r.number(field+".upper", e.value, func(n int64) { g.Upper = n })
+			r.Number(field+".upper", e.Value, func(n int64) { g.Upper = n })
 		default:
-			r.unknown(field, e, "lower", "upper")
+			r.Unknown(field, e, "lower", "upper")
 		}
 	}
 	return g
 }
 
 // tag reads a tag, and sets the defaults of what it does not have.
-func (m *Manifest) tag(r *reader, e entry) {
-	before := len(r.mistakes)
-	name, err := allocator.ParseTag(e.name)
+func (m *Manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
+	before := r.Mistakes()
+	name, err := allocator.ParseTag(e.Name)
 	if err != nil {
-		r.refuse(e.at, "tags: %w", err)
+		r.Refuse(e.At, "tags: %w", err)
 		return
 	}
-	field := "tags." + e.name
-	m.places[field] = e.at
-	t := &marchv1.Tag{Name: e.name}
-	for _, e := range r.entries(field, e.value) {
+	field := "tags." + e.Name
+	m.places[field] = e.At
+	t := &marchv1.Tag{Name: e.Name}
+	for _, e := range r.Entries(field, e.Value) {
 		m.setting(r, t, field, e)
 	}
-	if len(r.mistakes) > before {
+	if r.Mistakes() > before {
 		return
 	}
 	full, err := complete(t)
@@ -144,7 +148,7 @@ func (m *Manifest) tag(r *reader, e entry) {
 }
 
 // refuse notes the error of a tag's settings at the setting that the error begins with.
-func (m *Manifest) refuse(r *reader, field string, err error) {
+func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
 	where := m.places[field]
 	begin, _, _ := strings.Cut(err.Error(), ":")
 	for _, sub := range []string{field + "." + begin, field + ".time." + begin, field + ".time"} {
@@ -153,7 +157,7 @@ func (m *Manifest) refuse(r *reader, field string, err error) {
 			break
 		}
 	}
-	r.refuse(where, "%s: %w", field, err)
+	r.Refuse(where, "%s: %w", field, err)
 }
 
 // counterFields and timeFields are the settings of tags in the order of files.
@@ -163,16 +167,16 @@ var (
 )
 
 // setting reads a setting of a tag.
-func (m *Manifest) setting(r *reader, t *marchv1.Tag, tag string, e entry) {
-	field := join(tag, e.name)
-	m.places[field] = e.at
-	number := func(to **int64) { r.number(field, e.value, func(n int64) { *to = &n }) }
+func (m *Manifest) setting(r *yamlfile.Reader, t *marchv1.Tag, tag string, e yamlfile.Entry) {
+	field := yamlfile.Join(tag, e.Name)
+	m.places[field] = e.At
+	number := func(to **int64) { r.Number(field, e.Value, func(n int64) { *to = &n }) }
 	words := func(to **string) {
-		if value, ok := r.value(field, e.value, "a text"); ok {
+		if value, ok := r.Value(field, e.Value, "a text"); ok {
 			*to = &value
 		}
 	}
-	switch e.name {
+	switch e.Name {
 	case "start":
 		number(&t.Start)
 	case "limit":
@@ -186,41 +190,41 @@ func (m *Manifest) setting(r *reader, t *marchv1.Tag, tag string, e entry) {
 	case "max_skew":
 		number(&t.MaxSkew)
 	case "reserve":
-		r.duration(field, e.value, func(d time.Duration) { t.Reserve = durationpb.New(d) })
+		r.Duration(field, e.Value, func(d time.Duration) { t.Reserve = durationpb.New(d) })
 	case "strict_retract":
-		r.truth(field, e.value, func(b bool) { t.StrictRetract = &b })
+		r.Truth(field, e.Value, func(b bool) { t.StrictRetract = &b })
 	case "format":
 		words(&t.Format)
 	case "key_check":
 		words(&t.KeyCheck)
 	case "time":
 		t.Time = &marchv1.TimeTag{}
-		for _, e := range r.entries(field, e.value) {
+		for _, e := range r.Entries(field, e.Value) {
 			m.timeSetting(r, t.GetTime(), field, e)
 		}
 	default:
 		delete(m.places, field)
-		r.unknown(tag, e, counterFields...)
+		r.Unknown(tag, e, counterFields...)
 	}
 }
 
 // timeSetting reads a setting of time-ordered IDs.
-func (m *Manifest) timeSetting(r *reader, t *marchv1.TimeTag, tag string, e entry) {
-	field := join(tag, e.name)
-	m.places[field] = e.at
-	number := func(to *int64) { r.number(field, e.value, func(n int64) { *to = n }) }
+func (m *Manifest) timeSetting(r *yamlfile.Reader, t *marchv1.TimeTag, tag string, e yamlfile.Entry) {
+	field := yamlfile.Join(tag, e.Name)
+	m.places[field] = e.At
+	number := func(to *int64) { r.Number(field, e.Value, func(n int64) { *to = n }) }
 	bits := func(to *int32) {
-		r.number(field, e.value, func(n int64) {
+		r.Number(field, e.Value, func(n int64) {
 			if n < 0 || n > 63 {
-				r.refuse(of(e.value), "%s: %d; allowed: 0 to 63", field, n)
+				r.Refuse(yamlfile.Of(e.Value), "%s: %d; allowed: 0 to 63", field, n)
 				return
 			}
 			*to = int32(n)
 		})
 	}
-	switch e.name {
+	switch e.Name {
 	case "preset":
-		if value, ok := r.value(field, e.value, "a preset's name"); ok {
+		if value, ok := r.Value(field, e.Value, "a preset's name"); ok {
 			t.Preset = value
 		}
 	case "time_bits":
@@ -230,36 +234,36 @@ func (m *Manifest) timeSetting(r *reader, t *marchv1.TimeTag, tag string, e entr
 	case "sequence_bits":
 		bits(&t.SequenceBits)
 	case "unit":
-		r.duration(field, e.value, func(d time.Duration) { t.Unit = durationpb.New(d) })
+		r.Duration(field, e.Value, func(d time.Duration) { t.Unit = durationpb.New(d) })
 	case "epoch_ms":
-		r.number(field, e.value, func(n int64) { t.EpochMs = &n })
+		r.Number(field, e.Value, func(n int64) { t.EpochMs = &n })
 	case "order":
-		t.Order = word[marchv1.WorkerOrder](r, field, e.value)
+		t.Order = word[marchv1.WorkerOrder](r, field, e.Value)
 	case "sequence":
-		t.Sequence = word[marchv1.SequencePolicy](r, field, e.value)
+		t.Sequence = word[marchv1.SequencePolicy](r, field, e.Value)
 	case "carry_to":
 		number(&t.CarryTo)
 	case "random_below":
 		number(&t.RandomBelow)
 	case "rollback":
-		t.Rollback = word[marchv1.RollbackPolicy](r, field, e.value)
+		t.Rollback = word[marchv1.RollbackPolicy](r, field, e.Value)
 	case "max_wait":
-		r.duration(field, e.value, func(d time.Duration) { t.MaxWait = durationpb.New(d) })
+		r.Duration(field, e.Value, func(d time.Duration) { t.MaxWait = durationpb.New(d) })
 	default:
 		delete(m.places, field)
-		r.unknown(tag, e, timeFields...)
+		r.Unknown(tag, e, timeFields...)
 	}
 }
 
 // word reads a value of an enum.
-func word[E api.Enum](r *reader, field string, node ast.Node) (value E) {
-	text, ok := r.value(field, node, "a word")
+func word[E api.Enum](r *yamlfile.Reader, field string, node ast.Node) (value E) {
+	text, ok := r.Value(field, node, "a word")
 	if !ok {
 		return value
 	}
 	value, err := api.ParseWord[E](field, text)
 	if err != nil {
-		r.refuse(of(node), "%w", err)
+		r.Refuse(yamlfile.Of(node), "%w", err)
 	}
 	return value
 }
