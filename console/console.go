@@ -25,8 +25,10 @@ import (
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
@@ -55,6 +57,11 @@ type Config struct {
 	MaxLivePages, MaxCallerLivePages int
 	// Rand returns numbers in [0, 1) for jitter. Default math/rand's.
 	Rand func() float64
+	// Access checks which caller may make which call; nil lets every caller make every call.
+	Access *access.Gate
+	// TokenFile is a file with the token that this console gives to instances; empty for
+	// none.
+	TokenFile string
 	// AllowedHosts are host names that HTTP requests may have besides localhost and
 	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
@@ -145,7 +152,7 @@ func New(cfg Config) (*Server, error) {
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.heartbeats.silentAfter = silentAfter
-	s.rooms.tracer = cfg.Tracer
+	s.rooms.tracer, s.rooms.tokenFile = cfg.Tracer, cfg.TokenFile
 	s.ledger.HaltAs("console " + s.name)
 	if cfg.HTTP != nil {
 		if err := s.makeRoutes(); err != nil {
@@ -158,12 +165,12 @@ func New(cfg Config) (*Server, error) {
 // makeRoutes makes the routes of HTTP. Its error comes from the program's embedded
 // files.
 func (s *Server) makeRoutes() error {
-	calls, err := rest.Console(s, rest.Config{MaxBody: maxRequest, Logger: s.log})
+	calls, err := rest.Console(s.cfg.Access.Console(s), rest.Config{MaxBody: maxRequest, Logger: s.log})
 	if err != nil {
 		return err
 	}
 	pages, err := web.New(web.Config{
-		Console: s, Stopping: s.stopping, Logger: s.log.Named("web"),
+		Console: s.cfg.Access.Console(s), Stopping: s.stopping, Logger: s.log.Named("web"),
 		Pages: s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)), CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
 	})
 	if err != nil {
@@ -188,6 +195,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() { s.tend(background) })
 	work.Go(func() { s.watchHealth(background) })
 	work.Go(func() { s.watchProblems(background) })
+	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })
 	work.Go(func() { s.samples.run(background, s.look) })
 	work.Go(func() { s.tags.run(background, s.readTags) })
 	work.Go(func() { s.heads.run(background, s.readHead) })
@@ -203,6 +211,7 @@ func (s *Server) Run(ctx context.Context) error {
 		},
 		Ready:    s.checks,
 		Problems: s.problemLines,
+		Access:   s.cfg.Access,
 		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
 		Draining: func() {
 			close(s.stopping)

@@ -68,7 +68,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		now, _ = s.sampled(ctx, lookWithin)
 	}
 	f := findings{
-		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now,
+		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now, own: s.cfg.Access.Problems(),
 		forgetAfter: s.cfg.ForgetAfter, unreadable: bad, damage: s.damage(""),
 	}
 	answer := &marchv1.ListInstancesResponse{
@@ -193,7 +193,8 @@ func (s *Server) askChain(ctx context.Context, address string, tag allocator.Tag
 // dialer keeps a connection to each instance that was asked. The zero value is
 // ready.
 type dialer struct {
-	tracer trace.TracerProvider // nil for none
+	tracer    trace.TracerProvider // nil for none
+	tokenFile string               // with this console's own token; empty for none
 
 	mu struct {
 		sync.Mutex
@@ -210,7 +211,11 @@ func (d *dialer) dial(address string) (*grpc.ClientConn, error) {
 	if conn, ok := d.mu.conns[address]; ok {
 		return conn, nil
 	}
-	conn, err := api.Dial(address, append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))...) // an idle connection is dialled again with the next call
+	options := append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute)) // an idle connection is dialled again with the next call
+	if d.tokenFile != "" {
+		options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(d.tokenFile)))
+	}
+	conn, err := api.Dial(address, options...)
 	if err != nil {
 		return nil, err
 	}

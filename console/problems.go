@@ -39,7 +39,8 @@ type findings struct {
 	rooms       []allocator.Room   // that have a range
 	instances   []instance
 	sample      sample
-	forgetAfter time.Duration // a silent instance is forgotten after this
+	own         []*marchv1.Problem // of this console itself
+	forgetAfter time.Duration      // a silent instance is forgotten after this
 	unreadable  []record.KeyError
 	damage      func(key string) record.Damage
 }
@@ -53,7 +54,7 @@ func (f findings) problems() []*marchv1.Problem {
 		}
 	}
 	all := problem.Unique(slices.Concat(
-		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()), f.migration.GetProblems(), f.unreadableKeys(),
+		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()), f.migration.GetProblems(), f.own, f.unreadableKeys(),
 	))
 	stopping := len(f.unusableState()) // keys that keep all rooms from leasing come first
 	var cluster, instances, keys []*marchv1.Problem
@@ -70,7 +71,7 @@ func (f findings) problems() []*marchv1.Problem {
 			marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
 			marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
 			marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED,
-			marchv1.ProblemKind_PROBLEM_KIND_MORE:
+			marchv1.ProblemKind_PROBLEM_KIND_MORE, marchv1.ProblemKind_PROBLEM_KIND_RIGHTS:
 			cluster = append(cluster, p)
 		default:
 			instances = append(instances, p)

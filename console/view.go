@@ -74,7 +74,7 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	f := findings{
 		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), workers: s.workers.get(), rooms: v.record.Layout.Rooms(), instances: v.instances,
-		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad, damage: s.damage(v.active),
+		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad, damage: s.damage(v.active), own: s.cfg.Access.Problems(),
 	}
 	if v.migration != nil {
 		f.migration = migrationToProto(*v.migration, v.instances)

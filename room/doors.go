@@ -84,6 +84,9 @@ func (s *Server) addDoors() error {
 }
 
 func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
+	if err := s.cfg.Access.Take(ctx, tag, 1); err != nil {
+		return 0, err
+	}
 	id, _, err := s.next(ctx, tag)
 	if err == nil {
 		s.issued.Add(1)
@@ -93,6 +96,9 @@ func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
 }
 
 func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64, err error) {
+	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
+		return 0, err
+	}
 	var run allocator.Run
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		run, err = s.takeRun(ctx, c, n)
@@ -107,6 +113,9 @@ func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64,
 }
 
 func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Run, error) {
+	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
+		return nil, err
+	}
 	runs, _, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
 	if err != nil {
 		return nil, err
@@ -119,6 +128,9 @@ func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Ru
 // doorTime takes an ID of the tag that Leaf's Snowflake answers from.
 func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 	tag := string(s.cfg.Doors.LeafSnowflake)
+	if err := s.cfg.Access.Take(ctx, tag, 1); err != nil {
+		return 0, err
+	}
 	if err := s.exists(ctx, tag); err != nil {
 		return 0, err
 	}
@@ -149,6 +161,9 @@ func (s *Server) exists(ctx context.Context, tag string) error {
 // doorKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
 // the tag's min_step, as far as the room's range and NextRun allow.
 func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
+	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
+		return allocator.Run{}, err
+	}
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
 			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
@@ -179,6 +194,9 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 // doorPeek returns the next of the IDs that the instance holds, or else the first that it
 // may lease. It creates no tag, and counts as no request for IDs.
 func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err error) {
+	if err := s.cfg.Access.MayRead(ctx, tag); err != nil {
+		return 0, err
+	}
 	if err := s.exists(ctx, tag); err != nil {
 		return 0, err
 	}
@@ -211,6 +229,9 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 			return false, err
 		}
 		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
+	}
+	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {
+		return false, err
 	}
 	settings := record.DefaultTag()
 	settings.Start = start

@@ -39,6 +39,11 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 			list = append(list, problem.NoRange(s.cfg.Room, stored.Layout.Version))
 		}
 	}
+	for _, p := range s.cfg.Access.Problems() {
+		p.Of = string(s.cfg.Room) + "/" + string(s.cfg.Name)
+		p.What = "instance " + p.GetOf() + ": " + p.GetWhat()
+		list = append(list, p)
+	}
 	return s.met.Note(problem.Unique(list), time.Now())
 }
 

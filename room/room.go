@@ -23,8 +23,10 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
@@ -111,6 +113,8 @@ type Config struct {
 	// Rand returns numbers in [0, 1) for jitter, and is safe for concurrent use.
 	// Default math/rand's.
 	Rand func() float64
+	// Access checks which caller may make which call; nil lets every caller make every call.
+	Access *access.Gate
 	// AllowedHosts are host names that HTTP requests may have besides localhost and
 	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
@@ -236,7 +240,7 @@ func New(cfg Config) (*Server, error) {
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
 	if cfg.HTTP != nil {
-		if s.routes, err = rest.Room(s, s, rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
+		if s.routes, err = rest.Room(cfg.Access.IDs(s), cfg.Access.Room(s), rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
 			return nil, err
 		}
 	}
@@ -308,6 +312,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.watchHealth(background) })
 	work.Go(func() error { return s.measure(background) })
+	work.Go(func() error { s.cfg.Access.Run(background, operator.Refused(s.admin)); return nil })
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -329,6 +334,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Logger:   s.log,
 		Draining: s.status.stopped,
 
+		Access:       s.cfg.Access,
 		AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
 		Doors: s.doors,
 	})

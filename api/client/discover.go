@@ -86,7 +86,7 @@ func newDiscovery(opts Options, p *pool) (*discovery, error) {
 	}
 	first := rand.IntN(len(d.Consoles))
 	for _, address := range slices.Concat(d.Consoles[first:], d.Consoles[:first]) {
-		conn, err := api.Dial(address, opts.Dial...)
+		conn, err := api.Dial(address, opts.dialOptions()...)
 		if err != nil {
 			d.close()
 			return nil, err

@@ -51,6 +51,9 @@ type Options struct {
 	Timeout time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
+	// TokenFile is a file with the token that the client gives with each call, over TLS or to
+	// this machine. The client reads it again when it changes. Default none.
+	TokenFile string
 	// Dial are further gRPC options of the connections, such as credentials or a
 	// user agent.
 	Dial []grpc.DialOption
@@ -129,6 +132,14 @@ func (o Options) withDefaults() Options {
 		o.Logger = hclog.NewNullLogger()
 	}
 	return o
+}
+
+// dialOptions are Dial, with the token.
+func (o Options) dialOptions() []grpc.DialOption {
+	if o.TokenFile == "" {
+		return o.Dial
+	}
+	return append([]grpc.DialOption{grpc.WithPerRPCCredentials(api.TokenFile(o.TokenFile))}, o.Dial...)
 }
 
 func (o Options) settings() allocator.Settings {

@@ -50,7 +50,7 @@ type endpoint struct {
 
 // newPool makes the connections; they connect when they are first used.
 func newPool(opts Options) (*pool, error) {
-	p := &pool{log: opts.Logger, timeout: opts.Timeout, dial: opts.Dial, lost: make(chan struct{}, 1)}
+	p := &pool{log: opts.Logger, timeout: opts.Timeout, dial: opts.dialOptions(), lost: make(chan struct{}, 1)}
 	p.mu.avoid = make(map[*endpoint]time.Time)
 	own := opts.Addresses
 	if len(own) > 0 {

@@ -25,6 +25,7 @@ type target struct {
 	what    string // "console" or "room": also the flag
 	address string
 	timeout time.Duration
+	token   string // a file with the token to give; empty for none
 	purpose string // what the calls are for, after the caller's name in the audit
 }
 
@@ -37,6 +38,7 @@ func (t *target) flags(cmd *cobra.Command, what, address string) {
 	t.what = what
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&t.address, what, address, "the "+what+"'s gRPC address, HOST:PORT")
+	flags.StringVar(&t.token, "token-file", "", "file with the token to give")
 	flags.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
 }
 
@@ -68,7 +70,14 @@ func (t *target) dial() (*link, error) {
 	l := &link{target: t}
 	// The dialer also resolves names, so that an error names the address and the
 	// cause.
-	conn, err := api.Dial("passthrough:///"+t.address, grpc.WithContextDialer(l.connect))
+	options := []grpc.DialOption{grpc.WithContextDialer(l.connect)}
+	if t.token != "" {
+		if _, err := api.ReadToken(t.token); err != nil {
+			return nil, usageError{err}
+		}
+		options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(t.token)))
+	}
+	conn, err := api.Dial("passthrough:///"+t.address, options...)
 	if err != nil {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %w", t.what, err)}
 	}

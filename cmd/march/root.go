@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/cmd/march/internal/rights"
 )
 
 // Exit codes, as `march help` has them.
@@ -124,7 +125,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newHalt(c), newRecover(c), newConfig(c),
+		newVerify(c), newPolicy(c), rights.Token(c.stdout, c.stderr, exactly), newHalt(c), newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
 	root.AddCommand(newContext(c, root))
@@ -139,6 +140,10 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		}
 	}
 	return root
+}
+
+func newPolicy(c *common) *cobra.Command {
+	return rights.Policy(c.stdout, func(err error) error { return finding{err} }, exactly)
 }
 
 // newHelp is `march help COMMAND`. It refuses words that are not commands.

@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/serve"
@@ -158,6 +159,7 @@ func newRoom(c *common) *cobra.Command {
 		cluster           clusterFlags
 		watch             watchFlags
 		doors             doorFlags
+		policy            rights.Flags
 		name              string
 		start             = startup.Server{What: "room"}
 		journal, pin      string
@@ -228,6 +230,9 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
+			if cfg.Access, err = policy.Gate(string(cfg.Room), w.metrics, log); err != nil {
+				return usageError{err}
+			}
 			defer func() { cfg.Doors.Close() }() // if the server did not take them over
 			if err := doors.settings(&cfg.Doors, log); err != nil {
 				return usageError{err}
@@ -246,7 +251,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
+			start.Hosts, start.Access, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
 				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
@@ -277,6 +282,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: issue nothing rather than an ID of a residue that this room may have given up")
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer or has no layout yet, instead of ending with exit code 5 or 1")
 	hostsFlag(cmd, &cfg.AllowedHosts)
+	policy.Add(flags)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
 	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
@@ -291,6 +297,7 @@ func newConsole(c *common) *cobra.Command {
 	var (
 		cluster     clusterFlags
 		watch       watchFlags
+		policy      rights.Flags
 		start       = startup.Server{What: "console"}
 		cfg         = console.DefaultConfig()
 		hostname, _ = os.Hostname() // only for people
@@ -321,6 +328,9 @@ cluster, anywhere.`,
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
+			if cfg.Access, err = policy.Gate("", w.metrics, log); err != nil {
+				return usageError{err}
+			}
 			// A console does without a layout: the first one is made through it.
 			start.Needs = func(ctx context.Context) error { return cluster.ping(ctx, cfg.Ledger) }
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
@@ -329,7 +339,7 @@ cluster, anywhere.`,
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Metrics, start.Log = cfg.AllowedHosts, w.metrics, cfg.Logger
+			start.Hosts, start.Access, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
 				cfg.GRPC, cfg.HTTP = g, h
@@ -347,6 +357,8 @@ cluster, anywhere.`,
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer, instead of ending with exit code 5")
 	hostsFlag(cmd, &cfg.AllowedHosts)
+	policy.Add(flags)
+	flags.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that this console gives to the instances that it asks")
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
 	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep up to date at once")

@@ -26,13 +26,15 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/room/foreign"
 )
 
 const maxActor = 128
 
-// Actor returns the caller's name for the audit: the name that the client gives, and the
-// address that the call comes from.
+// Actor returns the caller's name for the audit: the identity that it has proven, the address
+// that the call comes from, and as a remark the name that the client gives. Without a policy
+// there is no identity, and that name comes first.
 func Actor(ctx context.Context) string {
 	said := "unknown"
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
@@ -40,12 +42,33 @@ func Actor(ctx context.Context) string {
 			said = v[0][:min(len(v[0]), maxActor)]
 		}
 	}
+	who := said
+	subject := access.From(ctx)
+	if subject != nil {
+		who = subject.Name()
+	}
 	if p, ok := peer.FromContext(ctx); ok {
 		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
-			return said + " from " + host
+			who += " from " + host
 		}
 	}
-	return said
+	if subject != nil && said != "unknown" {
+		who += fmt.Sprintf(", says %q", said)
+	}
+	return who
+}
+
+// Refused records an attempt that was refused in the audit.
+func Refused(a *admin.Admin) func(context.Context, access.Refusal) error {
+	return func(ctx context.Context, r access.Refusal) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		object := "calls/" + r.Call
+		if r.Tag != "" {
+			object = "tags/" + r.Tag
+		}
+		return a.Record(ctx, r.Subject+" from "+r.Address, fmt.Sprintf("refused %s (%s, %d times)", r.Call, r.Why, r.Times), object)
+	}
 }
 
 // UpdateTag is the call of that name.

@@ -44,6 +44,9 @@ func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	writeError(w, err)
 }
 
+// WriteError answers with an error, as all routes of the API do.
+func WriteError(w http.ResponseWriter, err error) { writeError(w, err) }
+
 // writeError answers with an error in package api's form and with StatusOf's
 // status.
 func writeError(w http.ResponseWriter, err error) {

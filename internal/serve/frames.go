@@ -59,6 +59,10 @@ type counted struct {
 	frames *frames
 }
 
+// Unwrap returns the AuthInfo of the connection's own credentials: package access asks it for
+// the client's certificate.
+func (c counted) Unwrap() credentials.AuthInfo { return c.AuthInfo }
+
 // admit is gRPC's tap: it refuses calls of a caller that has too many under way,
 // before they cost anything. The count includes the call itself. The context of a call that it lets pass has the call's answers.
 func admit(ctx context.Context, _ *tap.Info) (context.Context, error) {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 )
 
@@ -53,6 +54,10 @@ type Config struct {
 	// server's time limits or lift them for their own route
 	// (http.ResponseController).
 	Routes func(*http.ServeMux)
+	// Access checks each call and request; nil for none. Sessions returns the login of a
+	// browser, nil for none.
+	Access   *access.Gate
+	Sessions func(*http.Request) *access.Session
 	// AllowedHosts are host names that HTTP requests may have besides localhost and
 	// loopback addresses, if HTTP listens on such an address: the names that a
 	// proxy in front passes on. See CheckHosts.
@@ -112,9 +117,14 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Tracer != nil {
 		options = append(options, grpc.StatsHandler(observe.Calls(cfg.Tracer, untraced)))
 	}
-	g := grpc.NewServer(append(options,
+	options = append(options,
 		grpc.ChainUnaryInterceptor(failed.unary),
 		grpc.ChainStreamInterceptor(boundAnswers(limits.streamAnswers), failed.stream),
+	)
+	if cfg.Access != nil {
+		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary), grpc.ChainStreamInterceptor(cfg.Access.Stream))
+	}
+	g := grpc.NewServer(append(options,
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -197,7 +207,7 @@ func handler(cfg Config, requests *observe.Requests) http.Handler {
 	if cfg.Routes != nil {
 		cfg.Routes(mux)
 	}
-	var h http.Handler = mux
+	h := cfg.Access.HTTP(mux, cfg.Sessions)
 	if cfg.HTTP != nil {
 		h = guardHosts(cfg.HTTP.Addr(), cfg.AllowedHosts, h)
 	}

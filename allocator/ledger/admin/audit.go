@@ -20,6 +20,16 @@ const (
 	auditSpare  = 100
 )
 
+// Record adds an entry to the audit that is about no change: an attempt that was refused.
+// object is a key without the cluster's prefix.
+func (a *Admin) Record(ctx context.Context, actor, action, object string) error {
+	if err := a.Ledger.Attach(ctx); err != nil {
+		return err
+	}
+	_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{a.audit(actor, action, string(a.keys)+object, nil, nil)}})
+	return err
+}
+
 // Audits returns up to n audit entries older than the one before, empty for no
 // bound, the newest first, and the keys among them that cannot be read.
 //

@@ -19,6 +19,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 )
@@ -36,7 +37,8 @@ type Server struct {
 	Wait bool
 	// Needs asks for what the server cannot start without, and returns why it is missing.
 	Needs   func(context.Context) error
-	Hosts   []string // by which HTTP may be called
+	Hosts   []string     // by which HTTP may be called
+	Access  *access.Gate // checks callers; nil for none
 	Metrics *observe.Metrics
 	Log     hclog.Logger
 }
@@ -98,7 +100,7 @@ func (s *Server) await(ctx context.Context) (net.Listener, error) {
 	w := waiting{Server: s, since: time.Now()}
 	w.missing.Store(&missing)
 	return h, serve.Wait(ctx, serve.Config{
-		HTTP: h, AllowedHosts: s.Hosts, Metrics: s.Metrics, Logger: s.Log, Ready: w.checks,
+		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, Metrics: s.Metrics, Logger: s.Log, Ready: w.checks,
 	}, w.run)
 }
 

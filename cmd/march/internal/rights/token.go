@@ -1,0 +1,89 @@
+package rights
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/access"
+)
+
+// Token returns `march token`.
+func Token(stdout, stderr io.Writer, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make tokens with which callers prove who they are",
+	}
+	var file string
+	var lasts time.Duration
+	create := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a token, and add its hash to a file of tokens",
+		Long: `Make a token, and print it, once. Only its hash goes to the file of --tokens,
+which rooms and consoles read; a policy calls its owner token:NAME. To revoke a
+token, delete its line: the servers follow within seconds. Two tokens may have
+one name, so that the new one is in use before the old one goes.`,
+		Example: `  march token create shop --tokens tokens --expires 2160h > shop.token`,
+		Args:    exactly("the token's name"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if lasts < 0 {
+				return allocator.Errorf(allocator.Invalid, "expires: %v; allowed: 0s, for a token that does not end, or more", lasts)
+			}
+			if file == "" {
+				return allocator.Errorf(allocator.Invalid, "tokens: must be given; see `march token create --help`")
+			}
+			var ends time.Time
+			if lasts > 0 {
+				ends = time.Now().Add(lasts)
+			}
+			token, line, err := access.NewToken(args[0], ends)
+			if err != nil {
+				return err
+			}
+			if err := appendLine(file, line); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(stdout, token); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(stderr, "the token of token:%s; keep it, it is shown only now. Its hash is in %s\n", args[0], file)
+			return nil
+		},
+	}
+	create.PersistentFlags().StringVar(&file, "tokens", "", "the file of tokens' hashes; it is made if it does not exist")
+	create.Flags().DurationVar(&lasts, "expires", 0, "how long the token may be used; 0 for as long as it is in the file")
+	cmd.AddCommand(create)
+	return cmd
+}
+
+// appendLine adds a line to a file. A last line that has no end gets one.
+func appendLine(path, line string) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return allocator.Errorf(allocator.Invalid, "tokens: %w", err)
+	}
+	defer func() {
+		if closed := f.Close(); err == nil {
+			err = closed
+		}
+	}()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if size > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, size-1); err != nil {
+			return err
+		}
+		if last[0] != '\n' {
+			line = "\n" + line
+		}
+	}
+	_, err = f.WriteString(line + "\n")
+	return err
+}

@@ -1,0 +1,296 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/access/policy"
+	"github.com/march-id/march/internal/observe"
+)
+
+// Config are the settings of a Gate.
+type Config struct {
+	// Policy is the policy's file. It must be set.
+	Policy string
+	// Tokens is the file of tokens' hashes; empty for none.
+	Tokens string
+	// Issuer is the OpenID Connect issuer whose JWTs count; empty for none. Audience is what
+	// these are for; it must be set if Issuer or Keys is.
+	Issuer, Audience string
+	// Keys is a JWKS file with the keys that sign JWTs, which then are not asked of the
+	// issuer; empty for none.
+	Keys string
+	// Room is the room of the server; empty for a console.
+	Room string
+	// Transport reaches the issuer; nil is the default one.
+	Transport http.RoundTripper
+	// Metrics may be nil.
+	Metrics *observe.Metrics
+	// Logger; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// Validate checks which settings are given together. Its error is Invalid.
+func (cfg Config) Validate() error {
+	switch {
+	case cfg.Policy == "" && (cfg.Tokens != "" || cfg.Issuer != "" || cfg.Keys != "" || cfg.Audience != ""):
+		return allocator.Errorf(allocator.Invalid, "policy: none, so that tokens would count for nothing; give --policy FILE")
+	case cfg.Audience == "" && (cfg.Issuer != "" || cfg.Keys != ""):
+		return allocator.Errorf(allocator.Invalid, "oidc-audience: none, so that tokens for other services would count; give --oidc-audience")
+	case cfg.Audience != "" && cfg.Issuer == "" && cfg.Keys == "":
+		return allocator.Errorf(allocator.Invalid, "oidc-audience: given without an issuer; give --oidc-issuer or --jwks-file")
+	}
+	return nil
+}
+
+// Gate finds out which subject makes a call, and checks it. Its methods are safe for
+// concurrent use, and let everything pass if it is nil.
+type Gate struct {
+	cfg      Config
+	log      hclog.Logger
+	issuer   *issuer // nil for none
+	usages   policy.Usages
+	attempts attempts
+	metrics  *metrics
+	refusals refusals
+	current  atomic.Pointer[state]
+	files    []*file
+}
+
+// state is what the files say, and what was found under it. It is replaced as a whole when a
+// file changes, so that nothing outlives the right to it.
+type state struct {
+	policy    *policy.Policy
+	tokens    tokens
+	verifier  verifier // nil for none
+	anonymous *Subject
+
+	mu struct {
+		sync.RWMutex
+		byToken map[[sha256.Size]byte]*Subject
+		byCert  map[*x509.Certificate]*Subject
+	}
+}
+
+// maxRemembered bounds the subjects that are remembered, by token and by certificate.
+const maxRemembered = 10_000
+
+// New returns a gate; nil if no policy is given. Its error is Invalid, and names the mistakes
+// of the files.
+func New(cfg Config) (*Gate, error) {
+	if err := cfg.Validate(); err != nil || cfg.Policy == "" {
+		return nil, err
+	}
+	g := &Gate{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Metrics)}
+	if g.log == nil {
+		g.log = hclog.NewNullLogger()
+	}
+	if cfg.Issuer != "" {
+		var err error
+		if g.issuer, err = newIssuer(cfg.Issuer, cfg.Audience, cfg.Transport); err != nil {
+			return nil, err
+		}
+	}
+	g.watch("policy", cfg.Policy, policy.MaxFile)
+	g.watch("tokens", cfg.Tokens, maxTokens)
+	g.watch("jwks-file", cfg.Keys, maxTokens)
+	for _, f := range g.files {
+		if _, err := f.read(); err != nil {
+			return nil, err
+		}
+	}
+	s, err := g.load()
+	if err != nil {
+		return nil, err
+	}
+	g.current.Store(s)
+	g.metrics.loaded(time.Now())
+	return g, nil
+}
+
+// load makes a state of the files' contents. Its error is Invalid.
+func (g *Gate) load() (*state, error) {
+	s := &state{}
+	s.mu.byToken, s.mu.byCert = make(map[[sha256.Size]byte]*Subject), make(map[*x509.Certificate]*Subject)
+	if g.issuer != nil {
+		s.verifier = g.issuer
+	}
+	var err error
+	for _, f := range g.files {
+		switch f.flag {
+		case "policy":
+			s.policy, err = policy.Parse(f.path, f.content)
+		case "tokens":
+			s.tokens, err = parseTokens(f.path, f.content)
+		case "jwks-file":
+			s.verifier, err = parseKeys(f.path, f.content, g.cfg.Issuer, g.cfg.Audience)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	s.anonymous = g.subject(s, Identity{})
+	return s, nil
+}
+
+func (g *Gate) subject(s *state, id Identity) *Subject {
+	return &Subject{Identity: id, caller: s.policy.Rights(&g.usages, id.Names...), state: s}
+}
+
+// Authenticate returns the subject that credentials prove; an anonymous one if there are
+// none. Its errors are Unauthenticated, TooMany and Unavailable.
+func (g *Gate) Authenticate(ctx context.Context, c Credentials) (*Subject, error) {
+	s := g.current.Load()
+	switch {
+	case c.Token != "":
+		return g.byToken(ctx, s, c)
+	case c.Certificate != nil:
+		return g.byCertificate(s, c.Certificate)
+	case c.Session != nil:
+		return g.bySession(s, c.Session)
+	}
+	return s.anonymous, nil
+}
+
+func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, error) {
+	key := sha256.Sum256([]byte(c.Token))
+	s.mu.RLock()
+	known := s.mu.byToken[key]
+	s.mu.RUnlock()
+	now := time.Now()
+	if known != nil && !known.expired(now) {
+		return known, nil
+	}
+	id, isOurs := s.tokens[key]
+	if !isOurs {
+		if err := g.attempts.admit(c.Address, now); err != nil {
+			return nil, err
+		}
+		var err error
+		if id, err = s.verify(ctx, c.Token); err != nil {
+			if allocator.KindOf(err) == allocator.Unauthenticated {
+				g.attempts.failed(c.Address, now)
+			}
+			return nil, err
+		}
+	}
+	found := g.subject(s, id)
+	if found.expired(now) {
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the token of %s expired at %s; give a new one", found.Name(), id.Expires.UTC().Format(time.RFC3339))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	makeRoom(s.mu.byToken, now)
+	s.mu.byToken[key] = found
+	return found, nil
+}
+
+// SessionOf returns the session of a login with a token.
+func (g *Gate) SessionOf(ctx context.Context, token, address string) (*Session, error) {
+	s, err := g.Authenticate(ctx, Credentials{Token: token, Address: address})
+	if err != nil {
+		g.refused(ctx, "unknown", nil, "", err)
+		return nil, err
+	}
+	session := &Session{Expires: s.Expires}
+	if hash := sha256.Sum256([]byte(token)); len(s.state.tokens[hash].Names) > 0 {
+		session.Hash = hash[:]
+	} else {
+		session.Names = s.Names
+	}
+	return session, nil
+}
+
+func (g *Gate) bySession(s *state, session *Session) (*Subject, error) {
+	id := Identity{Names: session.Names, Expires: session.Expires}
+	if len(session.Hash) == sha256.Size {
+		id = s.tokens[[sha256.Size]byte(session.Hash)]
+	}
+	if len(id.Names) == 0 {
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the session has ended, because its token is no longer in force")
+	}
+	found := g.subject(s, id)
+	if found.expired(time.Now()) {
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the session has ended; log in again")
+	}
+	return found, nil
+}
+
+// verify verifies a token that is not in the file.
+func (s *state) verify(ctx context.Context, token string) (Identity, error) {
+	if s.verifier == nil || strings.HasPrefix(token, tokenPrefix) || strings.Count(token, ".") != 2 || len(token) > maxJWT {
+		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not known; `march token create` makes one")
+	}
+	return s.verifier.verify(ctx, token)
+}
+
+func (g *Gate) byCertificate(s *state, c *x509.Certificate) (*Subject, error) {
+	s.mu.RLock()
+	found := s.mu.byCert[c]
+	s.mu.RUnlock()
+	now := time.Now()
+	if found == nil {
+		id, err := ofCertificate(c)
+		if err != nil {
+			return nil, err
+		}
+		found = g.subject(s, id)
+		s.mu.Lock()
+		makeRoom(s.mu.byCert, now)
+		s.mu.byCert[c] = found
+		s.mu.Unlock()
+	}
+	if found.expired(now) {
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the client certificate of %s expired at %s", found.Name(), found.Expires.UTC().Format(time.RFC3339))
+	}
+	return found, nil
+}
+
+// makeRoom forgets subjects if a map is full: the expired ones, or else any.
+func makeRoom[K comparable](m map[K]*Subject, now time.Time) {
+	if len(m) < maxRemembered {
+		return
+	}
+	for key, s := range m {
+		if s.expired(now) {
+			delete(m, key)
+		}
+	}
+	for key := range m {
+		if len(m) < maxRemembered {
+			return
+		}
+		delete(m, key)
+	}
+}
+
+// Check returns nil if a subject may make a request. It notes refusals.
+func (g *Gate) Check(ctx context.Context, s *Subject, r policy.Request) error {
+	if g == nil {
+		return nil
+	}
+	r.Room = g.cfg.Room
+	err := s.caller.Check(time.Now(), r)
+	if err != nil {
+		g.refused(ctx, s.Name(), r.Call, r.Tag, err)
+	}
+	return err
+}
+
+// fresh returns a subject under the present files, if they changed since it was found or its
+// proof expired, and otherwise the subject itself.
+func (g *Gate) fresh(ctx context.Context, s *Subject, c Credentials) (*Subject, error) {
+	if s.state == g.current.Load() && !s.expired(time.Now()) {
+		return s, nil
+	}
+	return g.Authenticate(ctx, c)
+}

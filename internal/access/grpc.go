@@ -1,0 +1,122 @@
+package access
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access/policy"
+)
+
+// Unary is an interceptor that checks calls. It must be inside the one that turns errors into
+// statuses.
+func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	call := policy.CallOf(info.FullMethod)
+	if call != nil && call.Open() {
+		return handler(ctx, message)
+	}
+	s, c, err := g.identify(ctx, call)
+	if err == nil {
+		err = g.Check(ctx, s, request(call, message))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return handler(with(ctx, s, c), message)
+}
+
+// identify returns the subject of a call over gRPC.
+func (g *Gate) identify(ctx context.Context, call *policy.Call) (*Subject, Credentials, error) {
+	c, err := ofCall(ctx)
+	var s *Subject
+	if err == nil {
+		s, err = g.Authenticate(ctx, c)
+	}
+	if err != nil {
+		g.refused(ctx, "unknown", call, "", err)
+	}
+	return s, c, err
+}
+
+// Stream is an interceptor that checks each message of a stream: a stream loses a right with
+// the next message after the files or the proof of its identity changed.
+func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	call := policy.CallOf(info.FullMethod)
+	if call != nil && call.Open() {
+		return handler(server, stream)
+	}
+	s, c, err := g.identify(stream.Context(), call)
+	if err != nil {
+		return err
+	}
+	if !s.caller.May(call) { // before anything is read
+		return g.Check(stream.Context(), s, policy.Request{Call: call})
+	}
+	guarded := &guardedStream{ServerStream: stream, ctx: with(stream.Context(), s, c), gate: g, subject: s, credentials: c, asked: policy.Request{Call: call}, answers: !info.IsClientStream}
+	defer guarded.close()
+	return handler(server, guarded)
+}
+
+// guardedStream checks the messages of a stream. One goroutine reads from it, and another may
+// write.
+type guardedStream struct {
+	grpc.ServerStream
+	ctx         context.Context
+	gate        *Gate
+	subject     *Subject
+	credentials Credentials
+	asked       policy.Request // the last one
+	answers     bool           // the client sends one request: each answer is checked instead
+	end         func()         // nil before the first request
+}
+
+// Context implements grpc.ServerStream.
+func (g *guardedStream) Context() context.Context { return g.ctx }
+
+// RecvMsg implements grpc.ServerStream.
+func (g *guardedStream) RecvMsg(m any) error {
+	if err := g.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	tag := g.asked.Tag
+	g.asked = request(g.asked.Call, m)
+	if next, ok := m.(*marchv1.NextRequest); ok && next.GetTag() == "" {
+		g.asked.Tag = tag // that of the message before
+	}
+	if err := g.check(); err != nil || g.end != nil {
+		return err
+	}
+	end, err := g.subject.caller.Stream(g.asked)
+	if err != nil {
+		g.gate.metrics.refused(allocator.KindOf(err))
+		return err
+	}
+	g.end = end
+	return nil
+}
+
+// SendMsg implements grpc.ServerStream.
+func (g *guardedStream) SendMsg(m any) error {
+	if g.answers {
+		if err := g.check(); err != nil {
+			return err
+		}
+	}
+	return g.ServerStream.SendMsg(m)
+}
+
+func (g *guardedStream) check() (err error) {
+	if g.subject, err = g.gate.fresh(g.ctx, g.subject, g.credentials); err != nil {
+		g.gate.refused(g.ctx, "unknown", g.asked.Call, g.asked.Tag, err)
+		return err
+	}
+	return g.gate.Check(g.ctx, g.subject, g.asked)
+}
+
+func (g *guardedStream) close() {
+	if g.end != nil {
+		g.end()
+	}
+}

@@ -1,0 +1,168 @@
+package access
+
+import (
+	"context"
+	"crypto/x509"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/access/policy"
+)
+
+// Identity is who a caller has proven to be.
+type Identity struct {
+	// Names are the subject's names, as policies have them. The first one is its own. None
+	// for an anonymous caller.
+	Names []string
+	// Expires is when the proof ends; zero if it does not.
+	Expires time.Time
+}
+
+// Subject is an identity with its rights.
+type Subject struct {
+	Identity
+	caller *policy.Caller
+	state  *state // under which the rights were found
+}
+
+// Name returns the subject's own name, or anonymous.
+func (s *Subject) Name() string { return s.caller.Name() }
+
+// May reports whether some tag and room exists for which the subject may make a call with
+// this full name.
+func (s *Subject) May(method string) bool { return s.caller.May(policy.CallOf(method)) }
+
+// expired reports whether the proof has ended.
+func (s *Subject) expired(now time.Time) bool { return !s.Expires.IsZero() && now.After(s.Expires) }
+
+// Credentials are what a caller gives to prove its identity.
+type Credentials struct {
+	// Token is a bearer token; empty for none. It counts before the certificate.
+	Token string
+	// Certificate is a client certificate that TLS has verified; nil for none.
+	Certificate *x509.Certificate
+	// Session is a login to the console's page; nil for none.
+	Session *Session
+	// Address is where the caller is, without a port: wrong tokens are counted by it.
+	Address string
+}
+
+// Session is what a login to the page has proven.
+type Session struct {
+	// Hash is the SHA-256 of the token of the login, if that is in the file of tokens: the
+	// session ends when the token is taken out of the file.
+	Hash []byte `json:"h,omitempty"`
+	// Names are otherwise the subject's names, until Expires.
+	Names   []string  `json:"n,omitempty"`
+	Expires time.Time `json:"e"`
+}
+
+// held is what a context has of its caller.
+type held struct {
+	subject     *Subject
+	credentials Credentials
+}
+
+// heldKey is the key of a context's caller.
+type heldKey struct{}
+
+// Login authenticates a caller, and returns a context under which Take and the wrappers check
+// it. Its errors are Unauthenticated, TooMany and Unavailable.
+func (g *Gate) Login(ctx context.Context, c Credentials) (context.Context, error) {
+	if g == nil {
+		return ctx, nil
+	}
+	s, err := g.Authenticate(ctx, c)
+	if err != nil {
+		g.refused(ctx, "unknown", nil, "", err)
+		return nil, err
+	}
+	return with(ctx, s, c), nil
+}
+
+func with(ctx context.Context, s *Subject, c Credentials) context.Context {
+	return context.WithValue(ctx, heldKey{}, &held{s, c})
+}
+
+// From returns a context's subject; nil if there is none.
+func From(ctx context.Context) *Subject {
+	if h, ok := ctx.Value(heldKey{}).(*held); ok {
+		return h.subject
+	}
+	return nil
+}
+
+// ofCertificate returns the identity of a verified certificate: its SPIFFE URI, then its DNS
+// names.
+func ofCertificate(c *x509.Certificate) (Identity, error) {
+	id := Identity{Expires: c.NotAfter}
+	for _, uri := range c.URIs {
+		if uri.Scheme == "spiffe" {
+			id.Names = append(id.Names, uri.String())
+		}
+	}
+	for _, name := range c.DNSNames {
+		id.Names = append(id.Names, policy.DNS+strings.ToLower(name))
+	}
+	if len(id.Names) == 0 {
+		return id, allocator.Errorf(allocator.Unauthenticated, "the client certificate has no SPIFFE URI and no DNS name, so it names no subject")
+	}
+	return id, nil
+}
+
+// wrapped is a connection's AuthInfo around that of TLS.
+type wrapped interface{ Unwrap() credentials.AuthInfo }
+
+// certificate returns the verified client certificate of a connection, or nil.
+func certificate(info credentials.AuthInfo) *x509.Certificate {
+	if w, ok := info.(wrapped); ok {
+		info = w.Unwrap()
+	}
+	tls, ok := info.(credentials.TLSInfo)
+	if !ok || len(tls.State.VerifiedChains) == 0 || len(tls.State.VerifiedChains[0]) == 0 {
+		return nil
+	}
+	return tls.State.VerifiedChains[0][0]
+}
+
+// ofCall returns the credentials of a call over gRPC.
+func ofCall(ctx context.Context) (c Credentials, err error) {
+	if p, ok := peer.FromContext(ctx); ok {
+		c.Certificate = certificate(p.AuthInfo)
+		c.Address = host(p.Addr)
+	}
+	switch given := metadata.ValueFromIncomingContext(ctx, "authorization"); len(given) {
+	case 0:
+	case 1:
+		c.Token, err = bearer(given[0])
+	default:
+		err = allocator.Errorf(allocator.Unauthenticated, "authorization: given %d times; allowed: once", len(given))
+	}
+	return c, err
+}
+
+// bearer returns the token of an Authorization header.
+func bearer(header string) (string, error) {
+	const scheme = "bearer "
+	if len(header) <= len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
+		return "", allocator.Errorf(allocator.Unauthenticated, "authorization: a scheme that is not Bearer; allowed: Bearer TOKEN")
+	}
+	return strings.TrimSpace(header[len(scheme):]), nil
+}
+
+// host returns an address without its port.
+func host(at net.Addr) string {
+	if tcp, ok := at.(*net.TCPAddr); ok {
+		return tcp.IP.String()
+	}
+	if at == nil {
+		return ""
+	}
+	return at.String()
+}

@@ -1,0 +1,159 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// reloadEvery is how often the files are read again. Reading them is cheap, and finds a
+// change on every file system, also where Kubernetes swaps a folder.
+const reloadEvery = 2 * time.Second
+
+// file is a file that is read again and again.
+type file struct {
+	flag, path string
+	most       int64
+	content    []byte // the last good one
+	tried      []byte // the last one that was tried
+	mu         struct {
+		sync.Mutex
+		err   error // why the file's last content is not in force; nil if it is
+		since time.Time
+	}
+}
+
+func (g *Gate) watch(flag, path string, most int64) {
+	if path != "" {
+		g.files = append(g.files, &file{flag: flag, path: path, most: most})
+	}
+}
+
+// read reads the file, and reports whether it has changed. Its error is Invalid.
+func (f *file) read() (changed bool, err error) {
+	opened, err := os.Open(f.path)
+	if err != nil {
+		return false, allocator.Errorf(allocator.Invalid, "%s: %w", f.flag, err)
+	}
+	defer func() { _ = opened.Close() }()
+	content, err := io.ReadAll(io.LimitReader(opened, f.most+1))
+	switch {
+	case err != nil:
+		return false, allocator.Errorf(allocator.Invalid, "%s: %w", f.flag, err)
+	case int64(len(content)) > f.most:
+		return false, allocator.Errorf(allocator.Invalid, "%s: %s has more than %d bytes", f.flag, f.path, f.most)
+	}
+	changed = f.tried == nil || !bytes.Equal(content, f.tried)
+	f.tried = content
+	if f.content == nil {
+		f.content = content
+	}
+	return changed, nil
+}
+
+// Run reads the files again until ctx ends, and hands refused attempts to audit.
+func (g *Gate) Run(ctx context.Context, audit func(context.Context, Refusal) error) {
+	if g == nil {
+		return
+	}
+	tick := time.NewTicker(reloadEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			g.Reload(now)
+			g.refusals.drain(ctx, now, g.log, audit)
+		}
+	}
+}
+
+// Reload reads the files again. If one is broken, the gate goes on as it is.
+func (g *Gate) Reload(now time.Time) {
+	any := false
+	for _, f := range g.files {
+		changed, err := f.read()
+		if err != nil {
+			g.broken(f, err, now)
+			continue
+		}
+		if !changed {
+			if bytes.Equal(f.tried, f.content) { // it could not be read for a while
+				f.mend()
+			}
+			continue
+		}
+		before := f.content
+		f.content = f.tried
+		s, err := g.load()
+		if err != nil {
+			f.content = before
+			g.broken(f, err, now)
+			continue
+		}
+		g.current.Store(s)
+		any = true
+		f.mend()
+		g.log.Info("file of rights read again", "flag", f.flag, "file", f.path)
+	}
+	if any {
+		g.metrics.loaded(now)
+	}
+	g.metrics.broken(len(g.Problems()) > 0)
+}
+
+// mend notes that the file's last content is in force.
+func (f *file) mend() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mu.err = nil
+}
+
+// broken notes that a file's last content is not in force.
+func (g *Gate) broken(f *file, err error, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.err == nil {
+		f.mu.since = now
+	}
+	if f.mu.err == nil || f.mu.err.Error() != err.Error() {
+		g.log.Error("file of rights is broken: the last good one stays in force", "flag", f.flag, "file", f.path, "error", err)
+	}
+	f.mu.err = err
+}
+
+// Problems returns the files that are broken.
+func (g *Gate) Problems() []*marchv1.Problem {
+	if g == nil {
+		return nil
+	}
+	var list []*marchv1.Problem
+	for _, f := range g.files {
+		f.mu.Lock()
+		if f.mu.err != nil {
+			list = append(list, &marchv1.Problem{
+				Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, Of: f.path, What: fmt.Sprintf("the file %s (--%s) is broken, so the last good one stays in force: %.300s", f.path, f.flag, f.mu.err),
+				Since: timestamppb.New(f.mu.since), Remedy: "Mend the file; it is read again within seconds.", Command: command(f),
+			})
+		}
+		f.mu.Unlock()
+	}
+	return list
+}
+
+func command(f *file) string {
+	if f.flag == "policy" {
+		return "march policy validate " + f.path
+	}
+	return ""
+}
