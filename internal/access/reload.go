@@ -80,7 +80,7 @@ func (g *Gate) Run(ctx context.Context, audit func(context.Context, Refusal) err
 
 // Reload reads the files again. If one is broken, the gate goes on as it is.
 func (g *Gate) Reload(now time.Time) {
-	any := false
+	replaced := false
 	for _, f := range g.files {
 		changed, err := f.read()
 		if err != nil {
@@ -102,11 +102,11 @@ func (g *Gate) Reload(now time.Time) {
 			continue
 		}
 		g.current.Store(s)
-		any = true
+		replaced = true
 		f.mend()
 		g.log.Info("file of rights read again", "flag", f.flag, "file", f.path)
 	}
-	if any {
+	if replaced {
 		g.metrics.loaded(now)
 	}
 	g.metrics.broken(len(g.Problems()) > 0)

@@ -185,7 +185,7 @@ func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *names, ch
 		r.Refuse(e.At, "%s: none; allowed: at least one name", field)
 	}
 	for _, node := range list {
-		text, ok := r.Value(field, node, "a name")
+		text, ok := r.Value(field, node, "a name, in quotes if it has a colon")
 		if !ok {
 			continue
 		}

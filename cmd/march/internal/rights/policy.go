@@ -43,7 +43,7 @@ why it allows it or not. A subject with groups is written with commas:
 jwt:alice,group:ops. TAG is "" for a call that names no tag. Exit code 1 says
 that the call is refused.`,
 		Example: `  march policy explain token:shop Next order --policy policy.yaml --room eu-1`,
-		Args:    exactly("a subject, a call and a tag"),
+		Args:    exactly("a subject", "a call", "a tag"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if path == "" {
 				return allocator.Errorf(allocator.Invalid, "policy: must be given; see `march policy explain --help`")

@@ -1,0 +1,275 @@
+package access_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/access/policy"
+)
+
+// message returns a request of a call for a tag in room eu-1.
+func message(t *testing.T, m protoreflect.MethodDescriptor, tag string) proto.Message {
+	t.Helper()
+	kind, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := kind.New()
+	fields := m.Input().Fields()
+	text := protoreflect.ValueOfString
+	if f := fields.ByName("tag"); f != nil && f.Kind() == protoreflect.StringKind {
+		r.Set(f, text(tag))
+	} else if f != nil {
+		of := r.Mutable(f).Message()
+		of.Set(of.Descriptor().Fields().ByName("name"), text(tag))
+	} else if f := fields.ByName("name"); f != nil {
+		r.Set(f, text(tag))
+	}
+	if f := fields.ByName("room"); f != nil {
+		r.Set(f, text("eu-1"))
+	}
+	return r.Interface()
+}
+
+// ask makes a call and returns its code; a call that passes the gate is Unimplemented.
+func ask(ctx context.Context, t *testing.T, conn *grpc.ClientConn, m protoreflect.MethodDescriptor, tag string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	name := "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
+	out, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !m.IsStreamingServer() {
+		return conn.Invoke(ctx, name, message(t, m, tag), out.New().Interface())
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, name)
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(message(t, m, tag)); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_ = stream.CloseSend()
+	return stream.RecvMsg(out.New().Interface())
+}
+
+// Every call of every service is refused without an identity, and passes for an admin: over
+// gRPC, and through the wrappers that HTTP and the pages use.
+func TestEveryCall(t *testing.T) {
+	w := newWorld(t)
+	login := func(ctx context.Context) (context.Context, error) {
+		token := ""
+		if given := metadata.ValueFromIncomingContext(ctx, "authorization"); len(given) > 0 {
+			token = strings.TrimPrefix(given[0], "Bearer ")
+		}
+		return w.gate.Login(ctx, access.Credentials{Token: token})
+	}
+	wrapped := func(s *grpc.Server) {
+		marchv1.RegisterIDServiceServer(s, w.gate.IDs(marchv1.UnimplementedIDServiceServer{}))
+		marchv1.RegisterRoomServiceServer(s, w.gate.Room(marchv1.UnimplementedRoomServiceServer{}))
+		marchv1.RegisterConsoleServiceServer(s, w.gate.Console(marchv1.UnimplementedConsoleServiceServer{}))
+	}
+	for name, address := range map[string]string{
+		"interceptors": w.serve(plainly, w.intercepted()...),
+		"wrappers": w.serve(wrapped,
+			grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor, func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				ctx, err := login(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return handler(ctx, r)
+			}),
+			grpc.ChainStreamInterceptor(api.StreamServerInterceptor, func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+				ctx, err := login(stream.Context())
+				if err != nil {
+					return err
+				}
+				return handler(s, contextStream{stream, ctx})
+			})),
+	} {
+		conn := w.dial(address, nil)
+		for _, m := range methods() {
+			if name == "wrappers" && m.IsStreamingClient() {
+				continue // no route of HTTP leads there
+			}
+			for _, c := range []struct {
+				token string
+				want  codes.Code
+			}{{"", codes.Unauthenticated}, {"nobody", codes.PermissionDenied}, {"root", codes.Unimplemented}} {
+				if err := ask(bearer(w.tokens[c.token]), t, conn, m, "order"); status.Code(err) != c.want {
+					t.Errorf("%s: %s by %q: %v, want %v", name, m.FullName(), c.token, err, c.want)
+				}
+			}
+		}
+	}
+}
+
+type contextStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s contextStream) Context() context.Context { return s.ctx }
+
+// Each role has its calls, for the tags of its pattern.
+func TestRoles(t *testing.T) {
+	w := newWorld(t)
+	conn := w.dial(w.serve(plainly, w.intercepted()...), nil)
+	for _, m := range methods() {
+		rule := policy.CallOf("/" + string(m.Parent().FullName()) + "/" + string(m.Name()))
+		least := strings.Join(rule.Roles, " ")
+		for subject, may := range map[string]bool{
+			"issuer": strings.Contains(least, "issuer"), "viewer": strings.Contains(least, "viewer"),
+			"operator": strings.Contains(least, "viewer") || least == "operator", "root": true,
+		} {
+			want := codes.PermissionDenied
+			if may {
+				want = codes.Unimplemented
+			}
+			err := ask(bearer(w.tokens[subject]), t, conn, m, "shop-1")
+			if status.Code(err) != want {
+				t.Errorf("%s by %s: %v, want %v", m.FullName(), subject, err, want)
+			}
+			if want == codes.PermissionDenied && !strings.Contains(err.Error(), string(m.Name())) {
+				t.Errorf("%s by %s: %v does not name the right", m.FullName(), subject, err)
+			}
+		}
+		if m.IsStreamingClient() {
+			continue // TestStreams has its messages, which nothing reads here
+		}
+		if err := ask(bearer(w.tokens["issuer"]), t, conn, m, "shop"); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s for a tag outside the pattern: %v", m.FullName(), err)
+		}
+	}
+}
+
+// Identities that prove nothing are refused, for every call.
+func TestBadIdentities(t *testing.T) {
+	w := newWorld(t)
+	other := newIssuer(t)
+	plain := w.dial(w.serve(plainly, w.intercepted()...), nil)
+	parts := strings.Split(w.issuer.token(w.issuer.claims("root", "admins")), ".")
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + parts[1] + "."
+	claims := func(change func(map[string]any)) string {
+		c := w.issuer.claims("root", "admins")
+		change(c)
+		return w.issuer.token(c)
+	}
+	forged := other.claims("root", "admins")
+	forged["iss"] = w.issuer.URL
+	bad := map[string]string{
+		"another issuer":       other.token(other.claims("root", "admins")),
+		"another issuer's key": other.token(forged),
+		"alg none":             none,
+		"expired":              claims(func(c map[string]any) { c["exp"] = time.Now().Add(-time.Minute).Unix() }),
+		"another audience":     claims(func(c map[string]any) { c["aud"] = "bank" }),
+		"without a subject":    claims(func(c map[string]any) { delete(c, "sub") }),
+		"not valid yet":        claims(func(c map[string]any) { c["nbf"] = time.Now().Add(time.Hour).Unix() }),
+		"changed":              parts[0] + "." + parts[1] + "x." + parts[2],
+		"expired in the file":  w.expired,
+		"unknown":              "march_abc",
+		"a word":               "root",
+	}
+	for name, token := range bad {
+		for k, m := range methods() {
+			if k%5 != 0 && len(name)%2 == 0 { // every call with some, and some with every
+				continue
+			}
+			err := ask(bearer(token), t, plain, m, "order")
+			if c := status.Code(err); c != codes.Unauthenticated && c != codes.ResourceExhausted {
+				t.Errorf("%s, %s: %v", name, m.FullName(), err)
+			}
+			if strings.Contains(err.Error(), token) && len(token) > 8 {
+				t.Errorf("%s: the error has the token: %v", name, err)
+			}
+		}
+	}
+	if err := ask(metadata.AppendToOutgoingContext(bg, "authorization", "Basic cm9vdDpyb290"), t, plain, methods()[0], "order"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a scheme other than Bearer: %v", err)
+	}
+
+	// Certificates.
+	address := w.serve(plainly, w.intercepted(grpc.Creds(serverTLS(w)))...)
+	with := func(pair tls.Certificate) *grpc.ClientConn {
+		return w.dial(address, &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{pair}})
+	}
+	wrong := newAuthority(t)
+	wrong.cert.RawSubject = w.ca.cert.RawSubject // so that the client sends it
+	for name, c := range map[string]struct {
+		pair tls.Certificate
+		want codes.Code
+	}{
+		"wrong CA":           {wrong.pair("spiffe://prod/shop", time.Time{}), codes.Unavailable}, // no handshake
+		"expired":            {w.ca.pair("spiffe://prod/shop", time.Now().Add(-time.Minute)), codes.Unavailable},
+		"of no name":         {w.ca.pair("", time.Time{}), codes.Unauthenticated},
+		"of another name":    {w.ca.pair("spiffe://prod/shopping", time.Time{}), codes.PermissionDenied},
+		"of a longer name":   {w.ca.pair("viewer.prod.evil", time.Time{}), codes.PermissionDenied},
+		"of a name as a URI": {w.ca.pair("https://viewer.prod", time.Time{}), codes.Unauthenticated},
+	} {
+		conn := with(c.pair)
+		for _, m := range methods() {
+			if err := ask(bg, t, conn, m, "order"); status.Code(err) != c.want {
+				t.Errorf("a certificate %s, %s: %v, want %v", name, m.FullName(), err, c.want)
+			}
+		}
+	}
+	next := methods()[0]
+	if err := ask(bg, t, with(w.ca.pair("spiffe://prod/shop", time.Time{})), next, "order"); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a good certificate: %v", err)
+	}
+	// A wrong token is not made good by a certificate.
+	if err := ask(bearer("march_wrong"), t, with(w.ca.pair("spiffe://prod/shop", time.Time{})), next, "order"); status.Code(err) == codes.Unimplemented {
+		t.Errorf("a wrong token with a good certificate: %v", err)
+	}
+	if err := ask(bg, t, w.dial(address, &tls.Config{RootCAs: w.ca.pool()}), next, "order"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("TLS without a certificate: %v", err)
+	}
+}
+
+// The names of a request's tag are found in every request that has one.
+func TestEveryTagIsFound(t *testing.T) {
+	w := newWorld(t)
+	w.write("policy.yaml", "grants: [{subjects: token:root, roles: admin, tags: [only], rooms: ['*']}]")
+	w.gate.Reload(time.Now())
+	conn := w.dial(w.serve(plainly, w.intercepted()...), nil)
+	for _, m := range methods() {
+		_, tags, _ := policy.CallOf("/" + string(m.Parent().FullName()) + "/" + string(m.Name())).Needs()
+		for tag, want := range map[string]codes.Code{"only": codes.Unimplemented, "other": codes.PermissionDenied} {
+			if tags == "-" {
+				want = codes.Unimplemented
+			} else if tags == "all tags" {
+				want = codes.PermissionDenied
+			}
+			if m.IsStreamingClient() {
+				want = codes.Unimplemented // TestStreams has its messages, which nothing reads here
+			}
+			if err := ask(bearer(w.tokens["root"]), t, conn, m, tag); status.Code(err) != want {
+				t.Errorf("%s for tag %s: %v, want %v", m.FullName(), tag, err, want)
+			}
+		}
+		// A request that has a tag's name is of a call whose tag is checked.
+		fields := m.Input().Fields()
+		if tags == "-" && (fields.ByName("tag") != nil || strings.Contains(string(m.Name()), "Tag")) {
+			t.Errorf("%s has a tag, and its rule checks none", m.FullName())
+		}
+	}
+}

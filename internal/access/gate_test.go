@@ -1,0 +1,379 @@
+package access_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/access/policy"
+)
+
+func serverTLS(w *world) credentials.TransportCredentials { return credentials.NewTLS(w.ca.server()) }
+
+// may returns the error of a check, or of the token.
+func (w *world) may(token, name, tag string) error {
+	s, err := w.gate.Authenticate(bg, access.Credentials{Token: token, Address: "192.0.2.1"})
+	if err != nil {
+		return err
+	}
+	return w.gate.Check(bg, s, policy.Request{Call: call(name), Tag: tag, IDs: 1})
+}
+
+// JWTs of the issuer count, with their groups, and its keys are asked for once.
+func TestJWT(t *testing.T) {
+	w := newWorld(t)
+	alice, admin := w.issuer.token(w.issuer.claims("alice")), w.issuer.token(w.issuer.claims("bob", "dev", "admins"))
+	for range 10 {
+		if err := w.may(alice, "IDService/Next", "order"); err != nil {
+			t.Error(err)
+		}
+		if err := w.may(admin, "ConsoleService/DeleteTag", "order"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.may(alice, "ConsoleService/DeleteTag", "order"); allocator.KindOf(err) != allocator.Denied {
+		t.Errorf("alice: %v", err)
+	}
+	if n := w.issuer.asks.Load(); n != 1 {
+		t.Errorf("the issuer was asked for its keys %d times, want once", n)
+	}
+	// The verified tokens stay good while the issuer is away.
+	w.issuer.Close()
+	if err := w.may(alice, "IDService/Next", "order"); err != nil {
+		t.Error(err)
+	}
+}
+
+// An issuer that is away refuses nobody for good, and is asked again.
+func TestIssuerAway(t *testing.T) {
+	w := newWorld(t)
+	token := w.issuer.token(w.issuer.claims("alice"))
+	w.issuer.Close()
+	if err := w.may(token, "IDService/Next", "order"); allocator.KindOf(err) != allocator.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if err := w.may(w.tokens["issuer"], "IDService/Next", "order"); err != nil {
+		t.Errorf("a token of the file: %v", err)
+	}
+}
+
+// A JWKS file does without the issuer.
+func TestKeyFile(t *testing.T) {
+	w := newWorld(t)
+	w.write("keys.json", string(w.issuer.keys()))
+	cfg := access.Config{Policy: w.path("policy.yaml"), Keys: w.path("keys.json"), Issuer: w.issuer.URL, Audience: "march"}
+	var err error
+	if w.gate, err = access.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	token := w.issuer.token(w.issuer.claims("alice"))
+	w.issuer.Close()
+	if err := w.may(token, "IDService/Next", "order"); err != nil {
+		t.Error(err)
+	}
+	other := newIssuer(t)
+	if err := w.may(other.token(other.claims("alice")), "IDService/Next", "order"); allocator.KindOf(err) != allocator.Unauthenticated {
+		t.Errorf("another key: %v", err)
+	}
+	for content, want := range map[string]string{
+		"{}": "has no keys", "x": "jwks-file:", `{"keys":[{"kty":"oct","k":"AAAA"}]}`: "is no public key",
+	} {
+		w.write("keys.json", content)
+		if _, err := access.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", content, err, want)
+		}
+	}
+}
+
+// 10,000 wrong tokens: few are verified, the issuer is hardly asked, and other callers and
+// known tokens go on.
+func TestWrongTokens(t *testing.T) {
+	w := newWorld(t)
+	good := w.issuer.token(w.issuer.claims("alice"))
+	if err := w.may(good, "IDService/Next", "order"); err != nil {
+		t.Fatal(err)
+	}
+	other := newIssuer(t)
+	forged := other.claims("alice")
+	forged["iss"] = w.issuer.URL
+	verified, waits := 0, 0
+	for k := range 10_000 {
+		forged["n"] = k
+		token := "march_wrong"
+		if k < 100 {
+			token = other.token(forged)
+		}
+		err := w.may(token, "IDService/Next", "order")
+		var wait *allocator.WaitError
+		switch {
+		case allocator.KindOf(err) == allocator.Unauthenticated:
+			verified++
+		case errors.As(err, &wait) && wait.After > 0:
+			waits++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if verified > 100 || waits < 9_900 {
+		t.Errorf("%d wrong tokens were looked at, %d were told to wait", verified, waits)
+	}
+	if n := w.issuer.asks.Load(); n > 5 {
+		t.Errorf("the issuer was asked %d times", n)
+	}
+	for _, token := range []string{good, w.tokens["issuer"]} {
+		if err := w.may(token, "IDService/Next", "order"); err != nil {
+			t.Errorf("a good token from the same address: %v", err)
+		}
+	}
+	if _, err := w.gate.Authenticate(bg, access.Credentials{Token: w.issuer.token(w.issuer.claims("carol")), Address: "192.0.2.2"}); err != nil {
+		t.Errorf("another address: %v", err)
+	}
+}
+
+// A broken file changes nothing, and is a problem until it is mended.
+func TestReload(t *testing.T) {
+	w := newWorld(t)
+	next := func() error { return w.may(w.tokens["issuer"], "IDService/Next", "order") }
+	problems := func() int { return len(w.gate.Problems()) }
+	for _, broken := range []string{"grants: [", "grants: [{subjects: bob}]", ""} {
+		w.write("policy.yaml", broken)
+		w.gate.Reload(time.Now())
+		if err := next(); err != nil || problems() != 1 {
+			t.Errorf("%q: %v, %d problems", broken, err, problems())
+		}
+	}
+	w.write("tokens", "root march_plain")
+	w.gate.Reload(time.Now())
+	if err := next(); err != nil || problems() != 2 {
+		t.Errorf("two broken files: %v, %v", err, w.gate.Problems())
+	}
+	if strings.Contains(w.gate.Problems()[1].GetWhat(), "march_plain") {
+		t.Errorf("a problem has a token: %v", w.gate.Problems())
+	}
+	w.write("policy.yaml", "grants: []")
+	w.gate.Reload(time.Now())
+	if err := next(); allocator.KindOf(err) != allocator.Denied || problems() != 1 {
+		t.Errorf("no grants: %v, %v", err, w.gate.Problems())
+	}
+	w.write("policy.yaml", rules)
+	w.write("tokens", "# none")
+	w.gate.Reload(time.Now())
+	if err := next(); allocator.KindOf(err) != allocator.Unauthenticated || problems() != 0 {
+		t.Errorf("a token that was taken out: %v, %v", err, w.gate.Problems())
+	}
+}
+
+// answering issues IDs, and answers each request of a stream.
+type answering struct {
+	marchv1.UnimplementedIDServiceServer
+}
+
+func (answering) Stream(stream marchv1.IDService_StreamServer) error {
+	for {
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+		if err := stream.Send(&marchv1.NextResponse{Id: 1}); err != nil {
+			return err
+		}
+	}
+}
+
+func (answering) Next(ctx context.Context, _ *marchv1.NextRequest) (*marchv1.NextResponse, error) {
+	if access.From(ctx).Name() != "token:issuer" {
+		return nil, errors.New("another subject")
+	}
+	return &marchv1.NextResponse{Id: 1}, nil
+}
+
+// An open stream loses a right with its next message, and cannot go on to a tag outside its
+// pattern.
+func TestStreams(t *testing.T) {
+	w := newWorld(t)
+	address := w.serve(func(s *grpc.Server) { marchv1.RegisterIDServiceServer(s, answering{}) }, w.intercepted()...)
+	client := marchv1.NewIDServiceClient(w.dial(address, nil))
+	open := func() marchv1.IDService_StreamClient {
+		ctx, cancel := context.WithCancel(bearer(w.tokens["issuer"]))
+		t.Cleanup(cancel)
+		stream, err := client.Stream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	next := func(s marchv1.IDService_StreamClient, tag string) error {
+		_ = s.Send(&marchv1.NextRequest{Tag: tag})
+		_, err := s.Recv()
+		return err
+	}
+	s := open()
+	for _, tag := range []string{"order", "", "shop-1", ""} {
+		if err := next(s, tag); err != nil {
+			t.Fatalf("%q: %v", tag, err)
+		}
+	}
+	if err := next(s, "other"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("another tag: %v", err)
+	}
+	s = open()
+	if err := next(s, "order"); err != nil {
+		t.Fatal(err)
+	}
+	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]", "tags: [shop-*], quotas: {ids_per_second: 5, streams: 1}"))
+	w.gate.Reload(time.Now())
+	if err := next(s, ""); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("after the policy changed: %v", err)
+	}
+	s = open()
+	var err error
+	n := 0
+	for ; err == nil; n++ {
+		err = next(s, "shop-1")
+	}
+	if status.Code(err) != codes.ResourceExhausted || api.RetryAfter(err) <= 0 || n < 6 {
+		t.Errorf("after %d IDs: %v, wait %v", n, err, api.RetryAfter(err))
+	}
+}
+
+// HTTP: health needs nothing, metrics a viewer, and a bad token is no anonymous caller.
+func TestHTTP(t *testing.T) {
+	w := newWorld(t)
+	h := w.gate.HTTP(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		name := "none"
+		if s := access.From(r.Context()); s != nil {
+			name = s.Name()
+		}
+		_, _ = rw.Write([]byte(name))
+	}), func(r *http.Request) *access.Session {
+		if r.Header.Get("Cookie") == "" {
+			return nil
+		}
+		return &access.Session{Names: []string{"jwt:alice"}, Expires: time.Now().Add(time.Hour)}
+	})
+	for _, c := range []struct {
+		path, token, cookie string
+		status              int
+		want                string
+	}{
+		{"/livez", "wrong", "", 200, "none"},
+		{"/readyz", "", "", 200, "none"},
+		{"/metrics", "", "", 401, "unauthenticated"},
+		{"/metrics", w.tokens["issuer"], "", 403, "denied"},
+		{"/metrics", w.tokens["viewer"], "", 200, "token:viewer"},
+		{"/metrics", "", "yes", 401, "unauthenticated"},
+		{"/v1/tags", "", "", 200, "anonymous"}, // the service itself refuses
+		{"/v1/tags", "march_x", "", 401, "unauthenticated"},
+		{"/v1/tags", w.tokens["root"], "", 200, "token:root"},
+		{"/v1/tags", "", "yes", 200, "anonymous"}, // a login is for pages only
+		{"/tags", "", "yes", 200, "jwt:alice"},
+		{"/tags", "", "", 200, "anonymous"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, c.path, nil)
+		if c.token != "" {
+			r.Header.Set("Authorization", "Bearer "+c.token)
+		}
+		r.Header.Set("Cookie", c.cookie)
+		rw := httptest.NewRecorder()
+		h.ServeHTTP(rw, r)
+		if rw.Code != c.status || !strings.Contains(rw.Body.String(), c.want) {
+			t.Errorf("%s with %q: %d %s, want %d %s", c.path, c.token, rw.Code, rw.Body, c.status, c.want)
+		}
+	}
+}
+
+// Refused attempts are told in bounded number, with nothing that is secret.
+func TestRefusalsAreTold(t *testing.T) {
+	w := newWorld(t)
+	var log bytes.Buffer
+	var err error
+	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range 10_000 {
+		_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "order")
+		_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "tag-"+string(rune('a'+k%26)))
+	}
+	var told []access.Refusal
+	ctx, stop := context.WithCancel(bg)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.gate.Run(ctx, func(_ context.Context, r access.Refusal) error {
+			told = append(told, r)
+			if len(told) == 16 {
+				stop()
+			}
+			return nil
+		})
+	}()
+	<-ended
+	if len(told) != 16 {
+		t.Fatalf("%d were told", len(told))
+	}
+	for _, r := range told {
+		if r.Subject != "token:viewer" || r.Call != "ConsoleService/SkipTag" || r.Why != allocator.Denied || r.Tag == "order" && r.Times != 10_000 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n > 20 || strings.Contains(log.String(), w.tokens["viewer"]) {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+// A nil gate lets everything pass.
+func TestNoPolicy(t *testing.T) {
+	g, err := access.New(access.Config{})
+	if g != nil || err != nil {
+		t.Fatalf("%v, %v", g, err)
+	}
+	if err := errors.Join(g.Take(bg, "order", 1), g.MayCreate(bg, "order"), g.Check(bg, nil, policy.Request{})); err != nil || g.Problems() != nil {
+		t.Error(err)
+	}
+	g.Run(bg, nil)
+	for _, cfg := range []access.Config{{Tokens: "x"}, {Policy: "x", Issuer: "https://a"}, {Policy: "x", Audience: "a"}, {Issuer: "https://a", Audience: "b"}} {
+		if _, err := access.New(cfg); allocator.KindOf(err) != allocator.Invalid {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// Doors check the subject of their context; without one the caller is anonymous.
+func TestDoors(t *testing.T) {
+	w := newWorld(t)
+	if err := w.gate.Take(bg, "order", 1); allocator.KindOf(err) != allocator.Unauthenticated {
+		t.Errorf("anonymous: %v", err)
+	}
+	ctx, err := w.gate.Login(bg, access.Credentials{Token: w.tokens["issuer"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(w.gate.Take(ctx, "order", 1), w.gate.MayRead(ctx, "order")); err != nil {
+		t.Error(err)
+	}
+	for _, err := range []error{w.gate.Take(ctx, "other", 1), w.gate.MayCreate(ctx, "order")} {
+		if allocator.KindOf(err) != allocator.Denied {
+			t.Error(err)
+		}
+	}
+	w.write("tokens", "")
+	w.gate.Reload(time.Now())
+	if err := w.gate.Take(ctx, "order", 1); allocator.KindOf(err) != allocator.Unauthenticated {
+		t.Errorf("a token that was taken out: %v", err)
+	}
+}
