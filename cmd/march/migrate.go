@@ -106,6 +106,7 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 		if err != nil {
 			return err
 		}
+		plan.Use = roomsUse(ctx, t, plan)
 		plan.Cost, plan.Unreadable = counted.GetCost(), passedOver(plan.GetUnreadable(), counted)
 		if !plan.GetForce() {
 			refused = counted.GetRefused()
@@ -119,6 +120,7 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 	if refused == "" || c.output == "text" {
 		err := c.print(plan, func(w *tabwriter.Writer) {
 			planCostText(w, plan.GetCost())
+			useText(w, plan.GetUse())
 			if out != "" && refused == "" {
 				_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` applies it\n", out, out)
 			}
@@ -148,8 +150,8 @@ func writePlan(path string, plan *marchv1.Plan) error {
 const maxPlanFile = 4 << 20
 
 func newMigrateApply(c *common, t *target) *cobra.Command {
-	var yes, detach, force bool
-	var hold time.Duration
+	var yes, detach, force, whenIdle bool
+	var hold, idleFor, idleTimeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "apply PLAN",
 		Short: "Apply a plan, and watch the migration; ^C leaves it running",
@@ -158,7 +160,11 @@ func newMigrateApply(c *common, t *target) *cobra.Command {
 
 First a console reads all tags, and refuses a plan that may leave a room no ID
 of a tag, or whose boundary is too large for a tag. With --force it does not
-read them.`,
+read them.
+
+With --when-idle it waits until the rooms that the plan takes out have had no
+callers for --idle-for. A client that leases its IDs calls its room at least once
+in the room's --hold (10m by default) while it issues: give a longer time then.`,
 		Example: `  march migrate plan --move a:25-50=b --out plan.json
   march migrate apply plan.json`,
 		Args: exactly("a plan's file"),
@@ -176,6 +182,11 @@ read them.`,
 			}
 			if !yes {
 				if err := confirm(cmd.Context(), c, plan, args[0]); err != nil {
+					return err
+				}
+			}
+			if whenIdle {
+				if err := waitIdle(cmd.Context(), c, t, plan, idleFor, idleTimeout); err != nil {
 					return err
 				}
 			}
@@ -207,6 +218,9 @@ read them.`,
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&detach, "detach", false, "start the migration and do not watch it")
 	flags.BoolVar(&force, "force", false, "apply the plan even if it may leave a room no ID of a tag, or its boundary is above a thousandth of the IDs that a tag has left; not needed for a plan made with --force")
+	flags.BoolVar(&whenIdle, "when-idle", false, "first wait until the rooms that the plan takes out have no callers")
+	flags.DurationVar(&idleFor, "idle-for", time.Minute, "how long these rooms must have had no callers, 1s to 1h")
+	flags.DurationVar(&idleTimeout, "idle-timeout", 0, "how long to wait for that at most, exit code 5 then; 0 for no bound")
 	flags.DurationVar(&hold, "hold", 0, "how long at least to wait for a silent instance (default the instance's own --hold)")
 	return cmd
 }
@@ -230,6 +244,7 @@ func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) er
 	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
 	movesText(w, plan)
 	planCostText(w, plan.GetCost())
+	useText(w, plan.GetUse())
 	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
 	return ask(ctx, c, "Apply this plan?")

@@ -1618,6 +1618,96 @@ func (x *Room) GetAlive() int32 {
 	return 0
 }
 
+type GetRoomUseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The room's name.
+	Room          string `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRoomUseRequest) Reset() {
+	*x = GetRoomUseRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRoomUseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRoomUseRequest) ProtoMessage() {}
+
+func (x *GetRoomUseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRoomUseRequest.ProtoReflect.Descriptor instead.
+func (*GetRoomUseRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GetRoomUseRequest) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+type GetRoomUseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What callers did there.
+	Use           *RoomUse `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetRoomUseResponse) Reset() {
+	*x = GetRoomUseResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetRoomUseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetRoomUseResponse) ProtoMessage() {}
+
+func (x *GetRoomUseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetRoomUseResponse.ProtoReflect.Descriptor instead.
+func (*GetRoomUseResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GetRoomUseResponse) GetUse() *RoomUse {
+	if x != nil {
+		return x.Use
+	}
+	return nil
+}
+
 type ListInstancesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this room's; empty for all.
@@ -1630,7 +1720,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1732,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1745,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListInstancesRequest) GetRoom() string {
@@ -1690,7 +1780,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1702,7 +1792,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1715,7 +1805,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -1769,7 +1859,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1871,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1884,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -1841,7 +1931,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +1943,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +1956,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -1928,7 +2018,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2030,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2043,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Worker) GetBits() int32 {
@@ -2051,7 +2141,7 @@ type WorkerSlice struct {
 
 func (x *WorkerSlice) Reset() {
 	*x = WorkerSlice{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2153,7 @@ func (x *WorkerSlice) String() string {
 func (*WorkerSlice) ProtoMessage() {}
 
 func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2166,7 @@ func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerSlice.ProtoReflect.Descriptor instead.
 func (*WorkerSlice) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WorkerSlice) GetBits() int32 {
@@ -2138,7 +2228,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2240,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2253,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Halt) GetBy() string {
@@ -2206,7 +2296,7 @@ type BarredInstance struct {
 
 func (x *BarredInstance) Reset() {
 	*x = BarredInstance{}
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2308,7 @@ func (x *BarredInstance) String() string {
 func (*BarredInstance) ProtoMessage() {}
 
 func (x *BarredInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2321,7 @@ func (x *BarredInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarredInstance.ProtoReflect.Descriptor instead.
 func (*BarredInstance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BarredInstance) GetRoom() string {
@@ -2296,7 +2386,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2398,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2411,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Instance) GetRoom() string {
@@ -2430,7 +2520,7 @@ type GetOverviewRequest struct {
 
 func (x *GetOverviewRequest) Reset() {
 	*x = GetOverviewRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2442,7 +2532,7 @@ func (x *GetOverviewRequest) String() string {
 func (*GetOverviewRequest) ProtoMessage() {}
 
 func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2455,7 +2545,7 @@ func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
 func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 type GetOverviewResponse struct {
@@ -2490,7 +2580,7 @@ type GetOverviewResponse struct {
 
 func (x *GetOverviewResponse) Reset() {
 	*x = GetOverviewResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2592,7 @@ func (x *GetOverviewResponse) String() string {
 func (*GetOverviewResponse) ProtoMessage() {}
 
 func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2605,7 @@ func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
 func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
@@ -2631,7 +2721,7 @@ type RoomStatus struct {
 
 func (x *RoomStatus) Reset() {
 	*x = RoomStatus{}
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2733,7 @@ func (x *RoomStatus) String() string {
 func (*RoomStatus) ProtoMessage() {}
 
 func (x *RoomStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2746,7 @@ func (x *RoomStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
 func (*RoomStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RoomStatus) GetName() string {
@@ -2776,7 +2866,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2878,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2891,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -2826,7 +2916,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +2928,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +2941,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
 }
 
 type ConfirmInstanceRequest struct {
@@ -2866,7 +2956,7 @@ type ConfirmInstanceRequest struct {
 
 func (x *ConfirmInstanceRequest) Reset() {
 	*x = ConfirmInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +2968,7 @@ func (x *ConfirmInstanceRequest) String() string {
 func (*ConfirmInstanceRequest) ProtoMessage() {}
 
 func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +2981,7 @@ func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ConfirmInstanceRequest) GetRoom() string {
@@ -2916,7 +3006,7 @@ type ConfirmInstanceResponse struct {
 
 func (x *ConfirmInstanceResponse) Reset() {
 	*x = ConfirmInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3018,7 @@ func (x *ConfirmInstanceResponse) String() string {
 func (*ConfirmInstanceResponse) ProtoMessage() {}
 
 func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3031,7 @@ func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
 }
 
 // Cluster is the settings of a whole cluster.
@@ -2954,7 +3044,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2966,7 +3056,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2979,7 +3069,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Cluster) GetJournal() JournalMode {
@@ -2997,7 +3087,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3099,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3112,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
 }
 
 type GetClusterResponse struct {
@@ -3036,7 +3126,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3048,7 +3138,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3061,7 +3151,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -3087,7 +3177,7 @@ type UpdateClusterRequest struct {
 
 func (x *UpdateClusterRequest) Reset() {
 	*x = UpdateClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3099,7 +3189,7 @@ func (x *UpdateClusterRequest) String() string {
 func (*UpdateClusterRequest) ProtoMessage() {}
 
 func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3112,7 +3202,7 @@ func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterRequest.ProtoReflect.Descriptor instead.
 func (*UpdateClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *UpdateClusterRequest) GetCluster() *Cluster {
@@ -3131,7 +3221,7 @@ type UpdateClusterResponse struct {
 
 func (x *UpdateClusterResponse) Reset() {
 	*x = UpdateClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[44]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3233,7 @@ func (x *UpdateClusterResponse) String() string {
 func (*UpdateClusterResponse) ProtoMessage() {}
 
 func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[44]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3246,7 @@ func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterResponse.ProtoReflect.Descriptor instead.
 func (*UpdateClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *UpdateClusterResponse) GetCluster() *Cluster {
@@ -3184,7 +3274,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[45]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3196,7 +3286,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[45]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3209,7 +3299,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -3262,7 +3352,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[46]
+	mi := &file_march_v1_console_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3364,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[46]
+	mi := &file_march_v1_console_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3377,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -3332,7 +3422,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[47]
+	mi := &file_march_v1_console_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3434,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[47]
+	mi := &file_march_v1_console_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3447,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -3513,7 +3603,11 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x05range\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05range\x12\x1c\n" +
 	"\tinstances\x18\x03 \x01(\x05R\tinstances\x12\x14\n" +
-	"\x05alive\x18\x04 \x01(\x05R\x05alive\"B\n" +
+	"\x05alive\x18\x04 \x01(\x05R\x05alive\"'\n" +
+	"\x11GetRoomUseRequest\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\"9\n" +
+	"\x12GetRoomUseResponse\x12#\n" +
+	"\x03use\x18\x01 \x01(\v2\x11.march.v1.RoomUseR\x03use\"B\n" +
 	"\x14ListInstancesRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x16\n" +
 	"\x06status\x18\x14 \x01(\bR\x06status\"\xec\x01\n" +
@@ -3682,7 +3776,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
-	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xb6\x13\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xff\x13\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -3700,7 +3794,9 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
 	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12;\n" +
 	"\x06Decode\x12\x17.march.v1.DecodeRequest\x1a\x18.march.v1.DecodeResponse\x12D\n" +
-	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12P\n" +
+	"\tListRooms\x12\x1a.march.v1.ListRoomsRequest\x1a\x1b.march.v1.ListRoomsResponse\x12G\n" +
+	"\n" +
+	"GetRoomUse\x12\x1b.march.v1.GetRoomUseRequest\x1a\x1c.march.v1.GetRoomUseResponse\x12P\n" +
 	"\rListInstances\x12\x1e.march.v1.ListInstancesRequest\x1a\x1f.march.v1.ListInstancesResponse\x12J\n" +
 	"\vListWorkers\x12\x1c.march.v1.ListWorkersRequest\x1a\x1d.march.v1.ListWorkersResponse\x12S\n" +
 	"\x0eForgetInstance\x12\x1f.march.v1.ForgetInstanceRequest\x1a .march.v1.ForgetInstanceResponse\x12V\n" +
@@ -3733,7 +3829,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 }
 
 var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_march_v1_console_proto_goTypes = []any{
 	(TagSort)(0),                      // 0: march.v1.TagSort
 	(WorkerState)(0),                  // 1: march.v1.WorkerState
@@ -3762,208 +3858,214 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*ListRoomsRequest)(nil),          // 24: march.v1.ListRoomsRequest
 	(*ListRoomsResponse)(nil),         // 25: march.v1.ListRoomsResponse
 	(*Room)(nil),                      // 26: march.v1.Room
-	(*ListInstancesRequest)(nil),      // 27: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 28: march.v1.ListInstancesResponse
-	(*ListWorkersRequest)(nil),        // 29: march.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 30: march.v1.ListWorkersResponse
-	(*Worker)(nil),                    // 31: march.v1.Worker
-	(*WorkerSlice)(nil),               // 32: march.v1.WorkerSlice
-	(*Halt)(nil),                      // 33: march.v1.Halt
-	(*BarredInstance)(nil),            // 34: march.v1.BarredInstance
-	(*Instance)(nil),                  // 35: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 36: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 37: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 38: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 39: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 40: march.v1.ForgetInstanceResponse
-	(*ConfirmInstanceRequest)(nil),    // 41: march.v1.ConfirmInstanceRequest
-	(*ConfirmInstanceResponse)(nil),   // 42: march.v1.ConfirmInstanceResponse
-	(*Cluster)(nil),                   // 43: march.v1.Cluster
-	(*GetClusterRequest)(nil),         // 44: march.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),        // 45: march.v1.GetClusterResponse
-	(*UpdateClusterRequest)(nil),      // 46: march.v1.UpdateClusterRequest
-	(*UpdateClusterResponse)(nil),     // 47: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 48: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 49: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 50: march.v1.AuditEntry
-	(*Layout)(nil),                    // 51: march.v1.Layout
-	(*LayoutRecord)(nil),              // 52: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 53: march.v1.Problem
-	(*Unreadable)(nil),                // 54: march.v1.Unreadable
-	(*Tag)(nil),                       // 55: march.v1.Tag
-	(*Chain)(nil),                     // 56: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 57: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 58: google.protobuf.Duration
-	(*Range)(nil),                     // 59: march.v1.Range
-	(*Barred)(nil),                    // 60: march.v1.Barred
-	(*InstanceStatus)(nil),            // 61: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 62: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 63: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 64: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 65: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 66: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 67: march.v1.PlanMigrationRequest
-	(*CountPlanCostRequest)(nil),      // 68: march.v1.CountPlanCostRequest
-	(*ApplyMigrationRequest)(nil),     // 69: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 70: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 71: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 72: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 73: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 74: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 75: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 76: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 77: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 78: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 79: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 80: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 81: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 82: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 83: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 84: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 85: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 86: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 87: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 88: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 89: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 90: march.v1.ContinueMigrationResponse
+	(*GetRoomUseRequest)(nil),         // 27: march.v1.GetRoomUseRequest
+	(*GetRoomUseResponse)(nil),        // 28: march.v1.GetRoomUseResponse
+	(*ListInstancesRequest)(nil),      // 29: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 30: march.v1.ListInstancesResponse
+	(*ListWorkersRequest)(nil),        // 31: march.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 32: march.v1.ListWorkersResponse
+	(*Worker)(nil),                    // 33: march.v1.Worker
+	(*WorkerSlice)(nil),               // 34: march.v1.WorkerSlice
+	(*Halt)(nil),                      // 35: march.v1.Halt
+	(*BarredInstance)(nil),            // 36: march.v1.BarredInstance
+	(*Instance)(nil),                  // 37: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 38: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 39: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 40: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 41: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 42: march.v1.ForgetInstanceResponse
+	(*ConfirmInstanceRequest)(nil),    // 43: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 44: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 45: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 46: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 47: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 48: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 49: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 50: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 51: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 52: march.v1.AuditEntry
+	(*Layout)(nil),                    // 53: march.v1.Layout
+	(*LayoutRecord)(nil),              // 54: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 55: march.v1.Problem
+	(*Unreadable)(nil),                // 56: march.v1.Unreadable
+	(*Tag)(nil),                       // 57: march.v1.Tag
+	(*Chain)(nil),                     // 58: march.v1.Chain
+	(*timestamppb.Timestamp)(nil),     // 59: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 60: google.protobuf.Duration
+	(*Range)(nil),                     // 61: march.v1.Range
+	(*RoomUse)(nil),                   // 62: march.v1.RoomUse
+	(*Barred)(nil),                    // 63: march.v1.Barred
+	(*InstanceStatus)(nil),            // 64: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 65: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 66: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 67: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 68: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 69: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 70: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 71: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 72: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 73: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 74: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 75: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 76: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 77: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 78: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 79: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 80: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 81: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 82: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 83: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 84: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 85: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 86: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 87: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 88: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 89: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 90: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 91: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 92: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 93: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	51, // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	52, // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	52, // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	33, // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	53, // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	52, // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	54, // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	51, // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	11, // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	55, // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	55, // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	55, // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	12, // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	56, // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	54, // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
-	32, // 15: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
-	55, // 16: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	54, // 17: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	0,  // 18: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
-	21, // 19: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	57, // 20: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	54, // 21: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	55, // 22: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	12, // 23: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	58, // 24: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	26, // 25: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	59, // 26: march.v1.Room.range:type_name -> march.v1.Range
-	35, // 27: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	33, // 28: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	54, // 29: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	53, // 30: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
-	31, // 31: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
-	54, // 32: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
-	32, // 33: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
-	57, // 34: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
-	57, // 35: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
-	58, // 36: march.v1.Worker.left:type_name -> google.protobuf.Duration
-	1,  // 37: march.v1.Worker.state:type_name -> march.v1.WorkerState
-	57, // 38: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
-	57, // 39: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	34, // 40: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	60, // 41: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	57, // 42: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	57, // 43: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	58, // 44: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	58, // 45: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	61, // 46: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	52, // 47: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	38, // 48: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	62, // 49: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	57, // 50: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	33, // 51: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	43, // 52: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	54, // 53: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	53, // 54: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	59, // 55: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	58, // 56: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	58, // 57: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	58, // 58: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	57, // 59: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	2,  // 60: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
-	43, // 61: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	43, // 62: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	43, // 63: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	50, // 64: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	54, // 65: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	57, // 66: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	36, // 67: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	3,  // 68: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	5,  // 69: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	7,  // 70: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	9,  // 71: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	13, // 72: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	15, // 73: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	17, // 74: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	19, // 75: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	63, // 76: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	22, // 77: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	64, // 78: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	65, // 79: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	66, // 80: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	24, // 81: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	27, // 82: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	29, // 83: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
-	39, // 84: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	41, // 85: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	44, // 86: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	46, // 87: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	67, // 88: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	68, // 89: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	69, // 90: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	70, // 91: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	71, // 92: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	72, // 93: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	73, // 94: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	74, // 95: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	75, // 96: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	76, // 97: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	48, // 98: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	37, // 99: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	4,  // 100: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	6,  // 101: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	8,  // 102: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	10, // 103: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	14, // 104: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	16, // 105: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	18, // 106: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	20, // 107: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	77, // 108: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	23, // 109: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	78, // 110: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	79, // 111: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	80, // 112: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	25, // 113: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	28, // 114: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	30, // 115: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	40, // 116: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	42, // 117: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	45, // 118: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	47, // 119: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	81, // 120: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	82, // 121: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	83, // 122: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	84, // 123: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	85, // 124: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	86, // 125: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	87, // 126: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	88, // 127: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	89, // 128: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	90, // 129: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	49, // 130: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	99, // [99:131] is the sub-list for method output_type
-	67, // [67:99] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	53,  // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	54,  // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	54,  // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	35,  // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	55,  // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	54,  // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	56,  // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	53,  // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	11,  // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	57,  // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	57,  // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	57,  // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	12,  // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	58,  // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	56,  // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	34,  // 15: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
+	57,  // 16: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	56,  // 17: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	0,   // 18: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
+	21,  // 19: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	59,  // 20: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	56,  // 21: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	57,  // 22: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	12,  // 23: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	60,  // 24: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	26,  // 25: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	61,  // 26: march.v1.Room.range:type_name -> march.v1.Range
+	62,  // 27: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
+	37,  // 28: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	35,  // 29: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	56,  // 30: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	55,  // 31: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	33,  // 32: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
+	56,  // 33: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
+	34,  // 34: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
+	59,  // 35: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
+	59,  // 36: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
+	60,  // 37: march.v1.Worker.left:type_name -> google.protobuf.Duration
+	1,   // 38: march.v1.Worker.state:type_name -> march.v1.WorkerState
+	59,  // 39: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
+	59,  // 40: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	36,  // 41: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	63,  // 42: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	59,  // 43: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	59,  // 44: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	60,  // 45: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	60,  // 46: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	64,  // 47: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	54,  // 48: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	40,  // 49: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	65,  // 50: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	59,  // 51: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	35,  // 52: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	45,  // 53: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	56,  // 54: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	55,  // 55: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	61,  // 56: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	60,  // 57: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	60,  // 58: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	60,  // 59: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	59,  // 60: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	2,   // 61: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
+	45,  // 62: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	45,  // 63: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	45,  // 64: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	52,  // 65: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	56,  // 66: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	59,  // 67: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	38,  // 68: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	3,   // 69: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	5,   // 70: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	7,   // 71: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	9,   // 72: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	13,  // 73: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	15,  // 74: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	17,  // 75: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	19,  // 76: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	66,  // 77: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	22,  // 78: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	67,  // 79: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	68,  // 80: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	69,  // 81: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	24,  // 82: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	27,  // 83: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
+	29,  // 84: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	31,  // 85: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	41,  // 86: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	43,  // 87: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	46,  // 88: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	48,  // 89: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	70,  // 90: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	71,  // 91: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	72,  // 92: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	73,  // 93: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	74,  // 94: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	75,  // 95: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	76,  // 96: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	77,  // 97: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	78,  // 98: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	79,  // 99: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	50,  // 100: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	39,  // 101: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	4,   // 102: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	6,   // 103: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	8,   // 104: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	10,  // 105: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	14,  // 106: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	16,  // 107: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	18,  // 108: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	20,  // 109: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	80,  // 110: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	23,  // 111: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	81,  // 112: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	82,  // 113: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	83,  // 114: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	25,  // 115: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	28,  // 116: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	30,  // 117: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	32,  // 118: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	42,  // 119: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	44,  // 120: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	47,  // 121: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	49,  // 122: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	84,  // 123: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	85,  // 124: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	86,  // 125: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	87,  // 126: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	88,  // 127: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	89,  // 128: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	90,  // 129: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	91,  // 130: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	92,  // 131: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	93,  // 132: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	51,  // 133: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	101, // [101:134] is the sub-list for method output_type
+	68,  // [68:101] is the sub-list for method input_type
+	68,  // [68:68] is the sub-list for extension type_name
+	68,  // [68:68] is the sub-list for extension extendee
+	0,   // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -3977,16 +4079,16 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_problem_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_console_proto_msgTypes[26].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[32].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[35].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[28].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[34].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,6 +34,7 @@ const (
 	ConsoleService_PrescaleTag_FullMethodName       = "/march.v1.ConsoleService/PrescaleTag"
 	ConsoleService_Decode_FullMethodName            = "/march.v1.ConsoleService/Decode"
 	ConsoleService_ListRooms_FullMethodName         = "/march.v1.ConsoleService/ListRooms"
+	ConsoleService_GetRoomUse_FullMethodName        = "/march.v1.ConsoleService/GetRoomUse"
 	ConsoleService_ListInstances_FullMethodName     = "/march.v1.ConsoleService/ListInstances"
 	ConsoleService_ListWorkers_FullMethodName       = "/march.v1.ConsoleService/ListWorkers"
 	ConsoleService_ForgetInstance_FullMethodName    = "/march.v1.ConsoleService/ForgetInstance"
@@ -104,6 +105,9 @@ type ConsoleServiceClient interface {
 	Decode(ctx context.Context, in *DecodeRequest, opts ...grpc.CallOption) (*DecodeResponse, error)
 	// ListRooms returns the rooms of the current layout.
 	ListRooms(ctx context.Context, in *ListRoomsRequest, opts ...grpc.CallOption) (*ListRoomsResponse, error)
+	// GetRoomUse returns what callers did in a room in the last hour, as far as its instances
+	// remember: an instance forgets a tag that was unused for its --idle-after.
+	GetRoomUse(ctx context.Context, in *GetRoomUseRequest, opts ...grpc.CallOption) (*GetRoomUseResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
 	// ListWorkers returns the workers of time-ordered IDs taken so far, by width and number,
@@ -307,6 +311,16 @@ func (c *consoleServiceClient) ListRooms(ctx context.Context, in *ListRoomsReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListRoomsResponse)
 	err := c.cc.Invoke(ctx, ConsoleService_ListRooms_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) GetRoomUse(ctx context.Context, in *GetRoomUseRequest, opts ...grpc.CallOption) (*GetRoomUseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetRoomUseResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_GetRoomUse_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -543,6 +557,9 @@ type ConsoleServiceServer interface {
 	Decode(context.Context, *DecodeRequest) (*DecodeResponse, error)
 	// ListRooms returns the rooms of the current layout.
 	ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error)
+	// GetRoomUse returns what callers did in a room in the last hour, as far as its instances
+	// remember: an instance forgets a tag that was unused for its --idle-after.
+	GetRoomUse(context.Context, *GetRoomUseRequest) (*GetRoomUseResponse, error)
 	// ListInstances returns every registered instance, of one room or of all.
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
 	// ListWorkers returns the workers of time-ordered IDs taken so far, by width and number,
@@ -646,6 +663,9 @@ func (UnimplementedConsoleServiceServer) Decode(context.Context, *DecodeRequest)
 }
 func (UnimplementedConsoleServiceServer) ListRooms(context.Context, *ListRoomsRequest) (*ListRoomsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRooms not implemented")
+}
+func (UnimplementedConsoleServiceServer) GetRoomUse(context.Context, *GetRoomUseRequest) (*GetRoomUseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetRoomUse not implemented")
 }
 func (UnimplementedConsoleServiceServer) ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListInstances not implemented")
@@ -985,6 +1005,24 @@ func _ConsoleService_ListRooms_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ConsoleServiceServer).ListRooms(ctx, req.(*ListRoomsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_GetRoomUse_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetRoomUseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).GetRoomUse(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_GetRoomUse_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).GetRoomUse(ctx, req.(*GetRoomUseRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1354,6 +1392,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListRooms",
 			Handler:    _ConsoleService_ListRooms_Handler,
+		},
+		{
+			MethodName: "GetRoomUse",
+			Handler:    _ConsoleService_GetRoomUse_Handler,
 		},
 		{
 			MethodName: "ListInstances",

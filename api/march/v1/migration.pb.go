@@ -400,7 +400,10 @@ type Plan struct {
 	// The uuid of the cluster for which it was made: other clusters refuse it.
 	Cluster string `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Planned with force: see PlanMigrationRequest.
-	Force         bool `protobuf:"varint,10,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,10,opt,name=force,proto3" json:"force,omitempty"`
+	// What callers did lately in the rooms that the plan takes out. PlanMigration leaves it
+	// out: see GetRoomUse. `march migrate plan` puts it into the plan's file.
+	Use           []*RoomUse `protobuf:"bytes,11,rep,name=use,proto3" json:"use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +508,178 @@ func (x *Plan) GetForce() bool {
 	return false
 }
 
+func (x *Plan) GetUse() []*RoomUse {
+	if x != nil {
+		return x.Use
+	}
+	return nil
+}
+
+// RoomUse is what callers did in a room in the last hour.
+type RoomUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The room's name.
+	Room string `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	// How many tags were used.
+	Tags int64 `protobuf:"varint,2,opt,name=tags,proto3" json:"tags,omitempty"`
+	// The 20 of them that were used last, the latest first.
+	Latest []*TagUse `protobuf:"bytes,3,rep,name=latest,proto3" json:"latest,omitempty"`
+	// IDs per second in the last minute, of all tags.
+	Rate float64 `protobuf:"fixed64,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	// For how long no IDs were issued or leased to callers, at most an hour; absent while an
+	// instance does not answer.
+	Idle *durationpb.Duration `protobuf:"bytes,5,opt,name=idle,proto3" json:"idle,omitempty"`
+	// The live instances that did not answer, as room/instance.
+	Silent        []string `protobuf:"bytes,6,rep,name=silent,proto3" json:"silent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoomUse) Reset() {
+	*x = RoomUse{}
+	mi := &file_march_v1_migration_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoomUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoomUse) ProtoMessage() {}
+
+func (x *RoomUse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoomUse.ProtoReflect.Descriptor instead.
+func (*RoomUse) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RoomUse) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *RoomUse) GetTags() int64 {
+	if x != nil {
+		return x.Tags
+	}
+	return 0
+}
+
+func (x *RoomUse) GetLatest() []*TagUse {
+	if x != nil {
+		return x.Latest
+	}
+	return nil
+}
+
+func (x *RoomUse) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *RoomUse) GetIdle() *durationpb.Duration {
+	if x != nil {
+		return x.Idle
+	}
+	return nil
+}
+
+func (x *RoomUse) GetSilent() []string {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+// TagUse is the use of a tag in a room.
+type TagUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tag's name.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// When IDs were issued last, by the clock of the instance that did.
+	Last *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last,proto3" json:"last,omitempty"`
+	// IDs that the instances issued since they had the tag in memory.
+	Issued int64 `protobuf:"varint,3,opt,name=issued,proto3" json:"issued,omitempty"`
+	// The recent peak rates of all instances together, IDs per second.
+	Peak          float64 `protobuf:"fixed64,4,opt,name=peak,proto3" json:"peak,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagUse) Reset() {
+	*x = TagUse{}
+	mi := &file_march_v1_migration_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagUse) ProtoMessage() {}
+
+func (x *TagUse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_migration_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagUse.ProtoReflect.Descriptor instead.
+func (*TagUse) Descriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TagUse) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TagUse) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+func (x *TagUse) GetIssued() int64 {
+	if x != nil {
+		return x.Issued
+	}
+	return 0
+}
+
+func (x *TagUse) GetPeak() float64 {
+	if x != nil {
+		return x.Peak
+	}
+	return 0
+}
+
 // PlanCost is how far tags jump: at its first lease under a new layout a room goes
 // on above all rooms' marks, including leases that other rooms made under the new
 // layout before. The numbers are upper bounds: for each room, the order of rooms
@@ -528,7 +703,7 @@ type PlanCost struct {
 
 func (x *PlanCost) Reset() {
 	*x = PlanCost{}
-	mi := &file_march_v1_migration_proto_msgTypes[3]
+	mi := &file_march_v1_migration_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +715,7 @@ func (x *PlanCost) String() string {
 func (*PlanCost) ProtoMessage() {}
 
 func (x *PlanCost) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[3]
+	mi := &file_march_v1_migration_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +728,7 @@ func (x *PlanCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanCost.ProtoReflect.Descriptor instead.
 func (*PlanCost) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PlanCost) GetTags() int64 {
@@ -604,7 +779,7 @@ type TagEnd struct {
 
 func (x *TagEnd) Reset() {
 	*x = TagEnd{}
-	mi := &file_march_v1_migration_proto_msgTypes[4]
+	mi := &file_march_v1_migration_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +791,7 @@ func (x *TagEnd) String() string {
 func (*TagEnd) ProtoMessage() {}
 
 func (x *TagEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[4]
+	mi := &file_march_v1_migration_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +804,7 @@ func (x *TagEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagEnd.ProtoReflect.Descriptor instead.
 func (*TagEnd) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TagEnd) GetTag() string {
@@ -678,7 +853,7 @@ type TagCost struct {
 
 func (x *TagCost) Reset() {
 	*x = TagCost{}
-	mi := &file_march_v1_migration_proto_msgTypes[5]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +865,7 @@ func (x *TagCost) String() string {
 func (*TagCost) ProtoMessage() {}
 
 func (x *TagCost) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[5]
+	mi := &file_march_v1_migration_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +878,7 @@ func (x *TagCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagCost.ProtoReflect.Descriptor instead.
 func (*TagCost) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TagCost) GetTag() string {
@@ -773,7 +948,7 @@ type RoomForecast struct {
 
 func (x *RoomForecast) Reset() {
 	*x = RoomForecast{}
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +960,7 @@ func (x *RoomForecast) String() string {
 func (*RoomForecast) ProtoMessage() {}
 
 func (x *RoomForecast) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[6]
+	mi := &file_march_v1_migration_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +973,7 @@ func (x *RoomForecast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomForecast.ProtoReflect.Descriptor instead.
 func (*RoomForecast) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RoomForecast) GetRoom() string {
@@ -904,7 +1079,7 @@ type Migration struct {
 
 func (x *Migration) Reset() {
 	*x = Migration{}
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1091,7 @@ func (x *Migration) String() string {
 func (*Migration) ProtoMessage() {}
 
 func (x *Migration) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[7]
+	mi := &file_march_v1_migration_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1104,7 @@ func (x *Migration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Migration.ProtoReflect.Descriptor instead.
 func (*Migration) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Migration) GetId() string {
@@ -1078,7 +1253,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1265,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[8]
+	mi := &file_march_v1_migration_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1278,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Waiting) GetInstance() string {
@@ -1144,7 +1319,7 @@ type MigrationLog struct {
 
 func (x *MigrationLog) Reset() {
 	*x = MigrationLog{}
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1331,7 @@ func (x *MigrationLog) String() string {
 func (*MigrationLog) ProtoMessage() {}
 
 func (x *MigrationLog) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[9]
+	mi := &file_march_v1_migration_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1344,7 @@ func (x *MigrationLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MigrationLog.ProtoReflect.Descriptor instead.
 func (*MigrationLog) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MigrationLog) GetTime() *timestamppb.Timestamp {
@@ -1210,7 +1385,7 @@ type PlanMigrationRequest struct {
 
 func (x *PlanMigrationRequest) Reset() {
 	*x = PlanMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1397,7 @@ func (x *PlanMigrationRequest) String() string {
 func (*PlanMigrationRequest) ProtoMessage() {}
 
 func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[10]
+	mi := &file_march_v1_migration_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1410,7 @@ func (x *PlanMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PlanMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanMigrationRequest) GetTarget() *Layout {
@@ -1296,7 +1471,7 @@ type PlanMigrationResponse struct {
 
 func (x *PlanMigrationResponse) Reset() {
 	*x = PlanMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1483,7 @@ func (x *PlanMigrationResponse) String() string {
 func (*PlanMigrationResponse) ProtoMessage() {}
 
 func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[11]
+	mi := &file_march_v1_migration_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1496,7 @@ func (x *PlanMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PlanMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanMigrationResponse) GetPlan() *Plan {
@@ -1346,7 +1521,7 @@ type CountPlanCostRequest struct {
 
 func (x *CountPlanCostRequest) Reset() {
 	*x = CountPlanCostRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1533,7 @@ func (x *CountPlanCostRequest) String() string {
 func (*CountPlanCostRequest) ProtoMessage() {}
 
 func (x *CountPlanCostRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[12]
+	mi := &file_march_v1_migration_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1546,7 @@ func (x *CountPlanCostRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountPlanCostRequest.ProtoReflect.Descriptor instead.
 func (*CountPlanCostRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CountPlanCostRequest) GetPlan() *Plan {
@@ -1419,7 +1594,7 @@ type CountPlanCostResponse struct {
 
 func (x *CountPlanCostResponse) Reset() {
 	*x = CountPlanCostResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1606,7 @@ func (x *CountPlanCostResponse) String() string {
 func (*CountPlanCostResponse) ProtoMessage() {}
 
 func (x *CountPlanCostResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[13]
+	mi := &file_march_v1_migration_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1619,7 @@ func (x *CountPlanCostResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountPlanCostResponse.ProtoReflect.Descriptor instead.
 func (*CountPlanCostResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CountPlanCostResponse) GetRead() int64 {
@@ -1514,7 +1689,7 @@ type ApplyMigrationRequest struct {
 
 func (x *ApplyMigrationRequest) Reset() {
 	*x = ApplyMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1701,7 @@ func (x *ApplyMigrationRequest) String() string {
 func (*ApplyMigrationRequest) ProtoMessage() {}
 
 func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[14]
+	mi := &file_march_v1_migration_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1714,7 @@ func (x *ApplyMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ApplyMigrationRequest) GetPlan() *Plan {
@@ -1579,7 +1754,7 @@ type ApplyMigrationResponse struct {
 
 func (x *ApplyMigrationResponse) Reset() {
 	*x = ApplyMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1766,7 @@ func (x *ApplyMigrationResponse) String() string {
 func (*ApplyMigrationResponse) ProtoMessage() {}
 
 func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[15]
+	mi := &file_march_v1_migration_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1779,7 @@ func (x *ApplyMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ApplyMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApplyMigrationResponse) GetMigration() *Migration {
@@ -1624,7 +1799,7 @@ type GetMigrationRequest struct {
 
 func (x *GetMigrationRequest) Reset() {
 	*x = GetMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1811,7 @@ func (x *GetMigrationRequest) String() string {
 func (*GetMigrationRequest) ProtoMessage() {}
 
 func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[16]
+	mi := &file_march_v1_migration_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1824,7 @@ func (x *GetMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationRequest.ProtoReflect.Descriptor instead.
 func (*GetMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetMigrationRequest) GetId() string {
@@ -1668,7 +1843,7 @@ type GetMigrationResponse struct {
 
 func (x *GetMigrationResponse) Reset() {
 	*x = GetMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1855,7 @@ func (x *GetMigrationResponse) String() string {
 func (*GetMigrationResponse) ProtoMessage() {}
 
 func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[17]
+	mi := &file_march_v1_migration_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1868,7 @@ func (x *GetMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMigrationResponse.ProtoReflect.Descriptor instead.
 func (*GetMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetMigrationResponse) GetMigration() *Migration {
@@ -1715,7 +1890,7 @@ type ListMigrationsRequest struct {
 
 func (x *ListMigrationsRequest) Reset() {
 	*x = ListMigrationsRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1902,7 @@ func (x *ListMigrationsRequest) String() string {
 func (*ListMigrationsRequest) ProtoMessage() {}
 
 func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[18]
+	mi := &file_march_v1_migration_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1915,7 @@ func (x *ListMigrationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsRequest.ProtoReflect.Descriptor instead.
 func (*ListMigrationsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListMigrationsRequest) GetPageSize() int32 {
@@ -1771,7 +1946,7 @@ type ListMigrationsResponse struct {
 
 func (x *ListMigrationsResponse) Reset() {
 	*x = ListMigrationsResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1958,7 @@ func (x *ListMigrationsResponse) String() string {
 func (*ListMigrationsResponse) ProtoMessage() {}
 
 func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[19]
+	mi := &file_march_v1_migration_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1971,7 @@ func (x *ListMigrationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMigrationsResponse.ProtoReflect.Descriptor instead.
 func (*ListMigrationsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListMigrationsResponse) GetMigrations() []*Migration {
@@ -1830,7 +2005,7 @@ type WatchMigrationRequest struct {
 
 func (x *WatchMigrationRequest) Reset() {
 	*x = WatchMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2017,7 @@ func (x *WatchMigrationRequest) String() string {
 func (*WatchMigrationRequest) ProtoMessage() {}
 
 func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[20]
+	mi := &file_march_v1_migration_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2030,7 @@ func (x *WatchMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationRequest.ProtoReflect.Descriptor instead.
 func (*WatchMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WatchMigrationRequest) GetId() string {
@@ -1874,7 +2049,7 @@ type WatchMigrationResponse struct {
 
 func (x *WatchMigrationResponse) Reset() {
 	*x = WatchMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1886,7 +2061,7 @@ func (x *WatchMigrationResponse) String() string {
 func (*WatchMigrationResponse) ProtoMessage() {}
 
 func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[21]
+	mi := &file_march_v1_migration_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1899,7 +2074,7 @@ func (x *WatchMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMigrationResponse.ProtoReflect.Descriptor instead.
 func (*WatchMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WatchMigrationResponse) GetMigration() *Migration {
@@ -1919,7 +2094,7 @@ type PauseMigrationRequest struct {
 
 func (x *PauseMigrationRequest) Reset() {
 	*x = PauseMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1931,7 +2106,7 @@ func (x *PauseMigrationRequest) String() string {
 func (*PauseMigrationRequest) ProtoMessage() {}
 
 func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[22]
+	mi := &file_march_v1_migration_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1944,7 +2119,7 @@ func (x *PauseMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationRequest.ProtoReflect.Descriptor instead.
 func (*PauseMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PauseMigrationRequest) GetId() string {
@@ -1963,7 +2138,7 @@ type PauseMigrationResponse struct {
 
 func (x *PauseMigrationResponse) Reset() {
 	*x = PauseMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2150,7 @@ func (x *PauseMigrationResponse) String() string {
 func (*PauseMigrationResponse) ProtoMessage() {}
 
 func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[23]
+	mi := &file_march_v1_migration_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2163,7 @@ func (x *PauseMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseMigrationResponse.ProtoReflect.Descriptor instead.
 func (*PauseMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PauseMigrationResponse) GetMigration() *Migration {
@@ -2008,7 +2183,7 @@ type ResumeMigrationRequest struct {
 
 func (x *ResumeMigrationRequest) Reset() {
 	*x = ResumeMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2195,7 @@ func (x *ResumeMigrationRequest) String() string {
 func (*ResumeMigrationRequest) ProtoMessage() {}
 
 func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[24]
+	mi := &file_march_v1_migration_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2208,7 @@ func (x *ResumeMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResumeMigrationRequest) GetId() string {
@@ -2052,7 +2227,7 @@ type ResumeMigrationResponse struct {
 
 func (x *ResumeMigrationResponse) Reset() {
 	*x = ResumeMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[25]
+	mi := &file_march_v1_migration_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2239,7 @@ func (x *ResumeMigrationResponse) String() string {
 func (*ResumeMigrationResponse) ProtoMessage() {}
 
 func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[25]
+	mi := &file_march_v1_migration_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2252,7 @@ func (x *ResumeMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ResumeMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResumeMigrationResponse) GetMigration() *Migration {
@@ -2097,7 +2272,7 @@ type AbortMigrationRequest struct {
 
 func (x *AbortMigrationRequest) Reset() {
 	*x = AbortMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[26]
+	mi := &file_march_v1_migration_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2284,7 @@ func (x *AbortMigrationRequest) String() string {
 func (*AbortMigrationRequest) ProtoMessage() {}
 
 func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[26]
+	mi := &file_march_v1_migration_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2297,7 @@ func (x *AbortMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationRequest.ProtoReflect.Descriptor instead.
 func (*AbortMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AbortMigrationRequest) GetId() string {
@@ -2141,7 +2316,7 @@ type AbortMigrationResponse struct {
 
 func (x *AbortMigrationResponse) Reset() {
 	*x = AbortMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[27]
+	mi := &file_march_v1_migration_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2328,7 @@ func (x *AbortMigrationResponse) String() string {
 func (*AbortMigrationResponse) ProtoMessage() {}
 
 func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[27]
+	mi := &file_march_v1_migration_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2341,7 @@ func (x *AbortMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortMigrationResponse.ProtoReflect.Descriptor instead.
 func (*AbortMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AbortMigrationResponse) GetMigration() *Migration {
@@ -2191,7 +2366,7 @@ type ContinueMigrationRequest struct {
 
 func (x *ContinueMigrationRequest) Reset() {
 	*x = ContinueMigrationRequest{}
-	mi := &file_march_v1_migration_proto_msgTypes[28]
+	mi := &file_march_v1_migration_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2378,7 @@ func (x *ContinueMigrationRequest) String() string {
 func (*ContinueMigrationRequest) ProtoMessage() {}
 
 func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[28]
+	mi := &file_march_v1_migration_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2391,7 @@ func (x *ContinueMigrationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationRequest.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ContinueMigrationRequest) GetId() string {
@@ -2242,7 +2417,7 @@ type ContinueMigrationResponse struct {
 
 func (x *ContinueMigrationResponse) Reset() {
 	*x = ContinueMigrationResponse{}
-	mi := &file_march_v1_migration_proto_msgTypes[29]
+	mi := &file_march_v1_migration_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2429,7 @@ func (x *ContinueMigrationResponse) String() string {
 func (*ContinueMigrationResponse) ProtoMessage() {}
 
 func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_migration_proto_msgTypes[29]
+	mi := &file_march_v1_migration_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2442,7 @@ func (x *ContinueMigrationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContinueMigrationResponse.ProtoReflect.Descriptor instead.
 func (*ContinueMigrationResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_migration_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ContinueMigrationResponse) GetMigration() *Migration {
@@ -2293,7 +2468,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
-	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\"\xd8\x02\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\"\xfd\x02\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2307,7 +2482,20 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"unreadable\x12\x18\n" +
 	"\acluster\x18\t \x01(\tR\acluster\x12\x14\n" +
 	"\x05force\x18\n" +
-	" \x01(\bR\x05force\"\x9f\x01\n" +
+	" \x01(\bR\x05force\x12#\n" +
+	"\x03use\x18\v \x03(\v2\x11.march.v1.RoomUseR\x03use\"\xb6\x01\n" +
+	"\aRoomUse\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
+	"\x04tags\x18\x02 \x01(\x03R\x04tags\x12(\n" +
+	"\x06latest\x18\x03 \x03(\v2\x10.march.v1.TagUseR\x06latest\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x01R\x04rate\x12-\n" +
+	"\x04idle\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04idle\x12\x16\n" +
+	"\x06silent\x18\x06 \x03(\tR\x06silent\"v\n" +
+	"\x06TagUse\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12.\n" +
+	"\x04last\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\x12\x16\n" +
+	"\x06issued\x18\x03 \x01(\x03R\x06issued\x12\x12\n" +
+	"\x04peak\x18\x04 \x01(\x01R\x04peak\"\x9f\x01\n" +
 	"\bPlanCost\x12\x12\n" +
 	"\x04tags\x18\x01 \x01(\x03R\x04tags\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x12'\n" +
@@ -2474,7 +2662,7 @@ func file_march_v1_migration_proto_rawDescGZIP() []byte {
 }
 
 var file_march_v1_migration_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_march_v1_migration_proto_goTypes = []any{
 	(MoveKind)(0),                     // 0: march.v1.MoveKind
 	(ReportState)(0),                  // 1: march.v1.ReportState
@@ -2482,97 +2670,103 @@ var file_march_v1_migration_proto_goTypes = []any{
 	(*Move)(nil),                      // 3: march.v1.Move
 	(*Report)(nil),                    // 4: march.v1.Report
 	(*Plan)(nil),                      // 5: march.v1.Plan
-	(*PlanCost)(nil),                  // 6: march.v1.PlanCost
-	(*TagEnd)(nil),                    // 7: march.v1.TagEnd
-	(*TagCost)(nil),                   // 8: march.v1.TagCost
-	(*RoomForecast)(nil),              // 9: march.v1.RoomForecast
-	(*Migration)(nil),                 // 10: march.v1.Migration
-	(*Waiting)(nil),                   // 11: march.v1.Waiting
-	(*MigrationLog)(nil),              // 12: march.v1.MigrationLog
-	(*PlanMigrationRequest)(nil),      // 13: march.v1.PlanMigrationRequest
-	(*PlanMigrationResponse)(nil),     // 14: march.v1.PlanMigrationResponse
-	(*CountPlanCostRequest)(nil),      // 15: march.v1.CountPlanCostRequest
-	(*CountPlanCostResponse)(nil),     // 16: march.v1.CountPlanCostResponse
-	(*ApplyMigrationRequest)(nil),     // 17: march.v1.ApplyMigrationRequest
-	(*ApplyMigrationResponse)(nil),    // 18: march.v1.ApplyMigrationResponse
-	(*GetMigrationRequest)(nil),       // 19: march.v1.GetMigrationRequest
-	(*GetMigrationResponse)(nil),      // 20: march.v1.GetMigrationResponse
-	(*ListMigrationsRequest)(nil),     // 21: march.v1.ListMigrationsRequest
-	(*ListMigrationsResponse)(nil),    // 22: march.v1.ListMigrationsResponse
-	(*WatchMigrationRequest)(nil),     // 23: march.v1.WatchMigrationRequest
-	(*WatchMigrationResponse)(nil),    // 24: march.v1.WatchMigrationResponse
-	(*PauseMigrationRequest)(nil),     // 25: march.v1.PauseMigrationRequest
-	(*PauseMigrationResponse)(nil),    // 26: march.v1.PauseMigrationResponse
-	(*ResumeMigrationRequest)(nil),    // 27: march.v1.ResumeMigrationRequest
-	(*ResumeMigrationResponse)(nil),   // 28: march.v1.ResumeMigrationResponse
-	(*AbortMigrationRequest)(nil),     // 29: march.v1.AbortMigrationRequest
-	(*AbortMigrationResponse)(nil),    // 30: march.v1.AbortMigrationResponse
-	(*ContinueMigrationRequest)(nil),  // 31: march.v1.ContinueMigrationRequest
-	(*ContinueMigrationResponse)(nil), // 32: march.v1.ContinueMigrationResponse
-	nil,                               // 33: march.v1.TagCost.RoomsEntry
-	(*Layout)(nil),                    // 34: march.v1.Layout
-	(*timestamppb.Timestamp)(nil),     // 35: google.protobuf.Timestamp
-	(*Unreadable)(nil),                // 36: march.v1.Unreadable
-	(*durationpb.Duration)(nil),       // 37: google.protobuf.Duration
-	(*Problem)(nil),                   // 38: march.v1.Problem
+	(*RoomUse)(nil),                   // 6: march.v1.RoomUse
+	(*TagUse)(nil),                    // 7: march.v1.TagUse
+	(*PlanCost)(nil),                  // 8: march.v1.PlanCost
+	(*TagEnd)(nil),                    // 9: march.v1.TagEnd
+	(*TagCost)(nil),                   // 10: march.v1.TagCost
+	(*RoomForecast)(nil),              // 11: march.v1.RoomForecast
+	(*Migration)(nil),                 // 12: march.v1.Migration
+	(*Waiting)(nil),                   // 13: march.v1.Waiting
+	(*MigrationLog)(nil),              // 14: march.v1.MigrationLog
+	(*PlanMigrationRequest)(nil),      // 15: march.v1.PlanMigrationRequest
+	(*PlanMigrationResponse)(nil),     // 16: march.v1.PlanMigrationResponse
+	(*CountPlanCostRequest)(nil),      // 17: march.v1.CountPlanCostRequest
+	(*CountPlanCostResponse)(nil),     // 18: march.v1.CountPlanCostResponse
+	(*ApplyMigrationRequest)(nil),     // 19: march.v1.ApplyMigrationRequest
+	(*ApplyMigrationResponse)(nil),    // 20: march.v1.ApplyMigrationResponse
+	(*GetMigrationRequest)(nil),       // 21: march.v1.GetMigrationRequest
+	(*GetMigrationResponse)(nil),      // 22: march.v1.GetMigrationResponse
+	(*ListMigrationsRequest)(nil),     // 23: march.v1.ListMigrationsRequest
+	(*ListMigrationsResponse)(nil),    // 24: march.v1.ListMigrationsResponse
+	(*WatchMigrationRequest)(nil),     // 25: march.v1.WatchMigrationRequest
+	(*WatchMigrationResponse)(nil),    // 26: march.v1.WatchMigrationResponse
+	(*PauseMigrationRequest)(nil),     // 27: march.v1.PauseMigrationRequest
+	(*PauseMigrationResponse)(nil),    // 28: march.v1.PauseMigrationResponse
+	(*ResumeMigrationRequest)(nil),    // 29: march.v1.ResumeMigrationRequest
+	(*ResumeMigrationResponse)(nil),   // 30: march.v1.ResumeMigrationResponse
+	(*AbortMigrationRequest)(nil),     // 31: march.v1.AbortMigrationRequest
+	(*AbortMigrationResponse)(nil),    // 32: march.v1.AbortMigrationResponse
+	(*ContinueMigrationRequest)(nil),  // 33: march.v1.ContinueMigrationRequest
+	(*ContinueMigrationResponse)(nil), // 34: march.v1.ContinueMigrationResponse
+	nil,                               // 35: march.v1.TagCost.RoomsEntry
+	(*Layout)(nil),                    // 36: march.v1.Layout
+	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
+	(*Unreadable)(nil),                // 38: march.v1.Unreadable
+	(*durationpb.Duration)(nil),       // 39: google.protobuf.Duration
+	(*Problem)(nil),                   // 40: march.v1.Problem
 }
 var file_march_v1_migration_proto_depIdxs = []int32{
 	0,  // 0: march.v1.Move.kind:type_name -> march.v1.MoveKind
-	34, // 1: march.v1.Move.layout:type_name -> march.v1.Layout
-	35, // 2: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	35, // 3: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	36, // 1: march.v1.Move.layout:type_name -> march.v1.Layout
+	37, // 2: march.v1.Move.made:type_name -> google.protobuf.Timestamp
+	37, // 3: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
 	4,  // 4: march.v1.Move.reports:type_name -> march.v1.Report
 	1,  // 5: march.v1.Report.state:type_name -> march.v1.ReportState
-	34, // 6: march.v1.Plan.from:type_name -> march.v1.Layout
-	34, // 7: march.v1.Plan.target:type_name -> march.v1.Layout
+	36, // 6: march.v1.Plan.from:type_name -> march.v1.Layout
+	36, // 7: march.v1.Plan.target:type_name -> march.v1.Layout
 	3,  // 8: march.v1.Plan.moves:type_name -> march.v1.Move
-	6,  // 9: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	36, // 10: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
-	8,  // 11: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	7,  // 12: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
-	33, // 13: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	37, // 14: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	37, // 15: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	9,  // 16: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
-	37, // 17: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
-	37, // 18: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
-	2,  // 19: march.v1.Migration.state:type_name -> march.v1.MigrationState
-	34, // 20: march.v1.Migration.from:type_name -> march.v1.Layout
-	34, // 21: march.v1.Migration.target:type_name -> march.v1.Layout
-	3,  // 22: march.v1.Migration.moves:type_name -> march.v1.Move
-	37, // 23: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	11, // 24: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	12, // 25: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	35, // 26: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	35, // 27: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	35, // 28: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
-	38, // 29: march.v1.Migration.problems:type_name -> march.v1.Problem
-	35, // 30: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	35, // 31: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	35, // 32: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	34, // 33: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	5,  // 34: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	5,  // 35: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
-	37, // 36: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
-	6,  // 37: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
-	36, // 38: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
-	35, // 39: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
-	5,  // 40: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	37, // 41: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	10, // 42: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	10, // 43: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	10, // 44: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	36, // 45: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
-	10, // 46: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	10, // 47: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	10, // 48: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	10, // 49: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	10, // 50: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	8,  // 9: march.v1.Plan.cost:type_name -> march.v1.PlanCost
+	38, // 10: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
+	6,  // 11: march.v1.Plan.use:type_name -> march.v1.RoomUse
+	7,  // 12: march.v1.RoomUse.latest:type_name -> march.v1.TagUse
+	39, // 13: march.v1.RoomUse.idle:type_name -> google.protobuf.Duration
+	37, // 14: march.v1.TagUse.last:type_name -> google.protobuf.Timestamp
+	10, // 15: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	9,  // 16: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	35, // 17: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	39, // 18: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	39, // 19: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	11, // 20: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
+	39, // 21: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
+	39, // 22: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
+	2,  // 23: march.v1.Migration.state:type_name -> march.v1.MigrationState
+	36, // 24: march.v1.Migration.from:type_name -> march.v1.Layout
+	36, // 25: march.v1.Migration.target:type_name -> march.v1.Layout
+	3,  // 26: march.v1.Migration.moves:type_name -> march.v1.Move
+	39, // 27: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	13, // 28: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	14, // 29: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	37, // 30: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	37, // 31: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	37, // 32: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
+	40, // 33: march.v1.Migration.problems:type_name -> march.v1.Problem
+	37, // 34: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	37, // 35: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	37, // 36: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	36, // 37: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	5,  // 38: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	5,  // 39: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
+	39, // 40: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
+	8,  // 41: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
+	38, // 42: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
+	37, // 43: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
+	5,  // 44: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	39, // 45: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	12, // 46: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 47: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 48: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	38, // 49: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
+	12, // 50: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 51: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 52: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 53: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 54: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
@@ -2582,14 +2776,14 @@ func file_march_v1_migration_proto_init() {
 	}
 	file_march_v1_layout_proto_init()
 	file_march_v1_problem_proto_init()
-	file_march_v1_migration_proto_msgTypes[6].OneofWrappers = []any{}
+	file_march_v1_migration_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_migration_proto_rawDesc), len(file_march_v1_migration_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,97 @@
+// Package idle waits until rooms that a migration takes out have no callers any more.
+//
+// Idle is what the rooms' instances saw: no ID issued and none leased for a while. An instance
+// that does not answer is not idle. A client with IDs that it leased before issues them without
+// a room, so it is seen again only when it leases.
+package idle
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Leaving returns the rooms that have a range in from and none in target, sorted.
+func Leaving(from, target *marchv1.Layout) []string {
+	var rooms []string
+	for _, room := range slices.Sorted(maps.Keys(from.GetRooms())) {
+		if target.GetRooms()[room] == nil {
+			rooms = append(rooms, room)
+		}
+	}
+	return rooms
+}
+
+// Config says how to wait.
+type Config struct {
+	// Rooms are the rooms to wait for.
+	Rooms []string
+	// For is how long a room must have been idle.
+	For time.Duration
+	// Every is how often to ask.
+	Every time.Duration
+	// Use asks for the use of a room.
+	Use func(ctx context.Context, room string) (*marchv1.RoomUse, error)
+	// Say is told what is waited for.
+	Say func(line string)
+}
+
+// Wait returns when all rooms are idle. Its errors are Use's, except Unavailable, and
+// Unavailable if ctx ends first.
+func Wait(ctx context.Context, cfg Config) error {
+	ticker := time.NewTicker(cfg.Every)
+	defer ticker.Stop()
+	waiting := ""
+	for {
+		var busy []string
+		for _, room := range cfg.Rooms {
+			u, err := cfg.Use(ctx, room)
+			switch {
+			case err != nil && ctx.Err() == nil && allocator.KindOf(err) != allocator.Unavailable:
+				return err
+			case err != nil:
+				busy = append(busy, fmt.Sprintf("room %s: %v", room, err))
+			case u.GetIdle() == nil || u.GetIdle().AsDuration() < cfg.For:
+				busy = append(busy, Text(u))
+			}
+		}
+		if len(busy) == 0 {
+			return nil
+		}
+		if ctx.Err() == nil {
+			waiting = strings.Join(busy, "; ")
+			cfg.Say("waits for callers to leave: " + waiting)
+		}
+		select {
+		case <-ctx.Done():
+			return allocator.Errorf(allocator.Unavailable, "not applied: callers were still there: %s", waiting)
+		case <-ticker.C:
+		}
+	}
+}
+
+// Text returns the use of a room in one line.
+func Text(u *marchv1.RoomUse) string {
+	if len(u.GetSilent()) > 0 {
+		return fmt.Sprintf("room %s: not known, because these do not answer: %s", u.GetRoom(), strings.Join(u.GetSilent(), ", "))
+	}
+	idle := u.GetIdle().AsDuration()
+	if idle >= time.Hour {
+		return fmt.Sprintf("room %s: no caller in the last hour", u.GetRoom())
+	}
+	names := make([]string, 0, 3)
+	for _, t := range u.GetLatest()[:min(len(u.GetLatest()), cap(names))] {
+		names = append(names, t.GetTag())
+	}
+	tags := ""
+	if u.GetTags() > 0 {
+		tags = fmt.Sprintf("; tags of the last hour: %d, last %s", u.GetTags(), strings.Join(names, ", "))
+	}
+	return fmt.Sprintf("room %s: called %v ago, %.1f IDs a second%s", u.GetRoom(), idle.Round(time.Second), u.GetRate(), tags)
+}
