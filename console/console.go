@@ -24,6 +24,7 @@ import (
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/login"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
@@ -59,6 +60,8 @@ type Config struct {
 	Rand func() float64
 	// Access checks which caller may make which call; nil lets every caller make every call.
 	Access *access.Gate
+	// Login are the settings of logins to the page, which there are with Access only.
+	Login login.Config
 	// TokenFile is a file with the token that this console gives to instances; empty for
 	// none.
 	TokenFile string
@@ -114,6 +117,7 @@ type Server struct {
 	name     string        // of this process, unique
 	stopping chan struct{} // closed when the drain begins
 	routes   func(*http.ServeMux)
+	login    *login.Handler // nil for none
 }
 
 // maxRequest bounds a request, in bytes.
@@ -125,7 +129,7 @@ func (cfg Config) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
 	}
 	return errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(),
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), cfg.Limits.Validate(),
 		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
 	)
 }
@@ -180,6 +184,19 @@ func (s *Server) makeRoutes() error {
 		calls(mux)
 		pages.Routes(mux)
 	}
+	if s.cfg.Access == nil {
+		return nil
+	}
+	if s.login, err = login.New(s.cfg.Login, s.cfg.Access, s.log.Named("login")); err != nil {
+		return err
+	}
+	s.routes = func(mux *http.ServeMux) {
+		calls(mux)
+		s.login.Routes(mux)
+		shown := http.NewServeMux()
+		pages.Routes(shown)
+		mux.Handle("/", s.login.Pages(shown))
+	}
 	return nil
 }
 
@@ -212,6 +229,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready:    s.checks,
 		Problems: s.problemLines,
 		Access:   s.cfg.Access,
+		Sessions: s.sessions(),
 		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
 		Draining: func() {
 			close(s.stopping)
@@ -221,6 +239,14 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	s.log.Info("stopped")
 	return err
+}
+
+// sessions returns the function that finds a browser's login; nil for none.
+func (s *Server) sessions() func(*http.Request) *access.Session {
+	if s.login == nil {
+		return nil
+	}
+	return s.login.Session
 }
 
 // checks are the checks of readiness. A console is useful while leasing is halted,

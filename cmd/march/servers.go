@@ -297,7 +297,7 @@ func newConsole(c *common) *cobra.Command {
 	var (
 		cluster     clusterFlags
 		watch       watchFlags
-		policy      rights.Flags
+		policy      rights.ConsoleFlags
 		start       = startup.Server{What: "console"}
 		cfg         = console.DefaultConfig()
 		hostname, _ = os.Hostname() // only for people
@@ -328,7 +328,7 @@ cluster, anywhere.`,
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
 			cfg.Admin = w.admin(cluster.maxTags)
-			if cfg.Access, err = policy.Gate("", w.metrics, log); err != nil {
+			if err := policy.Set(&cfg, w.metrics, log); err != nil {
 				return usageError{err}
 			}
 			// A console does without a layout: the first one is made through it.
@@ -357,8 +357,7 @@ cluster, anywhere.`,
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer, instead of ending with exit code 5")
 	hostsFlag(cmd, &cfg.AllowedHosts)
-	policy.Add(flags)
-	flags.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that this console gives to the instances that it asks")
+	policy.Add(flags, &cfg)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
 	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep up to date at once")

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,9 @@ import (
 var algorithms = []string{
 	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
 }
+
+// Algorithms returns the signatures that a token of the issuer may have.
+func Algorithms() []string { return slices.Clone(algorithms) }
 
 const (
 	// askIssuer bounds one request to the issuer.
@@ -104,6 +108,16 @@ func (i *issuer) provider() (*oidc.Provider, *oidc.IDTokenVerifier, error) {
 	i.mu.provider = p
 	i.mu.verifier = p.Verifier(&oidc.Config{ClientID: i.audience, SupportedSigningAlgs: algorithms})
 	return p, i.mu.verifier, nil
+}
+
+// HasIssuer reports whether the gate has an issuer.
+func (g *Gate) HasIssuer() bool { return g != nil && g.issuer != nil }
+
+// Issuer returns the issuer's addresses and keys, and the client with which to ask it. The
+// gate must have one. The error is Unavailable.
+func (g *Gate) Issuer() (*oidc.Provider, *http.Client, error) {
+	p, _, err := g.issuer.provider()
+	return p, g.issuer.client, err
 }
 
 // verifier verifies a JWT.

@@ -98,7 +98,8 @@ var table = slices.Concat(
 	of(rooms, all, none, admin, "ReportMarks"),
 
 	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit"),
-	of(console, none, none, viewer, "GetLayout", "ListLayouts", "ValidateLayout", "ListRooms", "ListInstances", "ListWorkers",
+	of(console, none, none, either, "ListInstances"), // clients find their room's instances by it
+	of(console, none, none, viewer, "GetLayout", "ListLayouts", "ValidateLayout", "ListRooms", "ListWorkers",
 		"GetCluster", "GetMigration", "ListMigrations", "WatchMigration"),
 	of(console, named, none, viewer, "GetTag", "Decode"),
 	of(console, named, all, operator, "CreateTag", "UpdateTag", "PrescaleTag"),

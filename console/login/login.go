@@ -1,0 +1,295 @@
+package login
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"embed"
+	"html/template"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/gorilla/securecookie"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/rest"
+)
+
+//go:embed templates
+var templates embed.FS
+
+// Config are the settings of logins. The zero value lets operators log in by tokens.
+type Config struct {
+	// ClientID is this console's name at the issuer of the gate; empty for no login there.
+	// ClientSecret may be empty: PKCE does without.
+	ClientID, ClientSecret string
+	// PublicURL is the address at which browsers reach the console. It must be set if
+	// ClientID is. If it is set, the page is served under its host name only.
+	PublicURL string
+	// Key encrypts and signs the cookies, 32 bytes or more; all consoles of a cluster have
+	// the same. Default: a random one, so that logins end with the process.
+	Key []byte
+	// Lasts is how long a login lasts at most. Default 12 hours.
+	Lasts time.Duration
+}
+
+const (
+	defaultLasts = 12 * time.Hour
+	// maxLasts bounds a login: a cookie cannot be taken back.
+	maxLasts = 7 * 24 * time.Hour
+	minKey   = 32
+	maxForm  = 32 << 10 // bytes of the form
+	// The names of the cookies. The prefix binds them to one host name and to TLS.
+	sessionCookie = "__Host-march"
+	stepCookie    = "__Host-march-login"
+	// stepLasts is how long a login at the issuer may take.
+	stepLasts = 10 * time.Minute
+)
+
+// Validate checks the settings. Its error is Invalid.
+func (cfg Config) Validate() error {
+	if cfg.PublicURL != "" {
+		u, err := url.Parse(cfg.PublicURL)
+		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" ||
+			u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+			return allocator.Errorf(allocator.Invalid, "public-url: %.200q; allowed: https://HOST, or http:// on a loopback address, without a path", cfg.PublicURL)
+		}
+	}
+	switch {
+	case cfg.ClientID != "" && cfg.PublicURL == "":
+		return allocator.Errorf(allocator.Invalid, "public-url: none, so that the issuer could not send browsers back; give --public-url https://HOST")
+	case len(cfg.Key) > 0 && len(cfg.Key) < minKey:
+		return allocator.Errorf(allocator.Invalid, "session-key-file: %d bytes; allowed: %d random bytes or more", len(cfg.Key), minKey)
+	case cfg.Lasts < 0 || cfg.Lasts > maxLasts:
+		return allocator.Errorf(allocator.Invalid, "session-lasts: %v; allowed: above 0 to %v", cfg.Lasts, maxLasts)
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// Handler serves logins.
+type Handler struct {
+	cfg    Config
+	gate   *access.Gate
+	log    hclog.Logger
+	host   string // of PublicURL; empty for any
+	cookie *securecookie.SecureCookie
+	page   *template.Template
+}
+
+// New returns a handler of logins to a gate, which must not be nil. Its error is Invalid.
+func New(cfg Config, gate *access.Gate, log hclog.Logger) (*Handler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.ClientID != "" && !gate.HasIssuer() {
+		return nil, allocator.Errorf(allocator.Invalid, "oidc-client-id: given without an issuer; give --oidc-issuer")
+	}
+	if cfg.Lasts == 0 {
+		cfg.Lasts = defaultLasts
+	}
+	if len(cfg.Key) == 0 {
+		cfg.Key = make([]byte, minKey)
+		_, _ = rand.Read(cfg.Key) // never fails
+	}
+	keys, err := hkdf.Key(sha256.New, cfg.Key, nil, "march console session", 64)
+	if err != nil {
+		return nil, err
+	}
+	page, err := template.ParseFS(templates, "templates/login.html")
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg, gate: gate, log: log, page: page}
+	if u, err := url.Parse(cfg.PublicURL); err == nil {
+		h.host = u.Host
+	}
+	h.cookie = securecookie.New(keys[:32], keys[32:]).SetSerializer(securecookie.JSONEncoder{}).MaxAge(int(cfg.Lasts.Seconds()))
+	return h, nil
+}
+
+// Session returns the login of a request; nil if there is none.
+func (h *Handler) Session(r *http.Request) *access.Session {
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return nil
+	}
+	s := &access.Session{}
+	if h.cookie.Decode(sessionCookie, cookie.Value, s) != nil || !time.Now().Before(s.Expires) {
+		return nil
+	}
+	return s
+}
+
+// Routes adds the routes of logins to a mux.
+func (h *Handler) Routes(mux *http.ServeMux) {
+	guard := http.NewCrossOriginProtection()
+	for pattern, serve := range map[string]http.HandlerFunc{
+		"GET /login": h.form, "POST /login": h.byToken, "POST /logout": h.logout,
+		"GET /login/issuer": h.toIssuer, "GET /login/callback": h.fromIssuer,
+	} {
+		mux.Handle(pattern, h.underItsName(guard.Handler(headers(serve))))
+	}
+}
+
+// Pages returns a handler that serves the pages to browsers which are logged in, and sends
+// others to the login. Where the policy lets anonymous callers read, they need no login.
+func (h *Handler) Pages(next http.Handler) http.Handler {
+	return h.underItsName(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := access.From(r.Context())
+		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) || strings.HasPrefix(r.URL.Path, "/static/") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/live/") {
+			http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
+			return
+		}
+		http.Redirect(w, r, "/login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+	}))
+}
+
+// underItsName refuses requests under another host name than PublicURL's.
+func (h *Handler) underItsName(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if host := r.Host; h.host != "" && !strings.EqualFold(host, h.host) {
+			if name, _, err := net.SplitHostPort(host); err == nil {
+				host = name
+			}
+			if !loopback(strings.Trim(host, "[]")) {
+				http.Error(w, "this console is served under another name (--public-url)", http.StatusMisdirectedRequest)
+				return
+			}
+		}
+		if strings.HasPrefix(h.cfg.PublicURL, "https:") {
+			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// headers sets the headers of every answer.
+func headers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "same-origin")
+		head.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// view is the data of the page.
+type view struct {
+	To, User string
+	Issuer   bool
+	Err      string
+}
+
+func (h *Handler) form(w http.ResponseWriter, r *http.Request) { h.show(w, r, nil) }
+
+// show answers with the form, and why a login failed.
+func (h *Handler) show(w http.ResponseWriter, r *http.Request, failed error) {
+	v := view{To: local(r.FormValue("to")), Issuer: h.cfg.ClientID != ""}
+	if s := access.From(r.Context()); s != nil && len(s.Names) > 0 {
+		v.User = s.Name()
+	}
+	status := http.StatusOK
+	if failed != nil {
+		v.Err, status = failed.Error(), rest.StatusOf(failed)
+	}
+	var text bytes.Buffer
+	if err := h.page.Execute(&text, v); err != nil {
+		h.log.Error("page not rendered", "page", "login", "error", err)
+		http.Error(w, "this page could not be drawn", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(text.Bytes())
+}
+
+// byToken logs in by a token.
+func (h *Handler) byToken(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		h.show(w, r, allocator.Errorf(allocator.Invalid, "the form cannot be read"))
+		return
+	}
+	token := strings.TrimSpace(r.PostForm.Get("token"))
+	if token == "" {
+		h.show(w, r, allocator.Errorf(allocator.Unauthenticated, "no token was given"))
+		return
+	}
+	s, err := h.gate.SessionOf(r.Context(), token, address(r))
+	if err != nil {
+		h.show(w, r, err)
+		return
+	}
+	h.enter(w, r, s, r.PostForm.Get("to"))
+}
+
+// enter sets the cookie of a login, and goes on to a page.
+func (h *Handler) enter(w http.ResponseWriter, r *http.Request, s *access.Session, to string) {
+	if ends := time.Now().Add(h.cfg.Lasts); s.Expires.IsZero() || s.Expires.After(ends) {
+		s.Expires = ends
+	}
+	if err := h.set(w, sessionCookie, s, time.Until(s.Expires)); err != nil {
+		h.show(w, r, err)
+		return
+	}
+	http.Redirect(w, r, local(to), http.StatusSeeOther)
+}
+
+func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
+	drop(w, sessionCookie)
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+// set sets a cookie.
+func (h *Handler) set(w http.ResponseWriter, name string, value any, lasts time.Duration) error {
+	text, err := h.cookie.Encode(name, value)
+	if err != nil { // a user of very many groups
+		return allocator.Errorf(allocator.Invalid, "the identity is too large for a cookie: %d KiB at most", 4)
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: name, Value: text, Path: "/", MaxAge: max(int(lasts.Seconds()), 1), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	})
+	return nil
+}
+
+func drop(w http.ResponseWriter, name string) {
+	http.SetCookie(w, &http.Cookie{Name: name, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+}
+
+// local returns a path of this console, or its first page: never another site's address.
+func local(to string) string {
+	u, err := url.Parse(to)
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
+		return "/"
+	}
+	return to
+}
+
+// address returns where a request comes from, without the port.
+func address(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
