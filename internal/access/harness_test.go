@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -126,6 +127,7 @@ func plainly(s *grpc.Server) {
 	marchv1.RegisterIDServiceServer(s, marchv1.UnimplementedIDServiceServer{})
 	marchv1.RegisterRoomServiceServer(s, marchv1.UnimplementedRoomServiceServer{})
 	marchv1.RegisterConsoleServiceServer(s, marchv1.UnimplementedConsoleServiceServer{})
+	marchv1.RegisterDiagnoseServiceServer(s, marchv1.UnimplementedDiagnoseServiceServer{})
 }
 
 // dial returns a connection; a nil config is one without TLS.
@@ -153,13 +155,14 @@ func bearer(token string) context.Context {
 
 // methods returns all calls of all services, from the descriptors.
 func methods() (all []protoreflect.MethodDescriptor) {
-	for _, file := range []protoreflect.FileDescriptor{marchv1.File_march_v1_id_proto, marchv1.File_march_v1_room_proto, marchv1.File_march_v1_console_proto} {
+	protoregistry.GlobalFiles.RangeFilesByPackage(marchv1.File_march_v1_id_proto.Package(), func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
 			for k := range file.Services().Get(i).Methods().Len() {
 				all = append(all, file.Services().Get(i).Methods().Get(k))
 			}
 		}
-	}
+		return true
+	})
 	return all
 }
 

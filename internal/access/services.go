@@ -315,3 +315,7 @@ func (g *console) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigr
 func (g *console) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*marchv1.ListAuditResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ListAudit_FullMethodName, r, g.s.ListAudit)
 }
+
+func (g *console) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (*marchv1.GetRoomUseResponse, error) {
+	return checked(ctx, g.gate, marchv1.ConsoleService_GetRoomUse_FullMethodName, r, g.s.GetRoomUse)
+}

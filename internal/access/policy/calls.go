@@ -97,7 +97,7 @@ var table = slices.Concat(
 	of(rooms, named, named, operator, "SkipTag"),
 	of(rooms, all, none, admin, "ReportMarks"),
 
-	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit"),
+	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit", "GetRoomUse"),
 	of(console, none, none, either, "ListInstances"), // clients find their room's instances by it
 	of(console, none, none, viewer, "GetLayout", "ListLayouts", "ValidateLayout", "ListRooms", "ListWorkers",
 		"GetCluster", "GetMigration", "ListMigrations", "WatchMigration"),
@@ -109,6 +109,8 @@ var table = slices.Concat(
 	of(console, named, all, admin, "DeleteTag"),
 	of(console, none, all, admin, "InitLayout", "UpdateCluster"),
 	of(console, none, named, admin, "ConfirmInstance"),
+
+	of("/march.v1.DiagnoseService/", none, none, operator, "Diagnose"),
 
 	of("/grpc.health.v1.Health/", none, none, nil, "Check", "List", "Watch"),
 	of("/grpc.reflection.v1.ServerReflection/", none, none, viewer, "ServerReflectionInfo"),
