@@ -22,6 +22,7 @@ type Layout struct {
 	Version  int64          `json:"version,string"`  // 1 for the first, and only growing; 0 for a layout that was not stored yet
 	Boundary int64          `json:"boundary,string"` // the modulus, 1 to MaxID
 	Ranges   map[Room]Range `json:"rooms"`
+	Reserved map[Room]Range `json:"reserved,omitempty"` // for another cluster: no room has any of them; nil for none
 }
 
 // LayoutError lists every constraint that a layout breaks. Its Kind is
@@ -79,6 +80,7 @@ func (l Layout) Validate() error {
 			}
 		}
 	}
+	l.checkReserved(add)
 	if found.Problems == nil {
 		return nil
 	}
@@ -93,9 +95,9 @@ func (l Layout) Rooms() []Room {
 }
 
 // Equal reports whether l and o give the same rooms the same ranges under the
-// same boundary; versions are not compared.
+// same boundary, and reserve the same; versions are not compared.
 func (l Layout) Equal(o Layout) bool {
-	return l.Boundary == o.Boundary && maps.Equal(l.Ranges, o.Ranges)
+	return l.Boundary == o.Boundary && maps.Equal(l.Ranges, o.Ranges) && maps.Equal(l.Reserved, o.Reserved)
 }
 
 // Block returns id / boundary.

@@ -13,6 +13,12 @@ func LayoutToProto(l allocator.Layout) *marchv1.Layout {
 	for room, r := range l.Ranges {
 		p.Rooms[string(room)] = rangeToProto(r)
 	}
+	for name, r := range l.Reserved {
+		if p.Reserved == nil {
+			p.Reserved = make(map[string]*marchv1.Range, len(l.Reserved))
+		}
+		p.Reserved[string(name)] = rangeToProto(r)
+	}
 	return p
 }
 
@@ -29,6 +35,11 @@ func LayoutFromProto(p *marchv1.Layout) (allocator.Layout, error) {
 			fmt.Sprintf("%d rooms; allowed: 1 to %d", n, allocator.MaxRooms),
 		}}
 	}
+	if n := len(p.GetReserved()); n > allocator.MaxRooms {
+		return allocator.Layout{}, &allocator.LayoutError{Problems: []string{
+			fmt.Sprintf("%d reserved ranges; allowed: 0 to %d", n, allocator.MaxRooms),
+		}}
+	}
 	l := allocator.Layout{
 		Version:  p.GetVersion(),
 		Boundary: p.GetBoundary(),
@@ -36,6 +47,12 @@ func LayoutFromProto(p *marchv1.Layout) (allocator.Layout, error) {
 	}
 	for name, r := range p.GetRooms() {
 		l.Ranges[allocator.Room(name)] = rangeFromProto(r)
+	}
+	for name, r := range p.GetReserved() {
+		if l.Reserved == nil {
+			l.Reserved = make(map[allocator.Room]allocator.Range, len(p.GetReserved()))
+		}
+		l.Reserved[allocator.Room(name)] = rangeFromProto(r)
 	}
 	if err := l.Validate(); err != nil { // names and absent ranges too
 		return allocator.Layout{}, err

@@ -119,19 +119,30 @@ func layoutsOf(p plan.Plan) []allocator.Layout {
 
 // targetOf returns the layout that a request asks for.
 func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (allocator.Layout, error) {
-	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain()) > 0 || r.GetBoundary() != 0
+	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain())+len(r.GetReserve())+len(r.GetRelease()) > 0 || r.GetBoundary() != 0
 	switch {
 	case r.GetTarget() != nil && edited:
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: given together with move, add_room, drain or boundary; allowed: either target or these edits")
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: given together with move, add_room, drain, reserve, release or boundary; allowed: either target or these edits")
 	case r.GetTarget() != nil:
-		return api.LayoutFromProto(r.GetTarget())
+		target, err := api.LayoutFromProto(r.GetTarget())
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		return plan.KeepReserved(current, target)
 	case !edited:
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: not given; allowed: a layout, or at least one of move, add_room, drain and boundary")
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: not given; allowed: a layout, or at least one of move, add_room, drain, reserve, release and boundary")
 	}
-	if n := len(r.GetMove()) + len(r.GetAddRoom()) + len(r.GetDrain()); n > 4*allocator.MaxRooms {
+	if n := len(r.GetMove()) + len(r.GetAddRoom()) + len(r.GetDrain()) + len(r.GetReserve()) + len(r.GetRelease()); n > 4*allocator.MaxRooms {
 		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "%d edits; allowed: up to %d", n, 4*allocator.MaxRooms)
 	}
 	var edits []plan.Edit
+	for _, text := range r.GetRelease() {
+		name, err := allocator.ParseRoom(text)
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		edits = append(edits, plan.Release(name))
+	}
 	if r.GetBoundary() != 0 {
 		edits = append(edits, plan.ScaleBoundary(r.GetBoundary()))
 	}
@@ -151,6 +162,13 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 	}
 	for _, text := range r.GetAddRoom() {
 		edit, err := plan.ParseAddRoom(text)
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		edits = append(edits, edit)
+	}
+	for _, text := range r.GetReserve() {
+		edit, err := plan.ParseReserve(text)
 		if err != nil {
 			return allocator.Layout{}, err
 		}

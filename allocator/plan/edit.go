@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -158,10 +159,53 @@ func Drain(room allocator.Room) Edit {
 	}}
 }
 
+// ParseReserve parses "other=75-100": the residues [75, 100), which no room has, are reserved
+// under that name.
+func ParseReserve(s string) (Edit, error) {
+	name, run, ok := strings.Cut(s, "=")
+	if !ok {
+		return Edit{}, allocator.Errorf(allocator.Invalid, "reserve: %q; allowed: NAME=LOWER-UPPER, like other=75-100", s)
+	}
+	of, err := parseRoomOf("reserve", s, name)
+	if err != nil {
+		return Edit{}, err
+	}
+	r, err := parseRange("reserve", s, run)
+	if err != nil {
+		return Edit{}, err
+	}
+	return Edit{func(l *allocator.Layout) error {
+		if had, there := l.Reserved[of]; there {
+			return allocator.Errorf(allocator.Invalid, "reserve: %s: %s is reserved already, as %v; allowed: a new name, or --release %s first", s, of, had, of)
+		}
+		if l.Reserved == nil {
+			l.Reserved = make(map[allocator.Room]allocator.Range)
+		}
+		l.Reserved[of] = r
+		return nil
+	}}, nil
+}
+
+// Release makes a reserved range a gap.
+func Release(name allocator.Room) Edit {
+	return Edit{func(l *allocator.Layout) error {
+		if _, ok := l.Reserved[name]; !ok {
+			return allocator.Errorf(allocator.Invalid, "release: no reserved range %s; allowed: one of %v", name, l.ReservedNames())
+		}
+		if delete(l.Reserved, name); len(l.Reserved) == 0 {
+			l.Reserved = nil
+		}
+		return nil
+	}}
+}
+
 // ScaleBoundary sets the boundary to n and every range to the same share of it,
 // where that is exact.
 func ScaleBoundary(n int64) Edit {
 	return Edit{func(l *allocator.Layout) error {
+		if err := mayScale(*l, n); err != nil {
+			return err
+		}
 		if least := int64(len(l.Ranges)); n < least {
 			return allocator.Errorf(allocator.Invalid, "boundary: %d; allowed: %d to %d, a residue for each room",
 				n, least, int64(allocator.MaxID))
@@ -184,6 +228,28 @@ func ScaleBoundary(n int64) Edit {
 		l.Boundary = n
 		return nil
 	}}
+}
+
+// mayScale refuses another boundary while ranges are reserved: they are residues of the present
+// one, in another cluster, too.
+func mayScale(l allocator.Layout, boundary int64) error {
+	if boundary == l.Boundary || len(l.Reserved) == 0 {
+		return nil
+	}
+	return allocator.Errorf(allocator.Invalid, "boundary: %d; allowed: %d while ranges are reserved (%v), or release these first", boundary, l.Boundary, l.ReservedNames())
+}
+
+// KeepReserved returns a target with the ranges that the current layout reserves, if it has none
+// of its own: a plan leaves them alone. Its error is Invalid for another boundary.
+func KeepReserved(current, target allocator.Layout) (allocator.Layout, error) {
+	if len(target.Reserved) > 0 {
+		return target, nil
+	}
+	if err := mayScale(current, target.Boundary); err != nil {
+		return target, err
+	}
+	target.Reserved = maps.Clone(current.Reserved)
+	return target, nil
 }
 
 // scale returns v*n/boundary and whether that is exact, for 0 <= v <= boundary

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"maps"
 	"math/bits"
 	"strings"
 
@@ -8,7 +9,8 @@ import (
 )
 
 // Picture draws a layout as one line of width characters between brackets:
-// each room's stretch in proportion, gaps as dots. A stretch begins with the
+// each room's stretch in proportion, gaps as dots, reserved
+// ranges as number signs. A stretch begins with the
 // room's name, where that fits, and goes on with the name's last character. A
 // room and a gap get at least one character each, and the line more than width
 // where that is too narrow. The same room looks the same in every picture; what
@@ -20,13 +22,21 @@ func Picture(l allocator.Layout, width int) string {
 		return "[" + err.Error() + "]"
 	}
 	type stretch struct {
-		name  string // "" for a gap
+		name  string // "" for a gap, reserved for a reserved range
 		upper int64
 	}
+	const reserved = "#"
 	var all []stretch
 	var at int64
-	for _, room := range l.Rooms() {
-		r := l.Ranges[room]
+	taken := allocator.Layout{Ranges: maps.Clone(l.Ranges)}
+	for name, r := range l.Reserved {
+		taken.Ranges[reserved+name] = r
+	}
+	for _, room := range taken.Rooms() {
+		r := taken.Ranges[room]
+		if strings.HasPrefix(string(room), reserved) {
+			room = reserved
+		}
 		if at < r.Lower {
 			all = append(all, stretch{upper: r.Lower})
 		}

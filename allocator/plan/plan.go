@@ -118,8 +118,8 @@ func newPlan(from, target allocator.Layout, atomic bool, s measure) (Plan, error
 			target.Boundary, ListRanges(target), from.Version)
 	}
 	layouts := []allocator.Layout{target}
-	if from.Boundary == target.Boundary && !atomic {
-		if layouts = shortest(from, target, s); layouts == nil {
+	if from.Boundary == target.Boundary && !atomic && !maps.Equal(from.Ranges, target.Ranges) {
+		if layouts = shortest(reservedFirst(from, target), target, s); layouts == nil {
 			return Plan{}, refused(from, target)
 		}
 	}
@@ -133,6 +133,22 @@ func newPlan(from, target allocator.Layout, atomic bool, s measure) (Plan, error
 	}
 	p.Target = cloneLayout(before)
 	return p, nil
+}
+
+// reservedFirst returns from with the reserved ranges of target that are free in it: they keep
+// rooms out from the first move on. Those that rooms hold yet come with the last one.
+func reservedFirst(from, target allocator.Layout) allocator.Layout {
+	from = cloneLayout(from)
+	from.Reserved = nil
+	for _, name := range target.ReservedNames() {
+		if r := target.Reserved[name]; from.Free(r) != nil && from.Free(r)[0] == r {
+			if from.Reserved == nil {
+				from.Reserved = make(map[allocator.Room]allocator.Range)
+			}
+			from.Reserved[name] = r
+		}
+	}
+	return from
 }
 
 // Back is the plan of an abort: from where a migration stands to where it
@@ -205,7 +221,7 @@ func onlyFree(before, after allocator.Layout) bool {
 func within(r, o allocator.Range) bool { return o.Lower <= r.Lower && r.Upper <= o.Upper }
 
 func cloneLayout(l allocator.Layout) allocator.Layout {
-	l.Ranges = maps.Clone(l.Ranges)
+	l.Ranges, l.Reserved = maps.Clone(l.Ranges), maps.Clone(l.Reserved)
 	return l
 }
 

@@ -238,22 +238,5 @@ func (s measure) full(l allocator.Layout, r allocator.Range) bool {
 	return weight == s.weight(r)
 }
 
-// gaps returns the runs of r that no room of l holds, in order.
-func gaps(l allocator.Layout, r allocator.Range) []allocator.Range {
-	var runs []allocator.Range
-	lower := r.Lower
-	for _, room := range l.Rooms() {
-		held, meet := l.Ranges[room].Intersect(r)
-		if !meet {
-			continue
-		}
-		if lower < held.Lower {
-			runs = append(runs, allocator.Range{Lower: lower, Upper: held.Lower})
-		}
-		lower = held.Upper
-	}
-	if lower < r.Upper {
-		runs = append(runs, allocator.Range{Lower: lower, Upper: r.Upper})
-	}
-	return runs
-}
+// gaps returns the runs of r that no room of l holds and that are not reserved, in order.
+func gaps(l allocator.Layout, r allocator.Range) []allocator.Range { return l.Free(r) }

@@ -249,6 +249,11 @@ func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string, ol
 		share := float64(g.GetUpper()-g.GetLower()) / float64(r.GetLayout().GetBoundary())
 		_, _ = fmt.Fprintf(w, "%s\t[%d, %d)\t%.1f%%\n", room, g.GetLower(), g.GetUpper(), 100*share)
 	}
+	for _, name := range sortedKeys(r.GetLayout().GetReserved()) {
+		g := r.GetLayout().GetReserved()[name]
+		share := float64(g.GetUpper()-g.GetLower()) / float64(r.GetLayout().GetBoundary())
+		_, _ = fmt.Fprintf(w, "reserved: %s\t[%d, %d)\t%.1f%%\n", name, g.GetLower(), g.GetUpper(), 100*share)
+	}
 }
 
 // layoutVersion returns a layout's version.
@@ -268,6 +273,10 @@ func rangeParts(l *marchv1.Layout) []string {
 	for _, room := range roomsByLower(l) {
 		r := l.GetRooms()[room]
 		parts = append(parts, fmt.Sprintf("%s [%d, %d)", room, r.GetLower(), r.GetUpper()))
+	}
+	for _, name := range sortedKeys(l.GetReserved()) {
+		r := l.GetReserved()[name]
+		parts = append(parts, fmt.Sprintf("reserved for %s [%d, %d)", name, r.GetLower(), r.GetUpper()))
 	}
 	return parts
 }

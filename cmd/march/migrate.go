@@ -82,6 +82,8 @@ cost follows: the console reads all tags for it.`,
 	flags.StringArrayVar(&r.Move, "move", nil, "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated")
 	flags.StringArrayVar(&r.AddRoom, "add-room", nil, "C=LOWER-UPPER: a new room gets residues; may be repeated")
 	flags.StringArrayVar(&r.Drain, "drain", nil, "a room to remove; its residues become free; may be repeated")
+	flags.StringArrayVar(&r.Reserve, "reserve", nil, "NAME=LOWER-UPPER: residues that no room has are kept for another cluster; may be repeated")
+	flags.StringArrayVar(&r.Release, "release", nil, "the name of a reserved range to give up; may be repeated")
 	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
 	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch if smaller moves cannot reach the target")
 	flags.BoolVar(&r.Force, "force", false, "also plan a change that apply refuses: one that may leave a room no ID of a tag, or a boundary above a thousandth of the IDs that a tag has left")

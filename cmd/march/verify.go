@@ -132,7 +132,11 @@ func verifyLine(p verify.Progress) string {
 }
 
 func reportText(r verify.Report) string {
-	return fmt.Sprintf("%s, %s, %s, %s, %s, %s", counted(r.Layouts, "layout"), counted(r.Rooms, "room"),
+	reserved := ""
+	if r.Reserved > 0 {
+		reserved = ", " + counted(r.Reserved, "reserved range")
+	}
+	return fmt.Sprintf("%s, %s%s, %s, %s, %s, %s", counted(r.Layouts, "layout"), counted(r.Rooms, "room"), reserved,
 		counted(r.Tags, "tag"), counted(r.Marks, "mark"), counted(r.Eras, "era"), counted(r.Instances, "instance"))
 }
 

@@ -50,10 +50,11 @@ type bar struct {
 	Edges     []edge // that can be moved, in the planner
 }
 
-// stretch is a room's range, or a gap (Room is empty).
+// stretch is a room's range, or a gap (Room is empty), which may be reserved.
 type stretch struct {
 	X, W         string // percentages
 	Room         string
+	Reserved     string // its name, in a reserved range
 	Colour       int
 	Text         string // the text that fits in, perhaps none
 	Range        string
@@ -87,11 +88,17 @@ func roomsOf(l *marchv1.Layout) []string {
 	})
 }
 
+// reservedOf returns the names of a layout's reserved ranges by lower.
+func reservedOf(l *marchv1.Layout) []string { return roomsOf(&marchv1.Layout{Rooms: l.GetReserved()}) }
+
 // rangesText lists a layout's ranges in words.
 func rangesText(l *marchv1.Layout) string {
 	var parts []string
 	for _, room := range roomsOf(l) {
 		parts = append(parts, room+" "+interval(l.GetRooms()[room]))
+	}
+	for _, name := range reservedOf(l) {
+		parts = append(parts, "reserved for "+name+" "+interval(l.GetReserved()[name]))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -104,27 +111,37 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		return b
 	}
 	var end int64
-	put := func(room string, lower, upper int64) {
+	put := func(room, reserved string, lower, upper int64) {
 		lower, upper = min(max(lower, 0), b.Boundary), min(max(upper, 0), b.Boundary)
 		if lower >= upper {
 			return
 		}
 		x, w := part(lower, b.Boundary), part(upper, b.Boundary)-part(lower, b.Boundary)
 		s := stretch{
-			X: pct(x), W: pct(w), Room: room, Colour: colour[room], lower: lower, upper: upper,
+			X: pct(x), W: pct(w), Room: room, Reserved: reserved, Colour: colour[room], lower: lower, upper: upper,
 			Range: "[" + num(lower) + ", " + num(upper) + ")", Share: w / 100,
 		}
 		if w >= 3 {
-			s.Text = cmp.Or(room, "free")
+			s.Text = cmp.Or(room, reserved, "free")
 		}
 		b.Stretches = append(b.Stretches, s)
+	}
+	gap := func(upper int64) {
+		for _, name := range reservedOf(l) {
+			if r := l.GetReserved()[name]; r.GetLower() >= end && r.GetUpper() <= upper {
+				put("", "", end, r.GetLower())
+				put("", name, r.GetLower(), r.GetUpper())
+				end = r.GetUpper()
+			}
+		}
+		put("", "", end, upper)
 	}
 	for _, room := range roomsOf(l) {
 		r := l.GetRooms()[room]
 		if r.GetLower() > end {
-			put("", end, r.GetLower())
+			gap(r.GetLower())
 		}
-		put(room, r.GetLower(), r.GetUpper())
+		put(room, "", r.GetLower(), r.GetUpper())
 		if lower, upper := max(r.GetLower(), 0), min(r.GetUpper(), end, b.Boundary); lower < upper {
 			b.Clashes = append(b.Clashes, clash{
 				X: pct(part(lower, b.Boundary)), W: pct(part(upper-lower, b.Boundary)), Range: "[" + num(lower) + ", " + num(upper) + ")",
@@ -133,7 +150,7 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		end = max(end, r.GetUpper())
 	}
 	if end < b.Boundary {
-		put("", end, b.Boundary)
+		gap(b.Boundary)
 	}
 	b.ticks()
 	return b

@@ -21,6 +21,7 @@ import (
 type Report struct {
 	Layouts   int64 // in the history
 	Rooms     int64 // that ever were
+	Reserved  int64 // ranges that the layout keeps rooms out of
 	Tags      int64 // with settings
 	Marks     int64
 	Eras      int64 // in the marks
@@ -81,6 +82,9 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, er
 		err = fmt.Errorf("verify: %w", ctx.Err())
 	}
 	v.report.Layouts, v.report.Rooms = int64(len(v.checker.layouts)), int64(len(v.checker.ever))
+	if versions := slices.Collect(maps.Keys(v.checker.layouts)); len(versions) > 0 {
+		v.report.Reserved = int64(len(v.checker.layouts[slices.Max(versions)].Reserved))
+	}
 	return v.report, err
 }
 

@@ -88,7 +88,9 @@ type Layout struct {
 	// The modulus, 1 to 2^63-1.
 	Boundary int64 `protobuf:"varint,2,opt,name=boundary,proto3" json:"boundary,omitempty"`
 	// The range of each room, by its name ([a-z0-9][a-z0-9-]{0,62}); 1 to 64.
-	Rooms         map[string]*Range `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Rooms map[string]*Range `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Ranges that no room may have, by a name: those of rooms of another cluster, say. 0 to 64.
+	Reserved      map[string]*Range `protobuf:"bytes,4,rep,name=reserved,proto3" json:"reserved,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -140,6 +142,13 @@ func (x *Layout) GetBoundary() int64 {
 func (x *Layout) GetRooms() map[string]*Range {
 	if x != nil {
 		return x.Rooms
+	}
+	return nil
+}
+
+func (x *Layout) GetReserved() map[string]*Range {
+	if x != nil {
+		return x.Reserved
 	}
 	return nil
 }
@@ -473,13 +482,17 @@ const file_march_v1_layout_proto_rawDesc = "" +
 	"\x15march/v1/layout.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"3\n" +
 	"\x05Range\x12\x14\n" +
 	"\x05lower\x18\x01 \x01(\x03R\x05lower\x12\x14\n" +
-	"\x05upper\x18\x02 \x01(\x03R\x05upper\"\xbc\x01\n" +
+	"\x05upper\x18\x02 \x01(\x03R\x05upper\"\xc6\x02\n" +
 	"\x06Layout\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
 	"\bboundary\x18\x02 \x01(\x03R\bboundary\x121\n" +
-	"\x05rooms\x18\x03 \x03(\v2\x1b.march.v1.Layout.RoomsEntryR\x05rooms\x1aI\n" +
+	"\x05rooms\x18\x03 \x03(\v2\x1b.march.v1.Layout.RoomsEntryR\x05rooms\x12:\n" +
+	"\breserved\x18\x04 \x03(\v2\x1e.march.v1.Layout.ReservedEntryR\breserved\x1aI\n" +
 	"\n" +
 	"RoomsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12%\n" +
+	"\x05value\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05value:\x028\x01\x1aL\n" +
+	"\rReservedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12%\n" +
 	"\x05value\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05value:\x028\x01\"~\n" +
 	"\fLayoutRecord\x12(\n" +
@@ -518,7 +531,7 @@ func file_march_v1_layout_proto_rawDescGZIP() []byte {
 	return file_march_v1_layout_proto_rawDescData
 }
 
-var file_march_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_march_v1_layout_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_march_v1_layout_proto_goTypes = []any{
 	(*Range)(nil),                 // 0: march.v1.Range
 	(*Layout)(nil),                // 1: march.v1.Layout
@@ -528,20 +541,23 @@ var file_march_v1_layout_proto_goTypes = []any{
 	(*Run)(nil),                   // 5: march.v1.Run
 	(*Unreadable)(nil),            // 6: march.v1.Unreadable
 	nil,                           // 7: march.v1.Layout.RoomsEntry
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	nil,                           // 8: march.v1.Layout.ReservedEntry
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_march_v1_layout_proto_depIdxs = []int32{
 	7, // 0: march.v1.Layout.rooms:type_name -> march.v1.Layout.RoomsEntry
-	1, // 1: march.v1.LayoutRecord.layout:type_name -> march.v1.Layout
-	8, // 2: march.v1.LayoutRecord.time:type_name -> google.protobuf.Timestamp
-	0, // 3: march.v1.Segment.range:type_name -> march.v1.Range
-	0, // 4: march.v1.Part.range:type_name -> march.v1.Range
-	0, // 5: march.v1.Layout.RoomsEntry.value:type_name -> march.v1.Range
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8, // 1: march.v1.Layout.reserved:type_name -> march.v1.Layout.ReservedEntry
+	1, // 2: march.v1.LayoutRecord.layout:type_name -> march.v1.Layout
+	9, // 3: march.v1.LayoutRecord.time:type_name -> google.protobuf.Timestamp
+	0, // 4: march.v1.Segment.range:type_name -> march.v1.Range
+	0, // 5: march.v1.Part.range:type_name -> march.v1.Range
+	0, // 6: march.v1.Layout.RoomsEntry.value:type_name -> march.v1.Range
+	0, // 7: march.v1.Layout.ReservedEntry.value:type_name -> march.v1.Range
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_layout_proto_init() }
@@ -556,7 +572,7 @@ func file_march_v1_layout_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_layout_proto_rawDesc), len(file_march_v1_layout_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1378,7 +1378,12 @@ type PlanMigrationRequest struct {
 	// Mark the plan to be applied whatever its cost. Without force ApplyMigration
 	// refuses a plan after which a room may have no ID of a tag left, and a larger
 	// boundary that is above a thousandth of the IDs that a tag has left.
-	Force         bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,7,opt,name=force,proto3" json:"force,omitempty"`
+	// Edits: NAME=LOWER-UPPER reserves residues that no room has; a target without reserved
+	// ranges keeps those of the current layout,
+	Reserve []string `protobuf:"bytes,8,rep,name=reserve,proto3" json:"reserve,omitempty"`
+	// and names of reserved ranges to give up.
+	Release       []string `protobuf:"bytes,9,rep,name=release,proto3" json:"release,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1460,6 +1465,20 @@ func (x *PlanMigrationRequest) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *PlanMigrationRequest) GetReserve() []string {
+	if x != nil {
+		return x.Reserve
+	}
+	return nil
+}
+
+func (x *PlanMigrationRequest) GetRelease() []string {
+	if x != nil {
+		return x.Release
+	}
+	return nil
 }
 
 type PlanMigrationResponse struct {
@@ -2560,7 +2579,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"R\n" +
 	"\fMigrationLog\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xcf\x01\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x83\x02\n" +
 	"\x14PlanMigrationRequest\x12(\n" +
 	"\x06target\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x12\n" +
 	"\x04move\x18\x02 \x03(\tR\x04move\x12\x19\n" +
@@ -2568,7 +2587,9 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05drain\x18\x04 \x03(\tR\x05drain\x12\x1a\n" +
 	"\bboundary\x18\x05 \x01(\x03R\bboundary\x12\x16\n" +
 	"\x06atomic\x18\x06 \x01(\bR\x06atomic\x12\x14\n" +
-	"\x05force\x18\a \x01(\bR\x05force\";\n" +
+	"\x05force\x18\a \x01(\bR\x05force\x12\x18\n" +
+	"\areserve\x18\b \x03(\tR\areserve\x12\x18\n" +
+	"\arelease\x18\t \x03(\tR\arelease\";\n" +
 	"\x15PlanMigrationResponse\x12\"\n" +
 	"\x04plan\x18\x01 \x01(\v2\x0e.march.v1.PlanR\x04plan\"\x7f\n" +
 	"\x14CountPlanCostRequest\x12\"\n" +

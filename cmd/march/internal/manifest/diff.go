@@ -32,6 +32,7 @@ type LayoutChange struct {
 type Layout struct {
 	Boundary int64            `json:"boundary,string"`
 	Rooms    map[string]Range `json:"rooms"`
+	Reserved map[string]Range `json:"reserved,omitempty"`
 }
 
 // Range is the range of a room: [Lower, Upper).
@@ -89,6 +90,9 @@ func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 	d := Diff{Tags: []TagChange{}}
 	if m.Layout != nil {
 		change := LayoutChange{From: layoutOf(layout), To: layoutOf(m.Layout)}
+		if change.To.Reserved == nil && change.From != nil { // a file without them leaves them alone
+			change.To.Reserved = change.From.Reserved
+		}
 		if !reflect.DeepEqual(change.From, change.To) {
 			d.Layout = &change
 		}
@@ -122,6 +126,12 @@ func layoutOf(l *marchv1.Layout) *Layout {
 	out := &Layout{Boundary: l.GetBoundary(), Rooms: make(map[string]Range, len(l.GetRooms()))}
 	for room, g := range l.GetRooms() {
 		out.Rooms[room] = Range{g.GetLower(), g.GetUpper()}
+	}
+	for name, g := range l.GetReserved() {
+		if out.Reserved == nil {
+			out.Reserved = make(map[string]Range)
+		}
+		out.Reserved[name] = Range{g.GetLower(), g.GetUpper()}
 	}
 	return out
 }

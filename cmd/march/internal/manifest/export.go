@@ -17,15 +17,11 @@ import (
 func Export(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
 	var file yaml.MapSlice
 	if layout != nil {
-		var rooms yaml.MapSlice
-		byLower := slices.SortedFunc(maps.Keys(layout.GetRooms()), func(a, b string) int {
-			return cmp.Compare(layout.GetRooms()[a].GetLower(), layout.GetRooms()[b].GetLower())
-		})
-		for _, room := range byLower {
-			g := layout.GetRooms()[room]
-			rooms = append(rooms, item(room, yaml.MapSlice{item("lower", g.GetLower()), item("upper", g.GetUpper())}))
+		parts := yaml.MapSlice{item("boundary", layout.GetBoundary()), item("rooms", ranges(layout.GetRooms()))}
+		if len(layout.GetReserved()) > 0 {
+			parts = append(parts, item("reserved", ranges(layout.GetReserved())))
 		}
-		file = append(file, item("layout", yaml.MapSlice{item("boundary", layout.GetBoundary()), item("rooms", rooms)}))
+		file = append(file, item("layout", parts))
 	}
 	all := yaml.MapSlice{}
 	for _, t := range slices.SortedFunc(slices.Values(tags), func(a, b *marchv1.Tag) int { return cmp.Compare(a.GetName(), b.GetName()) }) {
@@ -36,6 +32,15 @@ func Export(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
 		all = append(all, item(t.GetName(), settings))
 	}
 	return yaml.Marshal(append(file, item("tags", all)))
+}
+
+// ranges writes ranges by lower.
+func ranges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
+	byLower := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Compare(of[a].GetLower(), of[b].GetLower()) })
+	for _, name := range byLower {
+		list = append(list, item(name, yaml.MapSlice{item("lower", of[name].GetLower()), item("upper", of[name].GetUpper())}))
+	}
+	return list
 }
 
 func item(name string, value any) yaml.MapItem { return yaml.MapItem{Key: name, Value: value} }

@@ -82,8 +82,13 @@ func (m *Manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
 				m.places[field] = e.At
 				l.Rooms[e.Name] = room(r, field, e)
 			}
+		case "reserved":
+			l.Reserved = make(map[string]*marchv1.Range)
+			for _, e := range r.Entries("layout.reserved", e.Value) {
+				l.Reserved[e.Name] = room(r, "layout.reserved."+yamlfile.Short(e.Name), e)
+			}
 		default:
-			r.Unknown("layout", e, "boundary", "rooms")
+			r.Unknown("layout", e, "boundary", "rooms", "reserved")
 		}
 	}
 	m.Layout = l
