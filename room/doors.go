@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room/cosid"
@@ -27,7 +28,8 @@ type Doors struct {
 	// LeafSnowflake is the tag of time-ordered IDs that Leaf's Snowflake answers from; empty
 	// for none.
 	LeafSnowflake allocator.Tag
-	// TinyIDTokens say which callers of TinyID may take which IDs. TinyID needs them.
+	// TinyIDTokens say which callers of TinyID may take which IDs. If there are none, callers
+	// give tokens of Access; TinyID needs one of the two.
 	TinyIDTokens *tinyid.Tokens
 }
 
@@ -40,9 +42,9 @@ func (d *Doors) Close() {
 	}
 }
 
-func (d *Doors) validate() error {
-	if d.TinyID != nil && d.TinyIDTokens == nil {
-		return allocator.Errorf(allocator.Invalid, "doors: TinyID has no tokens")
+func (d *Doors) validate(gate *access.Gate) error {
+	if d.TinyID != nil && d.TinyIDTokens == nil && gate == nil {
+		return allocator.Errorf(allocator.Invalid, "doors: TinyID has no tokens, and the room has no policy")
 	}
 	return nil
 }
@@ -50,6 +52,9 @@ func (d *Doors) validate() error {
 // addDoors adds the doors for other systems' clients. They take IDs as IDService does.
 func (s *Server) addDoors() error {
 	calls := door.Calls{Next: s.doorNext, NextN: s.doorN, NextRun: s.doorRun, NextKept: s.doorKept, Peek: s.doorPeek, Create: s.doorCreate}
+	if s.cfg.Access != nil {
+		calls.Login = s.doorLogin
+	}
 	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
 		s.doors = append(s.doors, serve.Door{Listener: l, Run: run})
 		if s.cfg.Metrics != nil {
@@ -70,17 +75,35 @@ func (s *Server) addDoors() error {
 		if err != nil {
 			return err
 		}
+		d.Guard(s.cfg.Access)
 		add(at.Leaf, d.Run, d.Metrics())
 	}
 	if at.TinyID != nil {
 		d := tinyid.New(calls, at.TinyIDTokens)
+		d.Guard(s.cfg.Access)
 		add(at.TinyID, d.Run, d.Metrics())
 	}
 	if at.CosID != nil {
 		d := cosid.New(calls)
+		d.Guard(s.cfg.Access)
 		add(at.CosID, d.Run, d.Metrics())
 	}
 	return nil
+}
+
+// doorLogin returns the context of a token's subject.
+func (s *Server) doorLogin(ctx context.Context, token string) (context.Context, error) {
+	given := access.Credentials{Token: token}
+	if p, ok := peer.FromContext(ctx); ok {
+		given.Address = p.Addr.String()
+		if host, _, err := net.SplitHostPort(given.Address); err == nil {
+			given.Address = host
+		}
+	}
+	if token == "" { // which would be an anonymous caller
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the token is empty; `march token create` makes one")
+	}
+	return s.cfg.Access.Login(ctx, given)
 }
 
 func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
@@ -177,6 +200,9 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 		switch {
 		case n == 0:
 			n = min(settings.MinStep, most)
+			if err := s.cfg.Access.Take(ctx, tag, n); err != nil { // counts them for the quotas
+				return err
+			}
 		case n > most:
 			return allocator.Errorf(allocator.Invalid, "%d; allowed: 1 to %d, as no more of the room's range lie in a row", n, most)
 		}

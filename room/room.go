@@ -206,7 +206,7 @@ func (cfg Config) Validate() error {
 	}
 	return errors.Join(
 		serve.CheckHosts(cfg.AllowedHosts), cfg.Limits.Validate(),
-		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags), cfg.Doors.validate(),
+		serve.CheckLimit(maxUnknownTags, cfg.MaxUnknownTags), cfg.Doors.validate(cfg.Access),
 	)
 }
 

@@ -213,8 +213,8 @@ func (f *doorFlags) snowflakeTag() (allocator.Tag, error) {
 	return tag, nil
 }
 
-// settings checks the flags, and reads what they name. Its errors are Invalid.
-func (f *doorFlags) settings(doors *room.Doors, log hclog.Logger) (err error) {
+// settings checks the flags, and reads what they name. policy says that the room has one. Its errors are Invalid.
+func (f *doorFlags) settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
 	if doors.LeafSnowflake, err = f.snowflakeTag(); err != nil {
 		return err
 	}
@@ -223,8 +223,8 @@ func (f *doorFlags) settings(doors *room.Doors, log hclog.Logger) (err error) {
 		return err
 	}
 	for k, kind := range doorKinds {
-		if kind.flag == "tinyid" && f.addresses[k] != "" {
-			return allocator.Errorf(allocator.Invalid, "tinyid: there are no tokens; allowed: with --tinyid-tokens FILE")
+		if kind.flag == "tinyid" && f.addresses[k] != "" && !policy {
+			return allocator.Errorf(allocator.Invalid, "tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and --tokens")
 		}
 	}
 	return nil

@@ -234,7 +234,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				return usageError{err}
 			}
 			defer func() { cfg.Doors.Close() }() // if the server did not take them over
-			if err := doors.settings(&cfg.Doors, log); err != nil {
+			if err := doors.settings(&cfg.Doors, cfg.Access != nil, log); err != nil {
 				return usageError{err}
 			}
 			start.Needs = func(ctx context.Context) error {

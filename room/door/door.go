@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -38,6 +39,9 @@ type Calls struct {
 	// Peek returns the ID that Next would probably return. Its error is NotFound if the tag
 	// does not exist.
 	Peek func(ctx context.Context, tag string) (int64, error)
+	// Login returns a context under which the other calls count as those of a token's subject.
+	// Its errors are Unauthenticated, TooMany and Unavailable. nil: the room has no policy.
+	Login func(ctx context.Context, token string) (context.Context, error)
 	// Create creates a tag whose first ID is start or more. It returns false if the tag
 	// exists.
 	Create func(ctx context.Context, tag string, start int64) (made bool, err error)
@@ -63,6 +67,11 @@ func NewHTTP(system string, handler http.Handler) *HTTP {
 		ConstLabels: prometheus.Labels{"door": system},
 	}, []string{"status"})}
 }
+
+// Guard has a gate find out the subject of each request: a client that can send headers
+// gives a token as it would to the room, and another one is anonymous. It must be called
+// before Run; a nil gate changes nothing.
+func (d *HTTP) Guard(gate *access.Gate) { d.handler = gate.HTTP(d.handler, nil) }
 
 // Metrics returns what the door counts.
 func (d *HTTP) Metrics() prometheus.Collector { return d.calls }

@@ -23,7 +23,9 @@ const (
 type conn struct {
 	door *Door
 	net  net.Conn
-	ctx  context.Context
+	ctx  context.Context // of the subject that AUTH proved
+
+	anonymous context.Context // as ctx is before AUTH
 
 	in   []byte   // the bytes that were read; parsing begins at the front
 	args [][]byte // of the current command; they point into in
@@ -51,8 +53,9 @@ func (d *Door) serve(ctx context.Context, nc net.Conn) {
 	// A waiting read ends when ctx does; commands that were read are answered
 	// before.
 	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
+	anonymous := peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()})
 	c := &conn{
-		door: d, net: nc, ctx: peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()}),
+		door: d, net: nc, ctx: anonymous, anonymous: anonymous,
 		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), protocol: 2,
 	}
 	err := c.run()

@@ -1,9 +1,12 @@
 package redis
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/march-id/march/allocator"
 )
 
 // redisVersion is the version of Redis that the door reports: clients choose their
@@ -24,7 +27,7 @@ func (c *conn) quit([][]byte) {
 }
 
 func (c *conn) reset([][]byte) {
-	c.protocol, c.name, c.queue = 2, "", nil
+	c.protocol, c.name, c.queue, c.ctx = 2, "", nil, c.anonymous
 	c.simple("RESET")
 }
 
@@ -103,21 +106,52 @@ func (c *conn) info([][]byte) {
 }
 
 const (
+	notLoggedIn = "NOAUTH Authentication required."
 	noPassword  = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
 	wrongPass   = "WRONGPASS invalid username-password pair or user is disabled."
 	badProtocol = "ERR Protocol version is not an integer or out of range"
 )
 
-// auth answers AUTH as a Redis without passwords does.
+// auth answers AUTH [USER] TOKEN.
 func (c *conn) auth(args [][]byte) {
-	switch {
-	case len(args) == 2:
+	if len(args) == 2 && c.door.cfg.Login == nil {
 		c.fail(noPassword)
-	case string(args[1]) != "default":
-		c.fail(wrongPass)
-	default:
+		return
+	}
+	user := defaultUser
+	if len(args) == 3 {
+		user = string(args[1])
+	}
+	if ctx, ok := c.login(user, args[len(args)-1]); ok {
+		c.ctx = ctx
 		c.simple("OK")
 	}
+}
+
+// defaultUser is the user of a Redis without users.
+const defaultUser = "default"
+
+// login returns the context of a token's subject. The user's name does not count, because
+// the token proves one. Without a policy it answers as a Redis without passwords does. It
+// returns false after it has answered an error.
+func (c *conn) login(user string, token []byte) (context.Context, bool) {
+	if c.door.cfg.Login == nil {
+		if user != defaultUser {
+			c.fail(wrongPass)
+			return nil, false
+		}
+		return c.ctx, true
+	}
+	ctx, err := c.door.cfg.Login(c.anonymous, string(token))
+	switch {
+	case err == nil:
+		return ctx, true
+	case allocator.KindOf(err) == allocator.Unauthenticated:
+		c.fail(wrongPass)
+	default:
+		c.fail(errorText(err))
+	}
+	return nil, false
 }
 
 // hello answers HELLO [2|3 [AUTH USER PASSWORD] [SETNAME NAME]].
@@ -135,12 +169,12 @@ func (c *conn) hello(args [][]byte) {
 		}
 		protocol = n
 	}
-	name := c.name
+	name, ctx := c.name, c.ctx
 	for at := 2; at < len(args); {
 		switch option := strings.ToLower(string(args[at])); {
 		case option == "auth" && at+2 < len(args):
-			if string(args[at+1]) != "default" {
-				c.fail(wrongPass)
+			var ok bool
+			if ctx, ok = c.login(string(args[at+1]), args[at+2]); !ok {
 				return
 			}
 			at += 3
@@ -159,7 +193,7 @@ func (c *conn) hello(args [][]byte) {
 		}
 		c.out = c.out[:before] // remove the OK of AUTH
 	}
-	c.protocol = protocol
+	c.protocol, c.ctx = protocol, ctx
 	c.pairs(7)
 	for _, p := range [][2]string{{"server", "redis"}, {"version", redisVersion}} {
 		c.bulk(p[0])

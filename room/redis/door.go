@@ -101,8 +101,13 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 
 // errorText returns an error in Redis' form: the first word says whether to try again.
 func errorText(err error) string {
-	if kind := allocator.KindOf(err); kind == allocator.Unavailable || kind == allocator.TooMany {
+	switch allocator.KindOf(err) {
+	case allocator.Unavailable, allocator.TooMany:
 		return "TRYAGAIN march: " + err.Error()
+	case allocator.Unauthenticated:
+		return notLoggedIn
+	case allocator.Denied:
+		return "NOPERM march: " + err.Error()
 	}
 	return "ERR march: " + err.Error()
 }

@@ -2,7 +2,7 @@
 // /tinyid/id/, with query or form parameters bizType, token and batchSize.
 //
 // A bizType is the tag of its name, escaped as package foreign says. Tokens come from a
-// file: without one the door does not open. A failed call is answered with 200, as TinyId
+// file, or are those of the room's policy: without either the door does not open. A failed call is answered with 200, as TinyId
 // does it: with a code in JSON, and with an empty body in the Simple forms, since its client
 // throws on any other status.
 //
@@ -10,11 +10,13 @@
 package tinyid
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/room/door"
 	"github.com/march-id/march/room/foreign"
 )
@@ -34,7 +36,8 @@ type tinyid struct {
 	tokens *Tokens
 }
 
-// New returns the door.
+// New returns the door. Where tokens is nil, calls has a Login, and clients give tokens of
+// the room's policy.
 func New(calls door.Calls, tokens *Tokens) *door.HTTP {
 	t := &tinyid{calls, tokens}
 	mux := http.NewServeMux()
@@ -99,7 +102,7 @@ func parameters(r *http.Request) (url.Values, error) {
 }
 
 // serve reads the parameters, checks the token, and answers what a call returns.
-func (t *tinyid) serve(call func(*tinyid, *http.Request, request) (result, error), answer func(http.ResponseWriter, result, *refusal)) http.HandlerFunc {
+func (t *tinyid) serve(call func(*tinyid, context.Context, request) (result, error), answer func(http.ResponseWriter, result, *refusal)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		form, err := parameters(r)
 		if err != nil {
@@ -124,15 +127,23 @@ func (t *tinyid) serve(call func(*tinyid, *http.Request, request) (result, error
 			asked.batch = min(n, maxBatch)
 		}
 		key := form.Get("bizType")
-		if !t.tokens.Allow(form.Get("token"), key) {
+		ctx, err := t.login(r.Context(), form.Get("token"), key)
+		if err != nil && allocator.KindOf(err) == allocator.Unauthenticated {
 			answer(w, nil, &refusal{badToken, "token is error"})
 			return
 		}
-		tag, err := foreign.Tag(key)
+		var tag allocator.Tag
+		if err == nil {
+			tag, err = foreign.Tag(key)
+		}
 		var v result
 		if err == nil {
 			asked.tag = string(tag)
-			v, err = call(t, r, asked)
+			v, err = call(t, ctx, asked)
+		}
+		if kind := allocator.KindOf(err); err != nil && (kind == allocator.Denied || kind == allocator.Unauthenticated) {
+			answer(w, nil, &refusal{badToken, "token is error"}) // as for a token of another bizType
+			return
 		}
 		if err != nil {
 			answer(w, nil, &refusal{failed, err.Error()})
@@ -140,6 +151,18 @@ func (t *tinyid) serve(call func(*tinyid, *http.Request, request) (result, error
 		}
 		answer(w, v, nil)
 	}
+}
+
+// login checks a token: one of the door's file, or else one of the room's policy. It returns
+// the context for the calls. Its error is Unauthenticated for a wrong token.
+func (t *tinyid) login(ctx context.Context, token, key string) (context.Context, error) {
+	if t.tokens == nil {
+		return t.calls.Login(ctx, token)
+	}
+	if !t.tokens.Allow(token, key) {
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the token is not one of this bizType")
+	}
+	return ctx, nil
 }
 
 // ids is a batch.
@@ -156,15 +179,15 @@ func (v ids) text() []byte {
 	return b
 }
 
-func (t *tinyid) next(r *http.Request, asked request) (result, error) {
+func (t *tinyid) next(ctx context.Context, asked request) (result, error) {
 	if asked.batch < 1 {
 		return ids{}, nil
 	}
 	if asked.batch == 1 {
-		id, err := t.calls.Next(r.Context(), asked.tag)
+		id, err := t.calls.Next(ctx, asked.tag)
 		return ids{id}, err
 	}
-	runs, err := t.calls.NextN(r.Context(), asked.tag, asked.batch)
+	runs, err := t.calls.NextN(ctx, asked.tag, asked.batch)
 	if err != nil {
 		return nil, err
 	}
@@ -195,8 +218,8 @@ func (s segment) text() []byte {
 // (Constants.java).
 const loadingPercent = 20
 
-func (t *tinyid) nextSegment(r *http.Request, asked request) (result, error) {
-	run, err := t.calls.NextKept(r.Context(), asked.tag, 0)
+func (t *tinyid) nextSegment(ctx context.Context, asked request) (result, error) {
+	run, err := t.calls.NextKept(ctx, asked.tag, 0)
 	if err != nil {
 		return nil, err
 	}

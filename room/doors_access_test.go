@@ -1,0 +1,139 @@
+package room_test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+const doorRules = `grants:
+  - {subjects: "token:shop", roles: issuer, tags: [order, cart]}
+  - {subjects: "token:few", roles: issuer, tags: order, quotas: {ids_per_lease: 5}}
+  - {subjects: anonymous, roles: issuer, tags: public}
+`
+
+// A room's policy holds at each door: for tokens of AUTH and of TinyId, for the header of
+// clients over HTTP, and for callers without any.
+func TestDoorsUnderPolicy(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "order", "secret", "public", "ns.order")
+	dir := t.TempDir()
+	tokens := make(map[string]string)
+	var lines strings.Builder
+	for _, name := range []string{"shop", "few"} {
+		token, line, err := access.NewToken(name, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[name] = token
+		lines.WriteString(line + "\n")
+	}
+	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
+	for path, content := range map[string]string{policy: doorRules, hashes: lines.String()} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := room.Doors{Redis: testcluster.Listen(c, ""), Leaf: testcluster.Listen(c, ""), TinyID: testcluster.Listen(c, ""), CosID: testcluster.Listen(c, "")}
+	c.start("a", "a1", func(cfg *room.Config) { cfg.Doors, cfg.Access, cfg.CreateTags = doors, gate, true })
+
+	client := func(user, token string) *redis.Client {
+		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), Username: user, Password: token, MaxRetries: -1})
+		t.Cleanup(func() { _ = r.Close() })
+		return r
+	}
+	shop, few, nobody := client("", tokens["shop"]), client("any", tokens["few"]), client("", "")
+	for want := int64(1); want < 3; want++ {
+		if id, err := shop.Incr(bg, "order").Result(); err != nil || id != want {
+			t.Errorf("shop: %d, %v; want %d", id, err, want)
+		}
+	}
+	if _, err := few.IncrBy(bg, "order", 5).Result(); err != nil {
+		t.Errorf("few: %v", err)
+	}
+	if id, err := nobody.Incr(bg, "public").Result(); err != nil || id != 1 {
+		t.Errorf("anonymous: %d, %v", id, err)
+	}
+	for what, want := range map[string]struct {
+		err  error
+		says string
+	}{
+		"no right":          {shop.Incr(bg, "secret").Err(), "NOPERM march: "},
+		"no right to read":  {shop.Get(bg, "secret").Err(), "NOPERM march: "},
+		"no right to make":  {shop.SetNX(bg, "cart", 1, 0).Err(), "NOPERM march: "},
+		"above the quota":   {few.IncrBy(bg, "order", 6).Err(), "NOPERM march: "},
+		"anonymous":         {nobody.Incr(bg, "order").Err(), "NOAUTH Authentication required."},
+		"wrong token":       {client("", "wrong").Incr(bg, "order").Err(), "WRONGPASS "},
+		"wrong with a name": {client("shop", "wrong").Incr(bg, "order").Err(), "WRONGPASS "},
+		"wrong, then AUTH":  {nobody.Do(bg, "auth", "wrong").Err(), "WRONGPASS "},
+		"empty":             {nobody.Do(bg, "auth", "").Err(), "WRONGPASS "},
+	} {
+		if want.err == nil || errors.Is(want.err, redis.Nil) || !strings.HasPrefix(want.err.Error(), want.says) {
+			t.Errorf("%s: %v; want %s", what, want.err, want.says)
+		}
+	}
+	// RESET forgets the subject, as in Redis.
+	one := shop.Conn()
+	if err := errors.Join(one.Incr(bg, "order").Err(), one.Do(bg, "reset").Err()); err != nil {
+		t.Error(err)
+	}
+	if err := one.Incr(bg, "order").Err(); err == nil || !strings.HasPrefix(err.Error(), "NOAUTH ") {
+		t.Errorf("after RESET: %v", err)
+	}
+	_ = one.Close()
+
+	d := webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(), "http://" + doors.CosID.Addr().String()}
+	tiny := func(call, token, key string) string {
+		_, _, body := d.ask("POST", d.tinyid+"/tinyid/id/"+call+"?bizType="+key+"&token="+token, "")
+		return body
+	}
+	if body := tiny("nextIdSimple", tokens["shop"], "order"); body == "" {
+		t.Error("tinyid: no ID for the token of a subject that may take it")
+	}
+	const refused = `{"data":null,"code":5,"message":"token is error"}`
+	for _, body := range []string{
+		tiny("nextId", tokens["shop"], "secret"), tiny("nextId", "wrong", "order"), tiny("nextId", "", "public"),
+	} {
+		if body != refused {
+			t.Errorf("tinyid: %s", body)
+		}
+	}
+	for token, want := range map[string]int{"": http.StatusInternalServerError, tokens["shop"]: http.StatusOK, "wrong": http.StatusUnauthorized} {
+		r, err := http.NewRequestWithContext(bg, http.MethodGet, d.leaf+"/api/segment/get/order", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("leaf with %.8q: %d; want %d", token, answer.StatusCode, want)
+		}
+	}
+	if status, _, _ := d.ask("PATCH", d.cosid+"/segments/ns/order?step=1", ""); status != http.StatusInternalServerError {
+		t.Errorf("cosid, anonymous: %d", status)
+	}
+	if _, err := nobody.Incr(bg, "public").Result(); err != nil {
+		t.Error(err)
+	}
+}
