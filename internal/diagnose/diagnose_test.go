@@ -1,6 +1,13 @@
 package diagnose_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,5 +72,44 @@ func TestJournalGone(t *testing.T) {
 	}
 	if j := got.GetJournal(); !strings.Contains(j.GetError(), "gone") || j.GetSync() != nil {
 		t.Errorf("journal: %v", j)
+	}
+}
+
+// Of each file that a setting names, the certificate that ends first is told.
+func TestCertificates(t *testing.T) {
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file []byte
+	ends := time.Now().Add(time.Hour).Truncate(time.Second)
+	for i, name := range []string{"late", "soon"} {
+		c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: ends.Add(time.Duration(1-i) * time.Hour)}
+		der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file = append(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
+	good, empty := filepath.Join(dir, "good.pem"), filepath.Join(dir, "empty.pem")
+	for path, content := range map[string][]byte{good: file, empty: []byte("none")} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := testcluster.New(t)
+	got, err := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Settings: []*marchv1.Setting{
+		{Name: "etcd-cert", Value: good}, {Name: "etcd-ca", Value: empty}, {Name: "etcd-key", Value: good}, {Name: "tls-cert"}, {Name: "ca", Value: filepath.Join(dir, "gone")},
+	}}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := got.GetCertificates()
+	if len(all) != 3 || all[0].GetSubject() != "CN=soon" || !all[0].GetEnds().AsTime().Equal(ends) || all[0].GetError() != "" {
+		t.Fatalf("got %v", all)
+	}
+	if !strings.Contains(all[1].GetError(), "no certificate") || !strings.Contains(all[2].GetError(), "gone") {
+		t.Errorf("got %v", all)
 	}
 }

@@ -96,7 +96,9 @@ type DiagnoseResponse struct {
 	// What each goroutine does, in the format of pprof.
 	Goroutines []byte `protobuf:"bytes,8,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
 	// What the memory is used for, in the format of pprof.
-	Heap          []byte `protobuf:"bytes,9,opt,name=heap,proto3" json:"heap,omitempty"`
+	Heap []byte `protobuf:"bytes,9,opt,name=heap,proto3" json:"heap,omitempty"`
+	// The certificates in the files that settings name: the process's own and those of CAs.
+	Certificates  []*CertificateStatus `protobuf:"bytes,10,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +196,95 @@ func (x *DiagnoseResponse) GetHeap() []byte {
 	return nil
 }
 
+func (x *DiagnoseResponse) GetCertificates() []*CertificateStatus {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+// CertificateStatus is a certificate in a file of a process.
+type CertificateStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The setting that names the file.
+	Setting string `protobuf:"bytes,1,opt,name=setting,proto3" json:"setting,omitempty"`
+	// The file.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Why the file cannot be read as certificates.
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The subject of the certificate that ends first.
+	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
+	// When it ends.
+	Ends          *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ends,proto3" json:"ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertificateStatus) Reset() {
+	*x = CertificateStatus{}
+	mi := &file_march_v1_diagnose_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertificateStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertificateStatus) ProtoMessage() {}
+
+func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_diagnose_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
+func (*CertificateStatus) Descriptor() ([]byte, []int) {
+	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CertificateStatus) GetSetting() string {
+	if x != nil {
+		return x.Setting
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *CertificateStatus) GetEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
 // EtcdStatus is what a process sees of etcd.
 type EtcdStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -217,7 +308,7 @@ type EtcdStatus struct {
 
 func (x *EtcdStatus) Reset() {
 	*x = EtcdStatus{}
-	mi := &file_march_v1_diagnose_proto_msgTypes[2]
+	mi := &file_march_v1_diagnose_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -229,7 +320,7 @@ func (x *EtcdStatus) String() string {
 func (*EtcdStatus) ProtoMessage() {}
 
 func (x *EtcdStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_diagnose_proto_msgTypes[2]
+	mi := &file_march_v1_diagnose_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -242,7 +333,7 @@ func (x *EtcdStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdStatus.ProtoReflect.Descriptor instead.
 func (*EtcdStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *EtcdStatus) GetError() string {
@@ -311,7 +402,7 @@ type JournalStatus struct {
 
 func (x *JournalStatus) Reset() {
 	*x = JournalStatus{}
-	mi := &file_march_v1_diagnose_proto_msgTypes[3]
+	mi := &file_march_v1_diagnose_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -323,7 +414,7 @@ func (x *JournalStatus) String() string {
 func (*JournalStatus) ProtoMessage() {}
 
 func (x *JournalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_diagnose_proto_msgTypes[3]
+	mi := &file_march_v1_diagnose_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -336,7 +427,7 @@ func (x *JournalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalStatus.ProtoReflect.Descriptor instead.
 func (*JournalStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *JournalStatus) GetPath() string {
@@ -382,7 +473,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_march_v1_diagnose_proto_msgTypes[4]
+	mi := &file_march_v1_diagnose_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +485,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_diagnose_proto_msgTypes[4]
+	mi := &file_march_v1_diagnose_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +498,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_diagnose_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Setting) GetName() string {
@@ -438,7 +529,7 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\x17march/v1/diagnose.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"G\n" +
 	"\x0fDiagnoseRequest\x12\x1a\n" +
 	"\bprofiles\x18\x01 \x01(\bR\bprofiles\x12\x18\n" +
-	"\ametrics\x18\x02 \x01(\bR\ametrics\"\xce\x02\n" +
+	"\ametrics\x18\x02 \x01(\bR\ametrics\"\x8f\x03\n" +
 	"\x10DiagnoseResponse\x12\x14\n" +
 	"\x05build\x18\x01 \x01(\tR\x05build\x12\x18\n" +
 	"\aruntime\x18\x02 \x01(\tR\aruntime\x120\n" +
@@ -450,7 +541,15 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\n" +
 	"goroutines\x18\b \x01(\fR\n" +
 	"goroutines\x12\x12\n" +
-	"\x04heap\x18\t \x01(\fR\x04heap\"\xd5\x01\n" +
+	"\x04heap\x18\t \x01(\fR\x04heap\x12?\n" +
+	"\fcertificates\x18\n" +
+	" \x03(\v2\x1b.march.v1.CertificateStatusR\fcertificates\"\xa1\x01\n" +
+	"\x11CertificateStatus\x12\x18\n" +
+	"\asetting\x18\x01 \x01(\tR\asetting\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
+	"\asubject\x18\x04 \x01(\tR\asubject\x12.\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xd5\x01\n" +
 	"\n" +
 	"EtcdStatus\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x18\n" +
@@ -485,30 +584,33 @@ func file_march_v1_diagnose_proto_rawDescGZIP() []byte {
 	return file_march_v1_diagnose_proto_rawDescData
 }
 
-var file_march_v1_diagnose_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_march_v1_diagnose_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_march_v1_diagnose_proto_goTypes = []any{
 	(*DiagnoseRequest)(nil),       // 0: march.v1.DiagnoseRequest
 	(*DiagnoseResponse)(nil),      // 1: march.v1.DiagnoseResponse
-	(*EtcdStatus)(nil),            // 2: march.v1.EtcdStatus
-	(*JournalStatus)(nil),         // 3: march.v1.JournalStatus
-	(*Setting)(nil),               // 4: march.v1.Setting
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 6: google.protobuf.Duration
+	(*CertificateStatus)(nil),     // 2: march.v1.CertificateStatus
+	(*EtcdStatus)(nil),            // 3: march.v1.EtcdStatus
+	(*JournalStatus)(nil),         // 4: march.v1.JournalStatus
+	(*Setting)(nil),               // 5: march.v1.Setting
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
 }
 var file_march_v1_diagnose_proto_depIdxs = []int32{
-	5, // 0: march.v1.DiagnoseResponse.clock:type_name -> google.protobuf.Timestamp
-	2, // 1: march.v1.DiagnoseResponse.etcd:type_name -> march.v1.EtcdStatus
-	3, // 2: march.v1.DiagnoseResponse.journal:type_name -> march.v1.JournalStatus
-	4, // 3: march.v1.DiagnoseResponse.settings:type_name -> march.v1.Setting
-	6, // 4: march.v1.EtcdStatus.latency:type_name -> google.protobuf.Duration
-	6, // 5: march.v1.JournalStatus.sync:type_name -> google.protobuf.Duration
-	0, // 6: march.v1.DiagnoseService.Diagnose:input_type -> march.v1.DiagnoseRequest
-	1, // 7: march.v1.DiagnoseService.Diagnose:output_type -> march.v1.DiagnoseResponse
-	7, // [7:8] is the sub-list for method output_type
-	6, // [6:7] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6, // 0: march.v1.DiagnoseResponse.clock:type_name -> google.protobuf.Timestamp
+	3, // 1: march.v1.DiagnoseResponse.etcd:type_name -> march.v1.EtcdStatus
+	4, // 2: march.v1.DiagnoseResponse.journal:type_name -> march.v1.JournalStatus
+	5, // 3: march.v1.DiagnoseResponse.settings:type_name -> march.v1.Setting
+	2, // 4: march.v1.DiagnoseResponse.certificates:type_name -> march.v1.CertificateStatus
+	6, // 5: march.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	7, // 6: march.v1.EtcdStatus.latency:type_name -> google.protobuf.Duration
+	7, // 7: march.v1.JournalStatus.sync:type_name -> google.protobuf.Duration
+	0, // 8: march.v1.DiagnoseService.Diagnose:input_type -> march.v1.DiagnoseRequest
+	1, // 9: march.v1.DiagnoseService.Diagnose:output_type -> march.v1.DiagnoseResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_diagnose_proto_init() }
@@ -516,14 +618,14 @@ func file_march_v1_diagnose_proto_init() {
 	if File_march_v1_diagnose_proto != nil {
 		return
 	}
-	file_march_v1_diagnose_proto_msgTypes[3].OneofWrappers = []any{}
+	file_march_v1_diagnose_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_diagnose_proto_rawDesc), len(file_march_v1_diagnose_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -58,13 +58,14 @@ const (
 	clockOff, clockWrong = 500 * time.Millisecond, 10 * time.Second
 	leastFree            = 256 << 20 // bytes of a journal's disk
 	mostHistory          = 2_000_000 // revisions that etcd keeps: consoles leave two hours
+	certSoon, certNow    = 30 * 24 * time.Hour, 7 * 24 * time.Hour
 	nearLimit, atLimit   = 0.8, 0.99 // of a tag's IDs
 	endsSoon, endsNow    = 30 * 24 * time.Hour, 24 * time.Hour
 )
 
 // Examine returns the findings, the worst first.
 func Examine(f Facts) []Finding {
-	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.clocks(), f.journals(), f.versions(), f.tags())
+	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.clocks(), f.certificates(), f.journals(), f.versions(), f.tags())
 	slices.SortStableFunc(all, func(a, b Finding) int { return rank(b.Level) - rank(a.Level) })
 	return all
 }

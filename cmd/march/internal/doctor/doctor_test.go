@@ -24,7 +24,8 @@ func healthy(process string, change func(*marchv1.DiagnoseResponse)) doctor.Answ
 		Etcd: &marchv1.EtcdStatus{
 			Version: "3.6.9", Size: 3 << 20, Quota: 2 << 30, Revision: 1000, Compacted: 400, Latency: durationpb.New(2 * time.Millisecond),
 		},
-		Journal: &marchv1.JournalStatus{Path: "/j", Free: &free, Sync: durationpb.New(time.Millisecond)},
+		Certificates: []*marchv1.CertificateStatus{{Setting: "etcd-cert", Path: "/c", Subject: "CN=march", Ends: timestamppb.New(sent.Add(100 * 24 * time.Hour))}},
+		Journal:      &marchv1.JournalStatus{Path: "/j", Free: &free, Sync: durationpb.New(time.Millisecond)},
 	}
 	if change != nil {
 		change(got)
@@ -45,7 +46,7 @@ func TestHealthy(t *testing.T) {
 	if n := doctor.Wrong(found); n != 0 {
 		t.Errorf("%d wrong in a healthy cluster: %+v", n, found)
 	}
-	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency", "clocks", "journal", "versions", "tags"} {
+	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency", "clocks", "certificates", "journal", "versions", "tags"} {
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == check }) {
 			t.Errorf("nothing is said of %s", check)
 		}
@@ -71,6 +72,11 @@ func TestFindings(t *testing.T) {
 		{"the disk is slow", func(d *marchv1.DiagnoseResponse) { d.Journal.Sync = durationpb.New(150 * time.Millisecond) }, "journal", doctor.Warning, "a/two took 150ms"},
 		{"the disk is full", func(d *marchv1.DiagnoseResponse) { *d.Journal.Free = 1 << 20 }, "journal", doctor.Warning, "a/two has 1 MiB left"},
 		{"the disk is broken", func(d *marchv1.DiagnoseResponse) { d.Journal.Error = "read-only" }, "journal", doctor.Failed, "a/two takes no write: read-only"},
+		{"a certificate ends soon", func(d *marchv1.DiagnoseResponse) {
+			d.Certificates[0].Ends = timestamppb.New(sent.Add(20 * 24 * time.Hour))
+		}, "certificates", doctor.Warning, "/c (--etcd-cert of a/two) ends in 19 days: CN=march"},
+		{"a certificate has ended", func(d *marchv1.DiagnoseResponse) { d.Certificates[0].Ends = timestamppb.New(sent) }, "certificates", doctor.Failed, "ended at 2030-01-02T03:04:05Z"},
+		{"a certificate is gone", func(d *marchv1.DiagnoseResponse) { d.Certificates[0].Error = "no such file" }, "certificates", doctor.Failed, "cannot be read: no such file"},
 		{"two versions", func(d *marchv1.DiagnoseResponse) { d.Build = "v2" }, "versions", doctor.Warning, "v1 (a/one, the console), v2 (a/two)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -143,6 +143,47 @@ func (f Facts) clocks() []Finding {
 	return list
 }
 
+// certificates tells when the certificates of the processes end.
+func (f Facts) certificates() []Finding {
+	var list []Finding
+	n, first := 0, time.Duration(0)
+	for _, a := range f.answered() {
+		for _, c := range a.Got.GetCertificates() {
+			of := fmt.Sprintf("%s (--%s of %s)", c.GetPath(), c.GetSetting(), a.Process)
+			if c.GetError() != "" {
+				list = append(list, Finding{
+					Check: "certificates", Level: Failed, What: of + " cannot be read: " + c.GetError(),
+					Remedy: "Put the certificates there, as PEM. A process that starts again would not come up.",
+				})
+				continue
+			}
+			left := c.GetEnds().AsTime().Sub(a.Got.GetClock().AsTime())
+			if n++; n == 1 || left < first {
+				first = left
+			}
+			level, what := OK, fmt.Sprintf("%s ends in %d days", of, int64(left/(24*time.Hour)))
+			switch {
+			case left <= 0:
+				level, what = Failed, fmt.Sprintf("%s ended at %s", of, c.GetEnds().AsTime().Format(time.RFC3339))
+			case left < certNow:
+				level = Failed
+			case left < certSoon:
+				level = Warning
+			}
+			if level != OK {
+				list = append(list, Finding{
+					Check: "certificates", Level: level, What: what + ": " + c.GetSubject(),
+					Remedy: "Issue another one, and put it into the file.",
+				})
+			}
+		}
+	}
+	if list == nil && n > 0 {
+		list = []Finding{{Check: "certificates", Level: OK, What: fmt.Sprintf("the first of %d certificates ends in %d days", n, int64(first/(24*time.Hour)))}}
+	}
+	return list
+}
+
 // journals judges the disks of the journals.
 func (f Facts) journals() []Finding {
 	var list []Finding
