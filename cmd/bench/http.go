@@ -52,6 +52,7 @@ func httpRows(ctx context.Context, b *bench) error {
 // longer still for an answer with a body, which would hide what the server takes.
 type posts struct {
 	method, address, path string
+	header                string // further header lines; empty for none
 	mu                    struct {
 		sync.Mutex
 		conns []net.Conn
@@ -59,7 +60,7 @@ type posts struct {
 }
 
 func (p *posts) caller(int) load.Caller {
-	request := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n\r\n", p.method, p.path, p.address)
+	request := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n%s\r\n", p.method, p.path, p.address, p.header)
 	var conn net.Conn
 	var from *bufio.Reader
 	return func(ctx context.Context) (_ int64, err error) {
