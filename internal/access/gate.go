@@ -87,14 +87,10 @@ const maxRemembered = 10_000
 // New returns a gate; nil, which lets everything pass, if no policy is given. Its error is Invalid, and names the mistakes
 // of the files.
 func New(cfg Config) (*Gate, error) {
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.Validate(); err != nil || cfg.Policy == "" {
 		return nil, err
 	}
-	metrics := newMetrics(cfg.Metrics) // all servers show them, so that alerts can rest on them
-	if cfg.Policy == "" {
-		return nil, nil
-	}
-	g := &Gate{cfg: cfg, log: cfg.Logger, metrics: metrics}
+	g := &Gate{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Metrics)}
 	if g.log == nil {
 		g.log = hclog.NewNullLogger()
 	}

@@ -111,6 +111,9 @@ func Run(ctx context.Context, cfg Config) error {
 	var options []grpc.ServerOption
 	if cfg.Metrics != nil { // first, and so outside the interceptor that turns errors into statuses
 		cfg.Metrics.Register(callers)
+		if cfg.Access == nil {
+			access.ShowMetrics(cfg.Metrics)
+		}
 		requests = observe.NewRequests(cfg.Metrics)
 		options = append(options, grpc.ChainUnaryInterceptor(requests.Unary), grpc.ChainStreamInterceptor(requests.Stream))
 	}

@@ -1,0 +1,49 @@
+package policy_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/internal/access/policy"
+)
+
+// TestAccessDoc compares the table of calls in docs/access.md with the table of this package.
+func TestAccessDoc(t *testing.T) {
+	content, err := os.ReadFile("../../../docs/access.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(content)
+	var want strings.Builder
+	for _, c := range policy.Calls() {
+		roles, tags, rooms := c.Needs()
+		without := "`UNAUTHENTICATED` without an identity, `PERMISSION_DENIED` without the right"
+		if c.Open() {
+			roles, without = "none", "is open to all"
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s | %s |\n", c.Name(), roles, tags, rooms, without)
+	}
+	const head = "|---|---|---|---|---|\n"
+	_, table, _ := strings.Cut(doc, head)
+	if table, _, _ = strings.Cut(table, "\n\n"); table+"\n" != want.String() {
+		t.Errorf("the table of docs/access.md is not that of the calls; it should be\n%s", want.String())
+	}
+}
+
+// The policy in the documentation is one.
+func TestExampleInDoc(t *testing.T) {
+	content, err := os.ReadFile("../../../docs/access.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(content), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	if !ok {
+		t.Fatal("docs/access.md has no example")
+	}
+	if _, err := policy.Parse("policy.yaml", []byte(text)); err != nil {
+		t.Error(err)
+	}
+}
