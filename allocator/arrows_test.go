@@ -9,7 +9,8 @@ import (
 // TestArrows checks the dependencies of packages. The allocator depends on the
 // standard library only: no network, store or other module takes part in deciding
 // which IDs may be issued. Time-ordered IDs (timeid) add the allocator, for its kinds of
-// errors; texts (format) add both, for the friendly strings of such IDs. The client depends neither on the ledger nor on etcd, because its callers need
+// errors; texts (format) add both, for the friendly strings of such IDs, and the calendar
+// (period). The client depends neither on the ledger nor on etcd, because its callers need
 // neither.
 func TestArrows(t *testing.T) {
 	goTool, err := exec.LookPath("go")
@@ -22,13 +23,14 @@ func TestArrows(t *testing.T) {
 		allowed func(path string) bool
 	}{
 		{"allocator", func(path string) bool { return path == march+"allocator" }},
+		{"allocator/period", func(path string) bool { return path == march+"allocator/period" }},
 		{"allocator/timeid", func(path string) bool { return path == march+"allocator" || path == march+"allocator/timeid" }},
 		{"allocator/format", func(path string) bool {
-			return path == march+"allocator" || path == march+"allocator/timeid" || path == march+"allocator/format"
+			return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" || path == march+"allocator/format"
 		}},
 		{"api/client", func(path string) bool {
 			if strings.HasPrefix(path, march) {
-				return path == march+"allocator" || path == march+"allocator/timeid" || path == march+"allocator/format" || path == march+"allocator/texts" || path == march+"api" || path == march+"api/march/v1" || path == march+"api/client"
+				return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" || path == march+"allocator/format" || path == march+"allocator/texts" || path == march+"api" || path == march+"api/march/v1" || path == march+"api/client"
 			}
 			return !strings.HasPrefix(path, "go.etcd.io/")
 		}},

@@ -4,36 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/march-id/march/allocator/period"
 )
 
-// unit is how long a period is. The zero value is none.
-type unit uint8
+// A unit is how long a period is.
+type unit = period.Unit
 
 const (
-	noUnit unit = iota
-	year
-	month
-	day
+	noUnit = period.None
+	year   = period.Year
+	month  = period.Month
+	day    = period.Day
 )
-
-var unitNames = [...]string{noUnit: "none", year: "year", month: "month", day: "day"}
-
-func (u unit) String() string { return unitNames[u] }
-
-// unitNamed returns the unit of a name, or noUnit.
-func unitNamed(name string) unit {
-	for u := year; u <= day; u++ {
-		if unitNames[u] == name {
-			return u
-		}
-	}
-	return noUnit
-}
-
-// starts reports whether a period of the unit begins with d.
-func (u unit) starts(d Date) bool {
-	return d.valid() && (u >= day || d.Day == 1) && (u >= month || d.Month == 1)
-}
 
 // pattern writes a date in digits, as Java's DateTimeFormatter does: yyyy or yy, MM, dd,
 // and separators. It is a prefix of texts, with a delimiter after it.
@@ -90,7 +73,7 @@ const maxPattern = 12
 
 // holds reports whether the pattern can write the period that begins with d.
 func (p *pattern) holds(d Date) bool {
-	return p.unit.starts(d) && (!p.short || d.Year >= 2000 && d.Year <= 2099)
+	return p.unit.Starts(d) && (!p.short || d.Year >= 2000 && d.Year <= 2099)
 }
 
 // append writes a date that the pattern holds, without the delimiter.
@@ -158,44 +141,4 @@ func (p *pattern) parse(text string, from int) (Date, error) {
 		return Date{}, refuse(text, from, p.text, "the calendar has no %v", d)
 	}
 	return d, nil
-}
-
-// period is the step that takes the period out of an ID's high digits:
-//
-//	ID = period * 10^digits + n
-//
-// where period is the date in digits: 2026, 202611 or 20261122.
-type period struct {
-	unit   unit
-	digits int
-	size   uint64 // 10^digits
-}
-
-// maxDigits is the most digits that leave room for the year 9999 in an int64.
-var maxDigits = [...]int{year: 14, month: 12, day: 10}
-
-// split returns the period of an ID and its number in the period.
-func (p *period) split(id uint64) (d Date, n uint64) {
-	high, n := id/p.size, id%p.size
-	d = Date{Month: 1, Day: 1}
-	if p.unit == day {
-		d.Day, high = int(high%100), high/100
-	}
-	if p.unit >= month {
-		d.Month, high = int(high%100), high/100
-	}
-	d.Year = int(min(high, lastYear+1)) // too large stays too large
-	return d, n
-}
-
-// join is split's inverse.
-func (p *period) join(d Date, n uint64) uint64 {
-	high := uint64(d.Year)
-	if p.unit >= month {
-		high = high*100 + uint64(d.Month)
-	}
-	if p.unit == day {
-		high = high*100 + uint64(d.Day)
-	}
-	return high*p.size + n
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -12,10 +13,10 @@ import (
 type Format struct {
 	description string
 
-	left     []piece // of the text, before the number
-	right    string  // after the number and its check
-	unit     unit    // of the texts' period
-	period   *period // where the ID has the period, or nil
+	left     []piece       // of the text, before the number
+	right    string        // after the number and its check
+	unit     unit          // of the texts' period
+	period   period.Period // where the ID has the period, without a zone; or zero
 	steps    []step
 	body     number    // or
 	friendly *friendly // one of these
@@ -58,13 +59,13 @@ func (f *Format) complete() {
 			f.missing = name
 		}
 	}
-	f.domain = Domain{Largest: int64(f.top), Period: f.unit != noUnit && f.period == nil}
+	f.domain = Domain{Largest: int64(f.top), Period: f.unit != noUnit && !f.inID()}
 	if f.unit != noUnit {
 		f.domain.Dates = f.dates()
 	}
-	if f.period != nil {
-		f.top = f.period.size - 1
-		f.domain.Least, f.domain.Largest = int64(f.period.join(f.domain.Dates[0], 0)), int64(f.period.join(f.domain.Dates[1], f.top))
+	if f.inID() {
+		f.top = uint64(f.period.Size()) - 1
+		f.domain.Least, f.domain.Largest = f.period.Join(f.domain.Dates[0], 0), f.period.Join(f.domain.Dates[1], int64(f.top))
 	}
 	switch {
 	case f.friendly != nil:
@@ -87,7 +88,7 @@ func (f *Format) complete() {
 
 // dates returns the first and the last period that all patterns hold.
 func (f *Format) dates() [2]Date {
-	first, last := Date{Year: 1, Month: 1, Day: 1}, Date{Year: lastYear, Month: 12, Day: 31}
+	first, last := Date{Year: 1, Month: 1, Day: 1}, Date{Year: period.LastYear, Month: 12, Day: 31}
 	for _, p := range f.left {
 		if p.pattern != nil && p.pattern.short {
 			first.Year, last.Year = 2000, 2099
@@ -101,6 +102,13 @@ func (f *Format) dates() [2]Date {
 	}
 	return [2]Date{first, last}
 }
+
+// inID reports whether the ID has the period in its high digits.
+func (f *Format) inID() bool { return f.period != period.Period{} }
+
+// Period returns the period that IDs have in their high digits, without its zone; zero for
+// none.
+func (f *Format) Period() period.Period { return f.period }
 
 // String returns the description: of all that mean the same, the one without needless
 // spaces and quotes. Parse reads it as the same format.
@@ -164,8 +172,10 @@ func (f *Format) take(v Value) (d Date, n uint64, err error) {
 		return d, 0, &ValueError{"id", strconv.FormatInt(v.ID, 10), fmt.Sprintf("%d to %d", f.domain.Least, f.domain.Largest)}
 	}
 	d, n = v.Period, uint64(v.ID)
-	if f.period != nil {
-		d, n = f.period.split(n)
+	if f.inID() {
+		var in int64
+		d, in = f.period.Split(v.ID)
+		n = uint64(in)
 	}
 	if f.unit != noUnit && !f.holds(d) {
 		return d, 0, &ValueError{"period", d.String(), fmt.Sprintf("a day with which a period (%v) begins, from %v to %v", f.unit, f.domain.Dates[0], f.domain.Dates[1])}
@@ -178,7 +188,7 @@ func (f *Format) take(v Value) (d Date, n uint64, err error) {
 
 // holds reports whether d is the start of a period of which there are texts.
 func (f *Format) holds(d Date) bool {
-	return f.unit.starts(d) && d.Year >= f.domain.Dates[0].Year && d.Year <= f.domain.Dates[1].Year
+	return f.unit.Starts(d) && d.Year >= f.domain.Dates[0].Year && d.Year <= f.domain.Dates[1].Year
 }
 
 // append writes a value that take checked.
@@ -190,7 +200,7 @@ func (f *Format) append(dst []byte, v Value, d Date, n uint64) []byte {
 			continue
 		}
 		from := len(dst)
-		dst = p.pattern.append(dst, trim(d, p.pattern.unit))
+		dst = p.pattern.append(dst, p.pattern.unit.First(d))
 		c.digits(string(dst[from:]))
 		dst = append(dst, p.pattern.delimiter...)
 	}
@@ -211,17 +221,6 @@ func (f *Format) append(dst []byte, v Value, d Date, n uint64) []byte {
 		}
 	}
 	return append(dst, f.right...)
-}
-
-// trim returns the start of the unit that d lies in.
-func trim(d Date, u unit) Date {
-	if u < day {
-		d.Day = 1
-	}
-	if u < month {
-		d.Month = 1
-	}
-	return d
 }
 
 // covered is what a check character protects: the digits of dates and of the number.

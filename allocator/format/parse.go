@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/march-id/march/allocator/period"
 )
 
 // stage is where in a description a part may stand.
@@ -192,18 +194,18 @@ func (c *compiler) integer(a argument, what string, least, most int) (int, error
 }
 
 func (c *compiler) period(p part) ([]string, error) {
-	u := unitNamed(p.args[0].text)
+	u := period.ParseUnit(p.args[0].text)
 	if u == noUnit {
 		return nil, c.fail(p.args[0].offset, "period of a %s; allowed: day, month, year", short(p.args[0].text))
 	}
 	if len(c.format.steps) > 0 {
 		return nil, c.fail(p.offset, "period stands right of a permutation; allowed: left of it, as it reads the ID itself")
 	}
-	digits, err := c.integer(p.args[1], "digits", 1, maxDigits[u])
+	digits, err := c.integer(p.args[1], "digits", 1, u.MaxDigits())
 	if err != nil {
 		return nil, err
 	}
-	c.format.period = &period{unit: u, digits: digits, size: radix10.largest(digits) + 1}
+	c.format.period = period.Period{Unit: u, Digits: digits}
 	return []string{u.String(), p.args[1].text}, nil
 }
 
@@ -297,7 +299,7 @@ func (c *compiler) fit(parts []part) error {
 		switch kinds[p.name].stage {
 		case atSteps:
 			if p.name == "period" {
-				room = f.period.size - 1
+				room = uint64(f.period.Size()) - 1
 				break
 			}
 			room = f.steps[i].largest()
@@ -317,11 +319,11 @@ func (c *compiler) fit(parts []part) error {
 	}
 	for k := range parts {
 		switch p := &parts[k]; {
-		case p.name != "period" || f.unit == f.period.unit:
+		case p.name != "period" || f.unit == f.period.Unit:
 		case f.unit == noUnit:
-			return c.fail(p.offset, "no text shows the %v; allowed: with a date or group part of the same unit", f.period.unit)
+			return c.fail(p.offset, "no text shows the %v; allowed: with a date or group part of the same unit", f.period.Unit)
 		default:
-			return c.fail(p.offset, "the texts show the %v, and the ID has the %v; allowed: with a date or group part of the same unit", f.unit, f.period.unit)
+			return c.fail(p.offset, "the texts show the %v, and the ID has the %v; allowed: with a date or group part of the same unit", f.unit, f.period.Unit)
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func (f *Format) readLeft(text string, c *covered) (d Date, at int, err error) {
 		at += len(literal)
 	}
 	for i := range count {
-		if trim(d, units[i]) != parts[i] {
+		if units[i].First(d) != parts[i] {
 			return d, at, refuse(text, 0, "one", "two different periods, %v and %v", d, parts[i])
 		}
 	}
@@ -91,8 +91,8 @@ func (f *Format) give(text string, from int, d Date, n uint64) (Value, error) {
 		return Value{}, refuse(text, from, "texts of "+f.domain.String(), "a number that no ID has")
 	}
 	v := Value{ID: int64(n)}
-	if f.period != nil {
-		v.ID = int64(f.period.join(d, n))
+	if f.inID() {
+		v.ID = f.period.Join(d, int64(n))
 	} else {
 		v.Period = d
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -17,42 +18,10 @@ type Value struct {
 }
 
 // Date is a day of the calendar. The zero value is none.
-type Date struct {
-	Year  int // 1 to 9999
-	Month int // 1 to 12
-	Day   int // 1 to 31
-}
+type Date = period.Date
 
 // DateOf returns the day of a time, in the time's own zone.
-func DateOf(t time.Time) Date {
-	year, month, day := t.Date()
-	return Date{Year: year, Month: int(month), Day: day}
-}
-
-// String returns the date as 2026-11-22.
-func (d Date) String() string { return fmt.Sprintf("%04d-%02d-%02d", d.Year, d.Month, d.Day) }
-
-// valid reports whether the calendar has the day.
-func (d Date) valid() bool {
-	return d.Year >= 1 && d.Year <= lastYear && d.Month >= 1 && d.Month <= 12 && d.Day >= 1 && d.Day <= daysOf(d.Year, d.Month)
-}
-
-// lastYear is the last year that four digits hold.
-const lastYear = 9999
-
-// daysOf returns how many days a month of the Gregorian calendar has.
-func daysOf(year, month int) int {
-	switch month {
-	case 2:
-		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
-			return 29
-		}
-		return 28
-	case 4, 6, 9, 11:
-		return 30
-	}
-	return 31
-}
+func DateOf(t time.Time) Date { return period.DateOf(t) }
 
 // Domain is the set of values that a format takes.
 type Domain struct {
