@@ -46,9 +46,9 @@ type process struct {
 // process returns an instance that has not joined yet.
 func (c *cluster) process() *process { return &process{c.Process(), c} }
 
-func (c *cluster) start(room allocator.Room) *process {
+func (c *cluster) start(room allocator.Room, change ...func(*ledger.Config)) *process {
 	c.Helper()
-	return &process{c.Start(room), c}
+	return &process{c.Start(room, change...), c}
 }
 
 func (c *cluster) startAs(room allocator.Room, name allocator.Instance) *process {

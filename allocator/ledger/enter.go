@@ -46,6 +46,11 @@ type Orphan struct {
 // must be called before Run and the first Source.
 func (i *Instance) OnDrop(drop func(why string)) { i.drop = drop }
 
+// OnPeriod sets a function that is called before a lease that opens a tag's next period for
+// the room, by this process's clock. Its error is the lease's: it may refuse a clock that is
+// ahead. It is set before the first lease.
+func (i *Instance) OnPeriod(opens func(context.Context) error) { i.opens = opens }
+
 // OnOrphan sets a function that is called with each tag of which IDs may have been
 // issued twice. It must be called before Run.
 func (i *Instance) OnOrphan(alarm func(Orphan)) { i.alarm = alarm }

@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"time"
 	"unique"
 
@@ -119,11 +118,7 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 			return seg, false, err
 		}
 	}
-	base, err := s.base(state)
-	if err == nil {
-		// No lease may span more than the largest step: see record.Layout.Reach.
-		seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, s.terms().LargestStep), s.terms().Limit)
-	}
+	base, seg, opens, err := s.next(state, n, s.instance.Now())
 	if err != nil {
 		// This error follows from remembered values. Return it only if they still
 		// hold.
@@ -131,6 +126,11 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 			return seg, false, learnErr
 		}
 		return seg, false, err
+	}
+	if opens && s.instance.opens != nil {
+		if err := s.instance.opens(ctx); err != nil {
+			return seg, false, err
+		}
 	}
 	done, err = s.commit(ctx, state, base, seg)
 	s.logOutcome(state, seg, time.Since(began), done, err)
@@ -175,16 +175,42 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 			}
 		}
 	}
-	s.floor = &floor{state.layout.Floor(s.instance.room, state.total, s.terms(), marks), state.stamp()}
+	terms, _ := s.terms().At(s.instance.Now())
+	s.floor = &floor{state.layout.Floor(s.instance.room, state.total, terms, marks), state.stamp()}
 	s.known = true
 	return settings, nil
 }
 
-// base returns the least ID that may be leased under state. Its error is
-// raise's.
-func (s *tagSource) base(state *State) (int64, error) {
-	base := max(s.mark.Next, s.terms().Start, s.terms().Skips[s.instance.room])
-	skew := s.terms().MaxSkew
+// next returns the segment that comes next under state, and the base from which it was
+// computed. opens says that this instance's clock opens the tag's next period for the
+// room. Its errors are raise's, and Layout.Segment's: Exhausted also where the period is
+// full.
+func (s *tagSource) next(state *State, n int64, now time.Time) (base int64, seg allocator.Segment, opens bool, err error) {
+	terms, span := s.terms().At(now)
+	if base, err = s.base(state, terms); err != nil {
+		return base, seg, false, err
+	}
+	limit := terms.Limit
+	if span.End > 0 {
+		if base > span.End { // an instance with a clock that is ahead of this one has turned
+			span, _ = terms.Period.Of(base) // the zero one after the last: then no ID is left
+			base = max(base, span.First)
+		}
+		limit = min(limit, span.End)
+	}
+	// No lease may span more than the largest step: see record.Layout.Reach.
+	seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, terms.LargestStep), limit)
+	if allocator.KindOf(err) == allocator.Exhausted && span.End > 0 && limit == span.End {
+		err = allocator.Errorf(allocator.Exhausted, "the period %v is full; the next one begins at %s: %w", span, span.Ends.Format(time.RFC3339), err)
+	}
+	return base, seg, base == span.First && s.mark.Next < base, err
+}
+
+// base returns the least ID that may be leased under state by terms, those of a moment. Its
+// error is raise's.
+func (s *tagSource) base(state *State, terms record.Terms) (int64, error) {
+	base := max(s.mark.Next, terms.Start, terms.Skips[s.instance.room])
+	skew := terms.MaxSkew
 	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
 	case !serves:
 		return base, nil // Layout.Segment returns the error
@@ -197,7 +223,8 @@ func (s *tagSource) base(state *State) (int64, error) {
 }
 
 // NextBase returns the base of a room's next lease under s, as a source computes it after
-// reading all marks of the tag. With an error it is the least possible base.
+// reading all marks of the tag; of a tag with a period, see record.TagSettings.Present. With
+// an error it is the least possible base.
 func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
 	terms := t.Terms()
 	source := &tagSource{
@@ -205,7 +232,7 @@ func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.
 		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.total, terms, marks)},
 	}
 	source.setTerms(terms)
-	base, err := source.base(s)
+	base, err := source.base(s, terms)
 	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
@@ -365,9 +392,4 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 	s.mark, s.revision, s.raw, s.floor = mark, answer.Revision, "", nil
 	l.confirmLayout(state.layout.Layout, before.at)
 	return true, nil
-}
-
-// wrap puts the name of the operation before an error's message and keeps its Kind.
-func wrap(err error, format string, args ...any) error {
-	return allocator.Errorf(allocator.KindOf(err), "%s: %w", fmt.Sprintf(format, args...), err)
 }

@@ -53,12 +53,13 @@ type Instance struct {
 	room        allocator.Room
 	name        allocator.Instance
 	incarnation string
-	changed     func(TagChange)  // see OnTag; nil for none
-	drop        func(string)     // see OnDrop; nil for none
-	alarm       func(Orphan)     // see OnOrphan; nil for none
-	memory      instanceMemory   // guarded by mu
-	journal     *journal.Journal // nil for none
-	settling    chan struct{}    // holds one while settle runs
+	changed     func(TagChange)             // see OnTag; nil for none
+	drop        func(string)                // see OnDrop; nil for none
+	alarm       func(Orphan)                // see OnOrphan; nil for none
+	opens       func(context.Context) error // see OnPeriod; nil for none
+	memory      instanceMemory              // guarded by mu
+	journal     *journal.Journal            // nil for none
+	settling    chan struct{}               // holds one while settle runs
 	admission   admission
 
 	mu struct {

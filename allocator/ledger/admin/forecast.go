@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"time"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -23,6 +25,7 @@ import (
 type Forecaster struct {
 	now   *ledger.State
 	moves []*ledger.State // at least one; the last has the extremes of all
+	at    time.Time       // the periods of tags are those of this time
 }
 
 // RoomForecast is the effect of the changes on a tag in one room of the last
@@ -46,7 +49,7 @@ type TagForecast struct {
 // Refresh returned, to each of layouts, of which there must be one.
 func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *Forecaster {
 	known, _ := a.Ledger.State()
-	f := &Forecaster{now: known.Under(from)}
+	f := &Forecaster{now: known.Under(from), at: a.now()}
 	for _, to := range layouts {
 		revision := from.Revision + 1
 		from = from.Next(to)
@@ -59,6 +62,11 @@ func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *For
 // Tag returns the forecast of a tag with these marks. steps are how many IDs each
 // room leases at once: 1 for rooms without a number.
 func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
+	next := int64(0)
+	for _, mark := range marks {
+		next = max(next, mark.Next)
+	}
+	t.TagSettings, _ = t.Present(f.at, next)
 	last := f.moves[len(f.moves)-1]
 	w := walk{limit: t.Limit, rooms: make(map[allocator.Room]walker)}
 	floor := last.Floor("", t.Terms(), marks).Least

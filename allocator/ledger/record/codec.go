@@ -20,6 +20,8 @@ const (
 	firstFormat = 1 // of the first release; its data is not read
 	baseFormat  = 2
 	timeFormat  = 3 // of a tag of time-ordered IDs, and of an epoch with not_before
+
+	periodFormat = 4 // of a tag with a period
 )
 
 // Value is a pointer to a struct that is stored. Where it has a method format, that

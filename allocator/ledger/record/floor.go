@@ -2,8 +2,10 @@ package record
 
 import (
 	"math/bits"
+	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/period"
 )
 
 // Terms are the settings of a tag that leases follow.
@@ -18,6 +20,21 @@ type Numbers struct {
 	Start, Limit           int64
 	MaxJump, MaxSkew       int64
 	LargestStep, BaseTotal int64 // see Tag
+	Period                 period.Period
+}
+
+// At returns the terms of leases at a time. In a tag with a period they are those of the
+// period that the time lies in: its first ID is the start. span is zero for other tags.
+//
+// A later start is only a larger base of leases, which is always safe. So a wrong clock can
+// open a period too early, and no ID comes twice by that.
+func (t Terms) At(now time.Time) (terms Terms, span period.Span) {
+	if t.Period == (period.Period{}) {
+		return t, span
+	}
+	span = t.Period.At(now)
+	t.Start = max(t.Start, span.First)
+	return t, span
 }
 
 // Terms returns the settings that leases follow.
@@ -25,10 +42,28 @@ func (t Tag) Terms() Terms {
 	return Terms{
 		Numbers: Numbers{
 			Start: t.Start, Limit: t.Limit, MaxJump: t.MaxJump, MaxSkew: t.MaxSkew,
-			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal,
+			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal, Period: t.Period,
 		},
 		Skips: t.Skips,
 	}
+}
+
+// Present returns the settings of a tag as they are at a time, where next is the largest
+// mark. Those of a tag with a period have its start and its limit: of the period that the
+// time lies in, or of a later one if a room has turned to it. span is that period, zero for
+// other tags.
+func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, span period.Span) {
+	if s.Period == (period.Period{}) {
+		return s, span
+	}
+	span = s.Period.At(now)
+	if next > span.End {
+		if later, ok := s.Period.Of(next - 1); ok {
+			span = later
+		}
+	}
+	s.Start, s.Limit = min(max(s.Start, span.First), s.Limit-1), min(s.Limit, span.End)
+	return s, span
 }
 
 // Reach returns the floor that a mark makes under an epoch with a margin total: its

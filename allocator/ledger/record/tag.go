@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
 )
 
 // TagSettings is what operators set of a tag.
@@ -35,6 +36,9 @@ type TagSettings struct {
 	// are by default then: they say nothing, and are stored as zeros. nil for a counter.
 	// Not to be changed in place.
 	Time *TimeTag `json:"time,omitempty"`
+	// Period divides the IDs of a counter by the calendar; zero for none. Start and Limit
+	// then say which periods there are: see package period.
+	Period period.Period `json:"period,omitzero"`
 	// Format describes the texts of the tag's IDs, as package format does; empty for none.
 	// It changes no ID, so a process that knows no formats issues the same IDs, without
 	// texts.
@@ -117,6 +121,9 @@ func (s TagSettings) Validate() error {
 			return allocator.Errorf(allocator.Invalid, "skip of room %s: to %d; allowed: 1 to %d", room, to, int64(allocator.MaxID))
 		}
 	}
+	if err := s.Period.Validate(); err != nil {
+		return allocator.Errorf(allocator.Invalid, "%w", err)
+	}
 	return s.Chain().Validate()
 }
 
@@ -145,10 +152,13 @@ func (t Tag) Encode(nonce string) []byte {
 	return Encode(&t)
 }
 
-// format: a tag of time-ordered IDs issues others than a counter.
+// format: a tag of time-ordered IDs, and one with a period, issue others than a counter.
 func (t *Tag) format() int {
 	if t.Time != nil {
 		return timeFormat
+	}
+	if t.Period != (period.Period{}) {
+		return periodFormat
 	}
 	return baseFormat
 }

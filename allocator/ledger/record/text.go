@@ -2,9 +2,11 @@ package record
 
 import (
 	"encoding/hex"
+	"fmt"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/allocator/period"
 )
 
 // checkDigits is how long a key's check value is.
@@ -27,8 +29,10 @@ func (s TagSettings) CheckFormat() error {
 	switch d := f.Domain(); {
 	case d.Parts:
 		return allocator.Errorf(allocator.Invalid, "format: %v writes %v; allowed: formats of 64-bit IDs", f, d)
-	case d.Dates != [2]format.Date{}:
-		return allocator.Errorf(allocator.Invalid, "format: %v has the date of a period; allowed: no date, group and period, as tags have no periods yet", f)
+	case d.Period:
+		return allocator.Errorf(allocator.Invalid, "format: %v has the date of a period; allowed: with the part period(day|month|year, DIGITS), which takes it from the ID", f)
+	case f.Period() != s.withoutZone() && f.Period() != period.Period{}:
+		return allocator.Errorf(allocator.Invalid, "format: %v has period(%v, %d); allowed: the period of the tag, which has %s", f, f.Period().Unit, f.Period().Digits, s.periodPart())
 	}
 	if err := s.checkKey(f); err != nil {
 		return err
@@ -50,6 +54,19 @@ func (s TagSettings) CheckFormat() error {
 		return allocator.Errorf(allocator.Invalid, "format: %v writes IDs up to %d; allowed: one that writes all of the tag's, up to %d", f, d.Largest, s.Time.Layout().Largest())
 	}
 	return nil
+}
+
+// withoutZone returns the tag's period as a format has it.
+func (s TagSettings) withoutZone() period.Period {
+	return period.Period{Unit: s.Period.Unit, Digits: s.Period.Digits}
+}
+
+// periodPart returns the tag's period as the part of a format.
+func (s TagSettings) periodPart() string {
+	if s.Period == (period.Period{}) {
+		return "none"
+	}
+	return fmt.Sprintf("period(%v, %d)", s.Period.Unit, s.Period.Digits)
 }
 
 // FormatLimit returns the largest limit of a counter whose IDs a format writes.

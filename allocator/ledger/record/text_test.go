@@ -6,6 +6,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -29,7 +30,9 @@ func TestFormatsOfTags(t *testing.T) {
 		{record.TagSettings{Format: "radix62(10)", Limit: allocator.MaxID}, "limit: 9223372036854775807; allowed with the format radix62(10): 1 to 839299365868340224"},
 		{record.TagSettings{Format: "base62", Limit: 5}, "format: at column 1: base62 is no part"},
 		{record.TagSettings{Format: "date(yyMMdd) | decimal(9)", Limit: 5}, "format: date(yyMMdd) | decimal(9) has the date of a period; allowed: "},
-		{record.TagSettings{Format: "date(yyMMdd) | period(day, 9) | decimal(9)", Limit: 5}, "as tags have no periods yet"},
+		{record.TagSettings{Format: "date(yyMMdd) | period(day, 9) | decimal(9)", Limit: 5}, "has period(day, 9); allowed: the period of the tag, which has none"},
+		{record.TagSettings{Format: "date(yyMMdd) | period(day, 9) | decimal(9)", Start: 20000101_000000000, Limit: 20991231_999999999 + 1, Period: period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}}, ""},
+		{record.TagSettings{Format: "date(yyMMdd) | period(day, 8) | decimal(8)", Limit: 5, Period: period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}}, "allowed: the period of the tag, which has period(day, 9)"},
 		{record.TagSettings{Format: "sortable(62)", Limit: 5}, "format: sortable(62) writes time, worker and sequence of 44/20/16 bits; allowed: formats of 64-bit IDs"},
 		{record.TagSettings{Format: "friendly(cosid, UTC)", Limit: 5}, "format: friendly(cosid, UTC) is of time-ordered IDs; allowed for a counter: formats without friendly"},
 		{record.TagSettings{Format: "friendly(cosid, UTC)", Time: &ordered}, ""},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -130,6 +131,8 @@ func (s TagSettings) validateTime() error {
 		return refused("reserve")
 	case s.Prescale != 0 || !s.PrescaleUntil.IsZero():
 		return refused("prescale")
+	case s.Period != period.Period{}:
+		return refused("period")
 	}
 	return s.Time.Validate()
 }
@@ -152,6 +155,8 @@ func (s TagSettings) Changeable(to TagSettings) error {
 		return allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", s.Start)
 	case s.Format != to.Format:
 		return allocator.Errorf(allocator.Invalid, "format: cannot be changed (it is %s)", cmp.Or(s.Format, "none"))
+	case s.Period != to.Period:
+		return allocator.Errorf(allocator.Invalid, "period, period_digits, time_zone: cannot be changed (they are %v)", s.Period)
 	case s.KeyCheck != to.KeyCheck:
 		return allocator.Errorf(allocator.Invalid, "key_check: cannot be changed (it is %s)", cmp.Or(s.KeyCheck, "none"))
 	case s.KeyCheck != "" && s.Limit != to.Limit:

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -133,8 +134,14 @@ func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 				v.SetString("7s")
 			case reflect.Map:
 				v.Set(reflect.ValueOf(record.Skips{"a": 1}))
-			default:
+			case reflect.Struct:
+				if f.Name == "Period" {
+					v.Set(reflect.ValueOf(period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}))
+					return
+				}
 				v.Set(reflect.ValueOf(time.Unix(7, 0)))
+			default:
+				t.Fatalf("no value for the field %s", f.Name)
 			}
 		})
 		if allocator.KindOf(err) != allocator.Invalid {

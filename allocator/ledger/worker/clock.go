@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -31,6 +32,9 @@ type clocks struct {
 		first  map[string]int64 // the mod revisions of heartbeats as they were when the clock first looked ahead; nil while it does not
 		looked time.Duration    // when that was, as Config.Elapsed counts
 		warned bool
+
+		checked time.Duration // when CheckClock last read heartbeats, as Config.Elapsed counts; 0 for never
+		err     error         // what it found
 	}
 }
 
@@ -62,6 +66,37 @@ func (e *ClockError) Unwrap() error {
 // ClockAhead returns how far the clock was ahead of the median of the heartbeats', the own
 // one included, when a window was last taken or renewed; negative where it was behind.
 func (w *Workers) ClockAhead() time.Duration { return time.Duration(w.clocks.ahead.Load()) }
+
+// CheckClock compares the clock with the other instances', as Take does, at most once in
+// an interval of heartbeats. Its errors are a *ClockError and Unavailable.
+func (w *Workers) CheckClock(ctx context.Context) error {
+	c := &w.clocks
+	c.mu.Lock()
+	known, err := c.mu.checked > 0 && w.cfg.Elapsed()-c.mu.checked < ledger.HeartbeatInterval(0), c.mu.err
+	c.mu.Unlock()
+	if known {
+		return err
+	}
+	for range attempts {
+		f, err := w.instance.Footing(ctx)
+		if err != nil {
+			return err
+		}
+		_, beats, ok, err := w.instance.ReadWorkers(ctx, f, 0, allocator.Range{Upper: 1}, 1, beatsRead)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		err = c.check(w.cfg, w.instance, beats)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.mu.checked, c.mu.err = max(w.cfg.Elapsed(), 1), err
+		return err
+	}
+	return allocator.Errorf(allocator.Unavailable, "the layout changed again and again while heartbeats were read")
+}
 
 // check compares the clock with heartbeats. Its error is a *ClockError.
 func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {

@@ -138,25 +138,25 @@ type Process struct {
 }
 
 // Process returns an instance that has not joined yet, over a ledger of its own.
-func (c *Cluster) Process() *Process {
+func (c *Cluster) Process(change ...func(*ledger.Config)) *Process {
 	conn := c.Mem.Open()
-	return &Process{c: c, Conn: conn, Ledger: ledgertest.Open(c, conn), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+	return &Process{c: c, Conn: conn, Ledger: ledgertest.Open(c, conn, change...), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
 }
 
 // Last returns the largest ID of a tag that the process leased.
 func (p *Process) Last(tag allocator.Tag) int64 { return p.last[tag] }
 
 // Start starts an instance in a room.
-func (c *Cluster) Start(room allocator.Room) *Process {
+func (c *Cluster) Start(room allocator.Room, change ...func(*ledger.Config)) *Process {
 	c.Helper()
 	c.names++
-	return c.StartAs(room, allocator.Instance(fmt.Sprintf("i%d", c.names)))
+	return c.StartAs(room, allocator.Instance(fmt.Sprintf("i%d", c.names)), change...)
 }
 
 // StartAs is Start with a name.
-func (c *Cluster) StartAs(room allocator.Room, name allocator.Instance) *Process {
+func (c *Cluster) StartAs(room allocator.Room, name allocator.Instance, change ...func(*ledger.Config)) *Process {
 	c.Helper()
-	p := c.Process()
+	p := c.Process(change...)
 	var err error
 	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Build: "test"}); err != nil {
 		c.Fatalf("join: %v", err)
