@@ -195,7 +195,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		}
 		chain.Skip(change.Settings.Skips[s.cfg.Room])
 		chain.Limit(change.Settings.Limit)
-		chain.setSpace(space{change.Settings.Start, change.Settings.Limit})
+		chain.setSpace(s.spaceOf(*change.Settings))
 		s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
 	case change.Settings.Prescale > 0 && time.Now().Before(change.Settings.PrescaleUntil):
 		select {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/crash"
@@ -190,6 +191,9 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
 			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
+		}
+		if s.periods.of(c.Tag()) != (period.Period{}) {
+			return allocator.Errorf(allocator.Refused, "tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
 		settings := c.Settings()
 		most := (settings.MaxStep + 1) / 2

@@ -203,7 +203,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 	err := s.withTag(ctx, r.GetTag(), func(c *tagChain) (err error) {
 		seg, err = c.Lease(ctx, r.GetCount())
 		limit, text = c.Limited(), c.text
-		ttl = s.ttl(c.Chain, seg)
+		ttl = s.ttlInPeriod(c.Tag(), seg, s.ttl(c.Chain, seg))
 		return err
 	}, func(t *timetags.Tag) (err error) {
 		text = t.Text()

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/serve"
@@ -161,7 +162,10 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 		return nil, err
 	}
 	chain := &tagChain{text: s.textOf(tag, settings)}
-	chain.setSpace(space{settings.Start, settings.Limit})
+	chain.setSpace(s.spaceOf(settings))
+	if settings.Period != (period.Period{}) {
+		s.periods.add(tag, settings.Period, s.instance.Now())
+	}
 	metered := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
 	if err == nil {

@@ -8,7 +8,7 @@ type own struct {
 	limit   int
 	chains  map[*tagChain]series
 	past    totals // the last totals of own series whose chains are gone
-	scrapes int64
+	scrapes uint32
 }
 
 // series is a chain's own series.

@@ -150,6 +150,7 @@ type Server struct {
 	admin    *admin.Admin
 	refiller *allocator.Refiller
 	chains   chains
+	periods  periods
 	texts    *texts.Cache
 	health   *health.Server
 	status   status
@@ -246,6 +247,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)))
 	s.status.init()
+	s.periods.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
 	}
@@ -310,6 +312,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.confirm(background) })
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
+	work.Go(func() error { return s.followPeriods(background) })
 	work.Go(func() error { return s.watchHealth(background) })
 	work.Go(func() error { return s.measure(background) })
 	work.Go(func() error { s.cfg.Access.Run(background, operator.Refused(s.admin)); return nil })

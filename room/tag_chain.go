@@ -1,6 +1,7 @@
 package room
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,14 +18,20 @@ type tagChain struct {
 	text   *texts.Text  // how its IDs are texts; nil for a tag without a format. It does not change
 	asked  atomic.Int64 // requests for its IDs, failed ones included
 	growth growth
-	space  space                  // guarded by growth
+	start  int64                  // of the space; guarded by growth
+	limit  int64                  // likewise
 	final  atomic.Pointer[totals] // its last totals, set when it is removed
 	seen   totals                 // its totals when the tour last saw it; guarded by tour
-	shown  int64                  // the number of the first scrape that may show it, 0 for none yet; guarded by tour
+	shown  uint32                 // the number of the first scrape that may show it, 0 for none yet; guarded by tour
+	ends   uint32                 // of the space; guarded by growth
 }
 
-// space is the interval of a tag's IDs.
-type space struct{ start, limit int64 }
+// space is the interval of a tag's IDs: of a tag with a period, that of the period that is
+// now.
+type space struct {
+	start, limit int64
+	ends         uint32 // when the period ends, in Unix seconds; 0 for a tag without one
+}
 
 // usable returns an error where the IDs of a tag are to be texts, and cannot be: it is asked
 // before an ID is taken. Its Kind is Refused.
@@ -43,13 +50,13 @@ func usable(tag string, text *texts.Text) error {
 func (c *tagChain) setSpace(s space) {
 	c.growth.Lock()
 	defer c.growth.Unlock()
-	c.space = s
+	c.start, c.limit, c.ends = s.start, s.limit, s.ends
 }
 
 func (c *tagChain) getSpace() space {
 	c.growth.Lock()
 	defer c.growth.Unlock()
-	return c.space
+	return space{c.start, c.limit, c.ends}
 }
 
 // totals are counters, which only grow, of one chain or of many together.
@@ -80,14 +87,19 @@ func (c *tagChain) used(s allocator.Status) float64 {
 }
 
 // lasts returns after how many seconds the mark reaches the tag's limit at its
-// recent rate, or infinity.
+// recent rate, or infinity. A tag with a period counts anew before that, or reaches the end
+// of its period.
 func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
 	all := c.getSpace()
 	left := all.limit - s.Last - 1
 	if left <= 0 {
 		return 0 // at any rate, and 0/0 is not a number
 	}
-	return float64(left) / c.growth.rate(now, s.Last)
+	lasts := float64(left) / c.growth.rate(now, s.Last)
+	if all.ends > 0 && lasts > float64(int64(all.ends)-now.Unix()) {
+		return math.Inf(1)
+	}
+	return lasts
 }
 
 // growth measures how fast a tag's mark rises by all instances of the room, from
@@ -115,6 +127,13 @@ func (g *growth) note(now time.Time, last int64) {
 	case int64(at)-int64(g.nextTime) >= int64(growthWindow/time.Second):
 		g.from, g.next, g.fromTime, g.nextTime = g.next, last, g.nextTime, at
 	}
+}
+
+// restart forgets what was noted, because the mark has jumped.
+func (g *growth) restart() {
+	g.Lock()
+	defer g.Unlock()
+	g.from, g.next, g.fromTime, g.nextTime = 0, 0, 0, 0
 }
 
 // rate returns by how much the mark rose per second.

@@ -29,6 +29,7 @@ func (s *Server) startTimes() error {
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
 		times.Workers = workers
+		s.instance.OnPeriod(workers.CheckClock)
 		s.times = timetags.New(times)
 	}
 	return err

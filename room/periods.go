@@ -1,0 +1,173 @@
+package room
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
+)
+
+// periods are the tags in memory whose IDs the calendar divides. Where a period ends, each
+// chain takes a segment of the next one first and then drops what it holds, as it does for
+// a layout. So no caller waits at midnight, and some seconds later no ID of the old period
+// is issued, unless etcd is away.
+type periods struct {
+	added chan struct{} // holds one token when a tag came
+	mu    struct {
+		sync.Mutex
+		tags map[allocator.Tag]period.Period
+		now  map[period.Period]period.Span // as they were at the last look
+	}
+}
+
+func (p *periods) init() {
+	p.added = make(chan struct{}, 1)
+	p.mu.tags = make(map[allocator.Tag]period.Period)
+	p.mu.now = make(map[period.Period]period.Span)
+}
+
+// add notes a tag whose chain is made.
+func (p *periods) add(tag allocator.Tag, its period.Period, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.tags[tag] = its
+	if _, known := p.mu.now[its]; !known {
+		p.mu.now[its] = its.At(now)
+		select {
+		case p.added <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// of returns the period of a tag in memory, zero for none.
+func (p *periods) of(tag allocator.Tag) period.Period {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.tags[tag]
+}
+
+// remove forgets a tag.
+func (p *periods) remove(tag allocator.Tag) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.tags, tag)
+}
+
+// lookAgain bounds how long the clock is not looked at: it may be set.
+const lookAgain = time.Minute
+
+// turned returns the tags whose period has ended since the last call, with the period that
+// is now, and after how long to look again.
+func (p *periods) turned(now time.Time) (tags map[allocator.Tag]period.Span, again time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	again = lookAgain
+	turned := make(map[period.Period]bool)
+	for its, last := range p.mu.now {
+		span := its.At(now)
+		turned[its] = span.First > last.First // a clock that goes back turns nothing
+		if turned[its] {
+			p.mu.now[its] = span
+		}
+		again = min(again, max(span.Ends.Sub(now), time.Millisecond))
+	}
+	tags = make(map[allocator.Tag]period.Span)
+	for tag, its := range p.mu.tags {
+		if turned[its] {
+			tags[tag] = p.mu.now[its]
+		}
+	}
+	return tags, again
+}
+
+// followPeriods turns tags to their next periods, until ctx ends.
+func (s *Server) followPeriods(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		case <-s.periods.added:
+		}
+		tags, again := s.periods.turned(s.instance.Now())
+		if len(tags) > 0 {
+			s.turnAll(ctx, tags)
+			again = 0 // another period may have ended meanwhile
+		}
+		timer.Reset(again)
+	}
+}
+
+// turnAll turns chains to the period that is now, the busiest first, at the pace of a
+// layout's renewals.
+func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span) {
+	start := time.Now()
+	var pending []tagged
+	for tag := range tags {
+		if chain := s.chains.get(string(tag)); chain != nil {
+			pending = append(pending, tagged{tag, chain})
+		} else {
+			s.periods.remove(tag)
+		}
+	}
+	s.chains.sortByPeak(pending)
+	rate := min(max(adoptLeast, float64(len(pending))/adoptWithin.Seconds()), adoptMost)
+	for done := 0; done < len(pending); {
+		due := min(1+int(time.Since(start).Seconds()*rate), len(pending))
+		for ; done < due; done++ {
+			s.turn(pending[done], tags[pending[done].tag])
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(adoptPoll):
+		}
+	}
+	s.log.Info("tags turned to the next period", "tags", len(pending), "took", time.Since(start).Round(time.Millisecond))
+}
+
+// turn turns a chain to a period. A cold one is dropped: its next caller makes it anew.
+func (s *Server) turn(t tagged, span period.Span) {
+	if t.chain.Cold(s.cfg.ColdAfter) {
+		s.chains.remove(t.tag, t.chain)
+		s.periods.remove(t.tag)
+		return
+	}
+	t.chain.setSpace(space{max(t.chain.getSpace().start, span.First), min(t.chain.Limited(), span.End), unix(span.Ends)})
+	t.chain.growth.restart()
+	t.chain.Skip(span.First)
+}
+
+// spaceOf returns the interval of a tag's IDs; of a tag with a period, that of the period
+// that is now.
+func (s *Server) spaceOf(settings record.TagSettings) space {
+	present, span := settings.Present(s.instance.Now(), 0)
+	if span.End == 0 {
+		return space{present.Start, present.Limit, 0}
+	}
+	return space{present.Start, present.Limit, unix(span.Ends)}
+}
+
+// unix returns a time in Unix seconds, as far as 32 bits hold it: to 2106.
+func unix(t time.Time) uint32 { return uint32(min(max(t.Unix(), 0), math.MaxUint32)) }
+
+// afterPeriod is how long a client may go on with the IDs of a period that has ended. The
+// room needs some seconds to turn all of its tags.
+const afterPeriod = 10 * time.Second
+
+// ttlInPeriod bounds how long a client may use a segment by the end of its period.
+func (s *Server) ttlInPeriod(tag allocator.Tag, seg allocator.Segment, ttl time.Duration) time.Duration {
+	its := s.periods.of(tag)
+	if its == (period.Period{}) {
+		return ttl
+	}
+	span, _ := its.Of(seg.First)
+	return min(ttl, max(span.Ends.Sub(s.instance.Now())+afterPeriod, time.Second))
+}
