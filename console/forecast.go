@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/plan"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -36,7 +37,7 @@ func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
 // number. It returns nil unless the plan takes more than half of that room's IDs
 // and leaves fewer than one refill may ask for.
 func (f tagForecast) end() *marchv1.TagEnd {
-	limit, least := f.tag.Limit, f.tag.MaxStep
+	limit, least := f.Limit, f.tag.MaxStep
 	var end *marchv1.TagEnd
 	for _, room := range f.plan.Target.Rooms() {
 		r := f.Rooms[room]
@@ -107,12 +108,19 @@ type refusals struct {
 
 // add compares a forecast with the limits of plans without force.
 func (r *refusals) add(f tagForecast) {
-	limit := f.tag.Limit
+	limit := f.Limit
 	if room, had := f.empties(); had > 0 {
 		if r.emptied++; r.emptied == 1 {
 			r.empty = fmt.Sprintf("tag %s: room %s may have nothing to lease after this plan: it has %d IDs up to the limit %d now, and one ID leased in each other room can take it past all of them",
 				f.tag.Name, room, had, limit)
 		}
+	}
+	if size, target := f.tag.Period.Size(), f.plan.Target.Boundary; f.tag.Period != (period.Period{}) {
+		if most := size / record.LeastBlocks; target > most && target > f.plan.From.Boundary {
+			r.narrowed, r.least = r.narrowed+1, 0
+			r.narrow = fmt.Sprintf("boundary: %d; allowed: up to %d, a tenth of the %d IDs that a period of tag %s has", target, most, size, f.tag.Name)
+		}
+		return
 	}
 	boundary, left := f.plan.Target.Boundary, limit-f.Floor
 	if boundary <= f.plan.From.Boundary || left <= 0 || boundary <= left/boundaryPart {

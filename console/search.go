@@ -130,12 +130,18 @@ func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.
 		i.lasts = max(float64(l.End()-now)/1000, 0)
 		return i
 	}
+	now := time.Now()
+	present, span := t.Present(now, i.next)
+	t.TagSettings = present
 	for room, rate := range rates {
 		i.rate += rate
 		if r, ok := l.Ranges[room]; ok && rate > 0 {
 			from := max(marks[room].Next, t.Start, t.Skips[room])
 			i.lasts = min(i.lasts, float64(l.CountIDs(r, from, t.Limit))/rate)
 		}
+	}
+	if span.End > 0 && i.lasts > span.Ends.Sub(now).Seconds() {
+		i.lasts = math.Inf(1) // it counts anew before
 	}
 	i.used = allocator.Used(t.Start, t.Limit, i.next)
 	return i

@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -24,6 +25,15 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	settings, err := operator.NewSettings(r.GetTag())
 	if err != nil {
 		return nil, err
+	}
+	if settings.Limit != allocator.MaxID || settings.Period != (period.Period{}) {
+		stored, _, err := s.admin.LastLayout(ctx)
+		if err == nil {
+			err = settings.CheckBlocks(stored.Layout.Boundary)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	create := s.admin.CreateTag
 	if r.GetFresh() {

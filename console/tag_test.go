@@ -108,7 +108,7 @@ func TestFormatsOfTags(t *testing.T) {
 	}{
 		{&marchv1.Tag{Format: new("prefix(ORD-) | base62")}, []string{"format: at column 16: base62 is no part; allowed: "}},
 		{&marchv1.Tag{Format: new("decimal(3)"), Limit: p(1001)}, []string{"limit: 1001; allowed with the format decimal(3): 2 to 1000"}},
-		{&marchv1.Tag{Format: new("date(yyyy) | decimal(3)")}, []string{"format: ", "no periods yet"}},
+		{&marchv1.Tag{Format: new("date(yyyy) | decimal(3)")}, []string{"format: ", "allowed: with the part period"}},
 		{&marchv1.Tag{Format: new("opaque(k, 10^6) | decimal(6)")}, []string{"key_check: none given"}},
 		{&marchv1.Tag{Time: &marchv1.TimeTag{Preset: "cosid"}, Format: new("decimal(3)")}, []string{"format: decimal(3) writes IDs up to 999"}},
 	} {

@@ -54,7 +54,7 @@ func TestPeriods(t *testing.T) {
 	lease(a, 7, 20261122_00, 7)
 	lease(b, 7, 20261122_12, 7)
 	lease(other, 100, 20261122_25, 40) // its first lease is above the marks of all rooms
-	lease(a, 100, 20261122_24, 50-14) // up to the day's end
+	lease(a, 100, 20261122_24, 50-14)  // up to the day's end
 	_, err := a.TryLease("daily", 1)
 	ledgertest.WantKind(t, err, allocator.Exhausted, "the period 2026-11-22 is full; the next one begins at 2026-11-23T00:00:00+08:00")
 	clock.Time = clock.Add(2 * time.Minute)

@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -169,6 +170,37 @@ func syntaxError(err error) error {
 		return usageError{fmt.Errorf("%w\n%s", err, syntax.Caret())}
 	}
 	return err
+}
+
+// periodFlags say how the calendar divides the IDs of a tag that is to be created.
+type periodFlags struct {
+	unit, zone string
+	digits     int32
+}
+
+func (p *periodFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&p.unit, "period", "", "count anew each day, month or year: the ID is the date in digits, and then a number of --period-digits digits")
+	flags.Int32Var(&p.digits, "period-digits", 9, "with --period: how many digits the number has, 1 to 10 for a day, 12 for a month, 14 for a year")
+	flags.StringVar(&p.zone, "time-zone", "UTC", "with --period: the IANA time zone in which periods begin, such as Asia/Shanghai")
+}
+
+// set puts what was given into a message. Its errors are usage errors.
+func (p *periodFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
+	if p.unit == "" {
+		for _, flag := range []string{"period-digits", "time-zone"} {
+			if cmd.Flags().Changed(flag) {
+				return usageError{allocator.Errorf(allocator.Invalid, "%s: given without --period; allowed: with --period day, month or year", flag)}
+			}
+		}
+		return nil
+	}
+	unit, err := api.ParseWord[marchv1.PeriodUnit]("period", p.unit)
+	if err != nil {
+		return usageError{err}
+	}
+	tag.Period = &marchv1.Period{Unit: unit, Digits: p.digits, TimeZone: p.zone}
+	return nil
 }
 
 // tagTextFlags say how the IDs of a tag that is to be created are texts.

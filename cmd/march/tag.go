@@ -34,6 +34,7 @@ type tagFlags struct {
 	strictRetract                                    bool
 	time                                             timeTagFlags
 	text                                             tagTextFlags
+	period                                           periodFlags
 }
 
 func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
@@ -43,6 +44,7 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 		flags.Int64Var(&f.start, "start", d.Start, "the least ID ever issued")
 		f.time.layout.flags(cmd)
 		f.text.add(cmd)
+		f.period.add(cmd)
 		flags.StringVar(&f.time.kind, "kind", "counter", "counter, or time for time-ordered IDs; --preset or --bits imply time")
 	}
 	f.time.add(cmd)
@@ -79,6 +81,9 @@ func (f *tagFlags) tag(cmd *cobra.Command, name string) (*marchv1.Tag, error) {
 	}
 	if cmd.Flags().Changed("reserve") {
 		t.Reserve = durationpb.New(f.reserve)
+	}
+	if err := f.period.set(cmd, t); err != nil {
+		return nil, err
 	}
 	return t, f.text.set(cmd, t)
 }
@@ -308,6 +313,10 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 		timeTagText(w, t)
 		return
 	}
+	if p := t.GetPeriod(); p != nil {
+		_, _ = fmt.Fprintf(w, "period\t%s, %d digits, %s: now %s, IDs %d to %d; the next begins at %s\n", api.Word(p.GetUnit()), p.GetDigits(), p.GetTimeZone(),
+			p.GetCurrent(), p.GetFirst(), p.GetEnd()-1, p.GetEnds().AsTime().Format(time.RFC3339))
+	}
 	_, _ = fmt.Fprintf(w, "start\t%d\n", t.GetStart())
 	_, _ = fmt.Fprintf(w, "limit\t%d\n", t.GetLimit())
 	_, _ = fmt.Fprintf(w, "min step\t%d\n", t.GetMinStep())
@@ -327,26 +336,6 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 		_, _ = fmt.Fprintf(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
 	}
 	_, _ = fmt.Fprintf(w, "created\t%s\n", t.GetCreated().AsTime().Format(time.RFC3339))
-}
-
-func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
-	tagText(w, t.GetTag())
-	if t.GetTag().GetTime() != nil {
-		slicesText(w, t.GetSlices())
-		return
-	}
-	_, _ = fmt.Fprintln(w, "\nROOM\tNEXT TO LEASE\tLAYOUT")
-	for _, m := range t.GetMarks() {
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\n", m.GetRoom(), m.GetNext(), m.GetVersion())
-	}
-	_, _ = fmt.Fprintln(w, "\nINSTANCE\tHELD\tRESERVE\tPEAK PER S\tSTEP\tISSUED\tDROPPED\tLAYOUT")
-	for _, ch := range t.GetChains() {
-		_, _ = fmt.Fprintf(w, "%s/%s\t%d\t%s\t%.0f\t%d\t%d\t%d\t%d\n", ch.GetRoom(), ch.GetInstance(), ch.GetHeld(),
-			ch.GetReserve().AsDuration().Round(time.Second), ch.GetPeak(), ch.GetStep(), ch.GetIssued(), ch.GetDropped(), ch.GetVersion())
-	}
-	if len(t.GetSilent()) > 0 {
-		_, _ = fmt.Fprintf(w, "\nno answer from: %s\n", strings.Join(t.GetSilent(), ", "))
-	}
 }
 
 func newTagSearch(c *common, t *target) *cobra.Command {

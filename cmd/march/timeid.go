@@ -283,3 +283,23 @@ func yesOr(is bool) string {
 	}
 	return "-"
 }
+
+func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
+	tagText(w, t.GetTag())
+	if t.GetTag().GetTime() != nil {
+		slicesText(w, t.GetSlices())
+		return
+	}
+	_, _ = fmt.Fprintln(w, "\nROOM\tNEXT TO LEASE\tLAYOUT")
+	for _, m := range t.GetMarks() {
+		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\n", m.GetRoom(), m.GetNext(), m.GetVersion())
+	}
+	_, _ = fmt.Fprintln(w, "\nINSTANCE\tHELD\tRESERVE\tPEAK PER S\tSTEP\tISSUED\tDROPPED\tLAYOUT")
+	for _, ch := range t.GetChains() {
+		_, _ = fmt.Fprintf(w, "%s/%s\t%d\t%s\t%.0f\t%d\t%d\t%d\t%d\n", ch.GetRoom(), ch.GetInstance(), ch.GetHeld(),
+			ch.GetReserve().AsDuration().Round(time.Second), ch.GetPeak(), ch.GetStep(), ch.GetIssued(), ch.GetDropped(), ch.GetVersion())
+	}
+	if len(t.GetSilent()) > 0 {
+		_, _ = fmt.Fprintf(w, "\nno answer from: %s\n", strings.Join(t.GetSilent(), ", "))
+	}
+}

@@ -80,7 +80,8 @@ func (h *Handler) tag(c *call) (string, any, error) {
 			v.Marks[i].Skip = to
 		}
 	}
-	v.Used = allocator.Used(s.GetStart(), s.GetLimit(), v.Next)
+	start, limit := api.Space(s)
+	v.Used = allocator.Used(start, limit, v.Next)
 	for _, chain := range t.GetChains() {
 		v.Rate += chain.GetPeak()
 		v.Chains = append(v.Chains, chainView{Chain: chain, Colour: colour[chain.GetRoom()],

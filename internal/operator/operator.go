@@ -199,6 +199,7 @@ func TagToProto(t record.Tag) *marchv1.Tag {
 		p.Skips[string(room)] = to
 	}
 	formatToProto(s, p)
+	p.Period = periodToProto(s, time.Now())
 	return p
 }
 
@@ -231,6 +232,9 @@ func NewSettings(p *marchv1.Tag) (s record.TagSettings, err error) {
 			return s, err
 		}
 	}
+	if err := applyPeriod(p, &s); err != nil {
+		return s, err
+	}
 	if err := applyFormat(p, &s); err != nil {
 		return s, err
 	}
@@ -253,7 +257,7 @@ func applyFormat(p *marchv1.Tag, s *record.TagSettings) error {
 	}
 	s.Format = f.String()
 	if s.Time == nil && !f.Domain().Parts {
-		s.Limit = record.FormatLimit(f)
+		s.Start, s.Limit = max(s.Start, f.Domain().Least), record.FormatLimit(f)
 	}
 	return nil
 }
@@ -266,11 +270,14 @@ func apply(p *marchv1.Tag, s *record.TagSettings) error {
 			return err
 		}
 	}
-	limit := s.Limit
+	if err := applyPeriod(p, s); err != nil {
+		return err
+	}
+	start, limit := s.Start, s.Limit
 	if err := applyFormat(p, s); err != nil {
 		return err
 	}
-	s.Limit = limit // a format is there from the beginning: this one is refused, if it is another
+	s.Start, s.Limit = start, limit // a format is there from the beginning: this one is refused, if it is another
 	return applyCounter(p, s)
 }
 

@@ -40,6 +40,7 @@ type RoomForecast struct {
 
 // TagForecast is the effect of the changes on a tag.
 type TagForecast struct {
+	Limit  int64                           // the end of the IDs: of the period that is now, in a tag with a period
 	Floor  int64                           // the ID at which the first room goes on after the first change
 	Before map[allocator.Room]int64        // IDs that each room of the current layout has left if nothing changes
 	Rooms  map[allocator.Room]RoomForecast // those of the last layout
@@ -77,7 +78,7 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, ste
 			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
 		}
 	}
-	forecast := TagForecast{Floor: floor, Before: make(map[allocator.Room]int64), Rooms: make(map[allocator.Room]RoomForecast)}
+	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64), Rooms: make(map[allocator.Room]RoomForecast)}
 	for room, r := range f.now.Layout().Layout.Ranges {
 		next, _ := f.now.NextBase(t, room, marks)
 		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Limit)

@@ -66,6 +66,25 @@ func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, sp
 	return s, span
 }
 
+// LeastBlocks is how many boundaries a tag's IDs, or those of one of its periods, have at
+// least: each move of a range may skip a block.
+const LeastBlocks = 10
+
+// CheckBlocks checks that a new counter has LeastBlocks boundaries of IDs, in each period.
+// Its error is Invalid.
+func (s TagSettings) CheckBlocks(boundary int64) error {
+	least := LeastBlocks * min(boundary, allocator.MaxID/LeastBlocks)
+	switch {
+	case s.Time != nil || s.Limit <= s.Start: // Validate says why
+	case s.Period != period.Period{} && s.Period.Size() < least:
+		return allocator.Errorf(allocator.Invalid, "period_digits: %d, of which there are %d IDs in a period; allowed: so many that a period has %d boundaries, %d IDs",
+			s.Period.Digits, s.Period.Size(), LeastBlocks, least)
+	case s.Limit < least:
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: %d boundaries or more, from %d on", s.Limit, LeastBlocks, least)
+	}
+	return nil
+}
+
 // Reach returns the floor that a mark makes under an epoch with a margin total: its
 // next + d, where
 //

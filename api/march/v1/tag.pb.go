@@ -23,6 +23,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// PeriodUnit is how long a period is.
+type PeriodUnit int32
+
+const (
+	PeriodUnit_PERIOD_UNIT_UNSPECIFIED PeriodUnit = 0
+	PeriodUnit_PERIOD_UNIT_YEAR        PeriodUnit = 1
+	PeriodUnit_PERIOD_UNIT_MONTH       PeriodUnit = 2
+	PeriodUnit_PERIOD_UNIT_DAY         PeriodUnit = 3
+)
+
+// Enum value maps for PeriodUnit.
+var (
+	PeriodUnit_name = map[int32]string{
+		0: "PERIOD_UNIT_UNSPECIFIED",
+		1: "PERIOD_UNIT_YEAR",
+		2: "PERIOD_UNIT_MONTH",
+		3: "PERIOD_UNIT_DAY",
+	}
+	PeriodUnit_value = map[string]int32{
+		"PERIOD_UNIT_UNSPECIFIED": 0,
+		"PERIOD_UNIT_YEAR":        1,
+		"PERIOD_UNIT_MONTH":       2,
+		"PERIOD_UNIT_DAY":         3,
+	}
+)
+
+func (x PeriodUnit) Enum() *PeriodUnit {
+	p := new(PeriodUnit)
+	*p = x
+	return p
+}
+
+func (x PeriodUnit) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PeriodUnit) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_tag_proto_enumTypes[0].Descriptor()
+}
+
+func (PeriodUnit) Type() protoreflect.EnumType {
+	return &file_march_v1_tag_proto_enumTypes[0]
+}
+
+func (x PeriodUnit) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PeriodUnit.Descriptor instead.
+func (PeriodUnit) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{0}
+}
+
 // WorkerOrder says where the worker stands in an ID. The time is always first.
 type WorkerOrder int32
 
@@ -59,11 +112,11 @@ func (x WorkerOrder) String() string {
 }
 
 func (WorkerOrder) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[0].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[1].Descriptor()
 }
 
 func (WorkerOrder) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[0]
+	return &file_march_v1_tag_proto_enumTypes[1]
 }
 
 func (x WorkerOrder) Number() protoreflect.EnumNumber {
@@ -72,7 +125,7 @@ func (x WorkerOrder) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkerOrder.Descriptor instead.
 func (WorkerOrder) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{0}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
 }
 
 // SequencePolicy says with which number the sequence of a tick begins.
@@ -116,11 +169,11 @@ func (x SequencePolicy) String() string {
 }
 
 func (SequencePolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[1].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[2].Descriptor()
 }
 
 func (SequencePolicy) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[1]
+	return &file_march_v1_tag_proto_enumTypes[2]
 }
 
 func (x SequencePolicy) Number() protoreflect.EnumNumber {
@@ -129,7 +182,7 @@ func (x SequencePolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SequencePolicy.Descriptor instead.
 func (SequencePolicy) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
 }
 
 // RollbackPolicy says how a room issues IDs while its clock is behind the last ID.
@@ -172,11 +225,11 @@ func (x RollbackPolicy) String() string {
 }
 
 func (RollbackPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[2].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[3].Descriptor()
 }
 
 func (RollbackPolicy) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[2]
+	return &file_march_v1_tag_proto_enumTypes[3]
 }
 
 func (x RollbackPolicy) Number() protoreflect.EnumNumber {
@@ -185,7 +238,7 @@ func (x RollbackPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RollbackPolicy.Descriptor instead.
 func (RollbackPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
 }
 
 // Tag has a tag's settings. A field that is absent in CreateTag gets its default.
@@ -240,6 +293,9 @@ type Tag struct {
 	// Output only: the name by which clients of the doors ask for the tag, where that is
 	// another than the tag's: order:id for order_3aid. What is not UTF-8 in it is U+FFFD.
 	ForeignName string `protobuf:"bytes,17,opt,name=foreign_name,json=foreignName,proto3" json:"foreign_name,omitempty"`
+	// Divides the IDs by the calendar: a counter that begins anew each day, month or year.
+	// Chosen when the tag is created. Absent in other tags.
+	Period *Period `protobuf:"bytes,18,opt,name=period,proto3" json:"period,omitempty"`
 	// Output only: the revision of etcd at which these settings were stored, for if_revision.
 	Revision      int64 `protobuf:"varint,30,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -395,11 +451,130 @@ func (x *Tag) GetForeignName() string {
 	return ""
 }
 
+func (x *Tag) GetPeriod() *Period {
+	if x != nil {
+		return x.Period
+	}
+	return nil
+}
+
 func (x *Tag) GetRevision() int64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
+}
+
+// Period says how the calendar divides the IDs of a tag:
+//
+//	ID = period * 10^digits + n
+//
+// where period is the date in digits, such as 20261122, 202611 or 2026.
+type Period struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long a period is. It must be given.
+	Unit PeriodUnit `protobuf:"varint,1,opt,name=unit,proto3,enum=march.v1.PeriodUnit" json:"unit,omitempty"`
+	// The number of digits of n: 1 to 10 for a day, 12 for a month, 14 for a year. A period
+	// has 10^digits IDs, at least ten times the boundary.
+	Digits int32 `protobuf:"varint,2,opt,name=digits,proto3" json:"digits,omitempty"`
+	// The IANA time zone in which periods begin, such as Asia/Shanghai. Default UTC.
+	TimeZone string `protobuf:"bytes,3,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	// Output only: the period that is now, by the clock of the server that answers.
+	Current string `protobuf:"bytes,4,opt,name=current,proto3" json:"current,omitempty"`
+	// Output only: the first ID of that period, and the end of its IDs, exclusive.
+	First int64 `protobuf:"varint,5,opt,name=first,proto3" json:"first,omitempty"`
+	End   int64 `protobuf:"varint,6,opt,name=end,proto3" json:"end,omitempty"`
+	// Output only: when that period begins, and when the next one does.
+	Begins        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=begins,proto3" json:"begins,omitempty"`
+	Ends          *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ends,proto3" json:"ends,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Period) Reset() {
+	*x = Period{}
+	mi := &file_march_v1_tag_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Period) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Period) ProtoMessage() {}
+
+func (x *Period) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_tag_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Period.ProtoReflect.Descriptor instead.
+func (*Period) Descriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Period) GetUnit() PeriodUnit {
+	if x != nil {
+		return x.Unit
+	}
+	return PeriodUnit_PERIOD_UNIT_UNSPECIFIED
+}
+
+func (x *Period) GetDigits() int32 {
+	if x != nil {
+		return x.Digits
+	}
+	return 0
+}
+
+func (x *Period) GetTimeZone() string {
+	if x != nil {
+		return x.TimeZone
+	}
+	return ""
+}
+
+func (x *Period) GetCurrent() string {
+	if x != nil {
+		return x.Current
+	}
+	return ""
+}
+
+func (x *Period) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Period) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *Period) GetBegins() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Begins
+	}
+	return nil
+}
+
+func (x *Period) GetEnds() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
 }
 
 // TimeTag is the settings of a tag of time-ordered IDs:
@@ -442,7 +617,7 @@ type TimeTag struct {
 
 func (x *TimeTag) Reset() {
 	*x = TimeTag{}
-	mi := &file_march_v1_tag_proto_msgTypes[1]
+	mi := &file_march_v1_tag_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -454,7 +629,7 @@ func (x *TimeTag) String() string {
 func (*TimeTag) ProtoMessage() {}
 
 func (x *TimeTag) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[1]
+	mi := &file_march_v1_tag_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -467,7 +642,7 @@ func (x *TimeTag) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeTag.ProtoReflect.Descriptor instead.
 func (*TimeTag) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *TimeTag) GetPreset() string {
@@ -570,7 +745,7 @@ type UpdateTagRequest struct {
 
 func (x *UpdateTagRequest) Reset() {
 	*x = UpdateTagRequest{}
-	mi := &file_march_v1_tag_proto_msgTypes[2]
+	mi := &file_march_v1_tag_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +757,7 @@ func (x *UpdateTagRequest) String() string {
 func (*UpdateTagRequest) ProtoMessage() {}
 
 func (x *UpdateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[2]
+	mi := &file_march_v1_tag_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +770,7 @@ func (x *UpdateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTagRequest.ProtoReflect.Descriptor instead.
 func (*UpdateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UpdateTagRequest) GetTag() *Tag {
@@ -631,7 +806,7 @@ type UpdateTagResponse struct {
 
 func (x *UpdateTagResponse) Reset() {
 	*x = UpdateTagResponse{}
-	mi := &file_march_v1_tag_proto_msgTypes[3]
+	mi := &file_march_v1_tag_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +818,7 @@ func (x *UpdateTagResponse) String() string {
 func (*UpdateTagResponse) ProtoMessage() {}
 
 func (x *UpdateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[3]
+	mi := &file_march_v1_tag_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +831,7 @@ func (x *UpdateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateTagResponse.ProtoReflect.Descriptor instead.
 func (*UpdateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *UpdateTagResponse) GetTag() *Tag {
@@ -689,7 +864,7 @@ type SkipTagRequest struct {
 
 func (x *SkipTagRequest) Reset() {
 	*x = SkipTagRequest{}
-	mi := &file_march_v1_tag_proto_msgTypes[4]
+	mi := &file_march_v1_tag_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +876,7 @@ func (x *SkipTagRequest) String() string {
 func (*SkipTagRequest) ProtoMessage() {}
 
 func (x *SkipTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[4]
+	mi := &file_march_v1_tag_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +889,7 @@ func (x *SkipTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipTagRequest.ProtoReflect.Descriptor instead.
 func (*SkipTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SkipTagRequest) GetName() string {
@@ -757,7 +932,7 @@ type SkipTagResponse struct {
 
 func (x *SkipTagResponse) Reset() {
 	*x = SkipTagResponse{}
-	mi := &file_march_v1_tag_proto_msgTypes[5]
+	mi := &file_march_v1_tag_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +944,7 @@ func (x *SkipTagResponse) String() string {
 func (*SkipTagResponse) ProtoMessage() {}
 
 func (x *SkipTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[5]
+	mi := &file_march_v1_tag_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +957,7 @@ func (x *SkipTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SkipTagResponse.ProtoReflect.Descriptor instead.
 func (*SkipTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SkipTagResponse) GetTag() *Tag {
@@ -813,7 +988,7 @@ type PrescaleTagRequest struct {
 
 func (x *PrescaleTagRequest) Reset() {
 	*x = PrescaleTagRequest{}
-	mi := &file_march_v1_tag_proto_msgTypes[6]
+	mi := &file_march_v1_tag_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +1000,7 @@ func (x *PrescaleTagRequest) String() string {
 func (*PrescaleTagRequest) ProtoMessage() {}
 
 func (x *PrescaleTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[6]
+	mi := &file_march_v1_tag_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +1013,7 @@ func (x *PrescaleTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrescaleTagRequest.ProtoReflect.Descriptor instead.
 func (*PrescaleTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PrescaleTagRequest) GetName() string {
@@ -871,7 +1046,7 @@ type PrescaleTagResponse struct {
 
 func (x *PrescaleTagResponse) Reset() {
 	*x = PrescaleTagResponse{}
-	mi := &file_march_v1_tag_proto_msgTypes[7]
+	mi := &file_march_v1_tag_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1058,7 @@ func (x *PrescaleTagResponse) String() string {
 func (*PrescaleTagResponse) ProtoMessage() {}
 
 func (x *PrescaleTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_tag_proto_msgTypes[7]
+	mi := &file_march_v1_tag_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1071,7 @@ func (x *PrescaleTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrescaleTagResponse.ProtoReflect.Descriptor instead.
 func (*PrescaleTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PrescaleTagResponse) GetTag() *Tag {
@@ -910,7 +1085,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\x06\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf2\x06\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -929,7 +1104,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x12\x1b\n" +
 	"\x06format\x18\x0f \x01(\tH\aR\x06format\x88\x01\x01\x12 \n" +
 	"\tkey_check\x18\x10 \x01(\tH\bR\bkeyCheck\x88\x01\x01\x12!\n" +
-	"\fforeign_name\x18\x11 \x01(\tR\vforeignName\x12\x1a\n" +
+	"\fforeign_name\x18\x11 \x01(\tR\vforeignName\x12(\n" +
+	"\x06period\x18\x12 \x01(\v2\x10.march.v1.PeriodR\x06period\x12\x1a\n" +
 	"\brevision\x18\x1e \x01(\x03R\brevision\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
@@ -944,7 +1120,16 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x0f_strict_retractB\t\n" +
 	"\a_formatB\f\n" +
 	"\n" +
-	"_key_check\"\xed\x03\n" +
+	"_key_check\"\x8d\x02\n" +
+	"\x06Period\x12(\n" +
+	"\x04unit\x18\x01 \x01(\x0e2\x14.march.v1.PeriodUnitR\x04unit\x12\x16\n" +
+	"\x06digits\x18\x02 \x01(\x05R\x06digits\x12\x1b\n" +
+	"\ttime_zone\x18\x03 \x01(\tR\btimeZone\x12\x18\n" +
+	"\acurrent\x18\x04 \x01(\tR\acurrent\x12\x14\n" +
+	"\x05first\x18\x05 \x01(\x03R\x05first\x12\x10\n" +
+	"\x03end\x18\x06 \x01(\x03R\x03end\x122\n" +
+	"\x06begins\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06begins\x12.\n" +
+	"\x04ends\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xed\x03\n" +
 	"\aTimeTag\x12\x16\n" +
 	"\x06preset\x18\x01 \x01(\tR\x06preset\x12\x1b\n" +
 	"\ttime_bits\x18\x02 \x01(\x05R\btimeBits\x12\x1f\n" +
@@ -982,7 +1167,13 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"6\n" +
 	"\x13PrescaleTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*[\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*k\n" +
+	"\n" +
+	"PeriodUnit\x12\x1b\n" +
+	"\x17PERIOD_UNIT_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10PERIOD_UNIT_YEAR\x10\x01\x12\x15\n" +
+	"\x11PERIOD_UNIT_MONTH\x10\x02\x12\x13\n" +
+	"\x0fPERIOD_UNIT_DAY\x10\x03*[\n" +
 	"\vWorkerOrder\x12\x1c\n" +
 	"\x18WORKER_ORDER_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13WORKER_ORDER_MIDDLE\x10\x01\x12\x15\n" +
@@ -1010,45 +1201,51 @@ func file_march_v1_tag_proto_rawDescGZIP() []byte {
 	return file_march_v1_tag_proto_rawDescData
 }
 
-var file_march_v1_tag_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_march_v1_tag_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_march_v1_tag_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_march_v1_tag_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_march_v1_tag_proto_goTypes = []any{
-	(WorkerOrder)(0),              // 0: march.v1.WorkerOrder
-	(SequencePolicy)(0),           // 1: march.v1.SequencePolicy
-	(RollbackPolicy)(0),           // 2: march.v1.RollbackPolicy
-	(*Tag)(nil),                   // 3: march.v1.Tag
-	(*TimeTag)(nil),               // 4: march.v1.TimeTag
-	(*UpdateTagRequest)(nil),      // 5: march.v1.UpdateTagRequest
-	(*UpdateTagResponse)(nil),     // 6: march.v1.UpdateTagResponse
-	(*SkipTagRequest)(nil),        // 7: march.v1.SkipTagRequest
-	(*SkipTagResponse)(nil),       // 8: march.v1.SkipTagResponse
-	(*PrescaleTagRequest)(nil),    // 9: march.v1.PrescaleTagRequest
-	(*PrescaleTagResponse)(nil),   // 10: march.v1.PrescaleTagResponse
-	nil,                           // 11: march.v1.Tag.SkipsEntry
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(PeriodUnit)(0),               // 0: march.v1.PeriodUnit
+	(WorkerOrder)(0),              // 1: march.v1.WorkerOrder
+	(SequencePolicy)(0),           // 2: march.v1.SequencePolicy
+	(RollbackPolicy)(0),           // 3: march.v1.RollbackPolicy
+	(*Tag)(nil),                   // 4: march.v1.Tag
+	(*Period)(nil),                // 5: march.v1.Period
+	(*TimeTag)(nil),               // 6: march.v1.TimeTag
+	(*UpdateTagRequest)(nil),      // 7: march.v1.UpdateTagRequest
+	(*UpdateTagResponse)(nil),     // 8: march.v1.UpdateTagResponse
+	(*SkipTagRequest)(nil),        // 9: march.v1.SkipTagRequest
+	(*SkipTagResponse)(nil),       // 10: march.v1.SkipTagResponse
+	(*PrescaleTagRequest)(nil),    // 11: march.v1.PrescaleTagRequest
+	(*PrescaleTagResponse)(nil),   // 12: march.v1.PrescaleTagResponse
+	nil,                           // 13: march.v1.Tag.SkipsEntry
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_march_v1_tag_proto_depIdxs = []int32{
-	12, // 0: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
-	13, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
-	13, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
-	11, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
-	4,  // 4: march.v1.Tag.time:type_name -> march.v1.TimeTag
-	12, // 5: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
-	0,  // 6: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
-	1,  // 7: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
-	2,  // 8: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
-	12, // 9: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
-	3,  // 10: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
-	3,  // 11: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
-	3,  // 12: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
-	12, // 13: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
-	3,  // 14: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	14, // 0: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
+	15, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
+	15, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
+	13, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
+	6,  // 4: march.v1.Tag.time:type_name -> march.v1.TimeTag
+	5,  // 5: march.v1.Tag.period:type_name -> march.v1.Period
+	0,  // 6: march.v1.Period.unit:type_name -> march.v1.PeriodUnit
+	15, // 7: march.v1.Period.begins:type_name -> google.protobuf.Timestamp
+	15, // 8: march.v1.Period.ends:type_name -> google.protobuf.Timestamp
+	14, // 9: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
+	1,  // 10: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
+	2,  // 11: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
+	3,  // 12: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
+	14, // 13: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
+	4,  // 14: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
+	4,  // 15: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
+	4,  // 16: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
+	14, // 17: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
+	4,  // 18: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_tag_proto_init() }
@@ -1057,14 +1254,14 @@ func file_march_v1_tag_proto_init() {
 		return
 	}
 	file_march_v1_tag_proto_msgTypes[0].OneofWrappers = []any{}
-	file_march_v1_tag_proto_msgTypes[1].OneofWrappers = []any{}
+	file_march_v1_tag_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_tag_proto_rawDesc), len(file_march_v1_tag_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   9,
+			NumEnums:      4,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -301,6 +301,10 @@ func fields(t *marchv1.Tag) []field {
 	if t.KeyCheck != nil {
 		all = append(all, field{"key_check", t.GetKeyCheck(), true})
 	}
+	if p := t.GetPeriod(); p != nil {
+		all = append(all, field{"period.unit", api.Word(p.GetUnit()), true},
+			field{"period.digits", fmt.Sprint(p.GetDigits()), true}, field{"period.time_zone", p.GetTimeZone(), true})
+	}
 	if p := t.GetTime(); p != nil {
 		all = append(all,
 			field{"time.time_bits", fmt.Sprint(p.GetTimeBits()), true}, field{"time.worker_bits", fmt.Sprint(p.GetWorkerBits()), true},

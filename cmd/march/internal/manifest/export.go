@@ -47,7 +47,7 @@ func item(name string, value any) yaml.MapItem { return yaml.MapItem{Key: name, 
 
 // exported returns the settings of a tag that are not at their defaults.
 func exported(t *marchv1.Tag) (yaml.MapSlice, error) {
-	plain := &marchv1.Tag{Format: t.Format, KeyCheck: t.KeyCheck}
+	plain := &marchv1.Tag{Format: t.Format, KeyCheck: t.KeyCheck, Period: t.GetPeriod()}
 	if p := t.GetTime(); p != nil {
 		plain.Time = &marchv1.TimeTag{
 			TimeBits: p.GetTimeBits(), WorkerBits: p.GetWorkerBits(), SequenceBits: p.GetSequenceBits(),
@@ -62,15 +62,21 @@ func exported(t *marchv1.Tag) (yaml.MapSlice, error) {
 	for _, f := range fields(plain) {
 		usual[f.name] = f.value
 	}
-	settings, timed := yaml.MapSlice{}, yaml.MapSlice{}
+	settings, periodic, timed := yaml.MapSlice{}, yaml.MapSlice{}, yaml.MapSlice{}
 	for _, f := range fields(t) {
 		part, isTimed := strings.CutPrefix(f.name, "time.")
+		of, isPeriod := strings.CutPrefix(f.name, "period.")
 		switch {
+		case isPeriod:
+			periodic = append(periodic, item(of, typed(f)))
 		case isTimed && (f.fixed || part == "sequence" || usual[f.name] != f.value):
 			timed = append(timed, item(part, typed(f)))
 		case !isTimed && (f.name == "format" || f.name == "key_check" || usual[f.name] != f.value):
 			settings = append(settings, item(f.name, typed(f)))
 		}
+	}
+	if len(periodic) > 0 {
+		settings = append(settings, item("period", periodic))
 	}
 	if len(timed) > 0 {
 		settings = append(settings, item("time", timed))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -167,7 +168,7 @@ func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
 
 // counterFields and timeFields are the settings of tags in the order of files.
 var (
-	counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "strict_retract", "format", "key_check", "time"}
+	counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "strict_retract", "format", "key_check", "period", "time"}
 	timeFields    = []string{"preset", "time_bits", "worker_bits", "sequence_bits", "unit", "epoch_ms", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
 )
 
@@ -202,6 +203,11 @@ func (m *Manifest) setting(r *yamlfile.Reader, t *marchv1.Tag, tag string, e yam
 		words(&t.Format)
 	case "key_check":
 		words(&t.KeyCheck)
+	case "period":
+		t.Period = &marchv1.Period{}
+		for _, e := range r.Entries(field, e.Value) {
+			m.periodSetting(r, t.GetPeriod(), field, e)
+		}
 	case "time":
 		t.Time = &marchv1.TimeTag{}
 		for _, e := range r.Entries(field, e.Value) {
@@ -210,6 +216,34 @@ func (m *Manifest) setting(r *yamlfile.Reader, t *marchv1.Tag, tag string, e yam
 	default:
 		delete(m.places, field)
 		r.Unknown(tag, e, counterFields...)
+	}
+}
+
+// periodFields are the settings of a period.
+var periodFields = []string{"unit", "digits", "time_zone"}
+
+// periodSetting reads a setting of a tag's period.
+func (m *Manifest) periodSetting(r *yamlfile.Reader, p *marchv1.Period, tag string, e yamlfile.Entry) {
+	field := yamlfile.Join(tag, e.Name)
+	m.places[field] = e.At
+	switch e.Name {
+	case "unit":
+		p.Unit = word[marchv1.PeriodUnit](r, field, e.Value)
+	case "digits":
+		r.Number(field, e.Value, func(n int64) {
+			if n < 1 || n > int64(period.Year.MaxDigits()) {
+				r.Refuse(yamlfile.Of(e.Value), "%s: %d; allowed: 1 to %d", field, n, period.Year.MaxDigits())
+				return
+			}
+			p.Digits = int32(n)
+		})
+	case "time_zone":
+		if value, ok := r.Value(field, e.Value, "a time zone"); ok {
+			p.TimeZone = value
+		}
+	default:
+		delete(m.places, field)
+		r.Unknown(tag, e, periodFields...)
 	}
 }
 
