@@ -48,6 +48,7 @@ func layout(boundary int64, ranges map[allocator.Room]allocator.Range) allocator
 type cluster struct {
 	*testcluster.Cluster
 	tracer trace.TracerProvider // of instances launched from now on, nil for none
+	now    func() time.Time     // the clock of instances launched from now on, nil for the computer's
 	onTxn  func(store.Txn)      // called for each transaction of instances launched from now on, where set
 }
 
@@ -116,7 +117,7 @@ func (c *cluster) launch(in allocator.Room, name allocator.Instance, change func
 	}
 	i.Room = c.Launch(in, name, func(cfg *room.Config) {
 		metrics := observe.New("test", prometheus.Labels{"room": string(in)})
-		cfg.Ledger = c.LedgerOver(i.store, func(cfg *ledger.Config) { cfg.Observe, cfg.Tracer = metrics.Transaction, c.tracer })
+		cfg.Ledger = c.LedgerOver(i.store, func(cfg *ledger.Config) { cfg.Observe, cfg.Tracer, cfg.Now = metrics.Transaction, c.tracer, c.now })
 		metrics.Ledger(cfg.Ledger)
 		cfg.Metrics, cfg.Build, cfg.Tracer = metrics, "test", c.tracer
 		cfg.HTTP = testcluster.Listen(c, "")

@@ -1,0 +1,168 @@
+package room_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+var days = period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}
+
+// midnight lets the clock of instances launched from now on be so long before a midnight.
+// It returns that clock, and the two days.
+func (c *cluster) midnight(before time.Duration) (now func() time.Time, today, tomorrow period.Span) {
+	border := time.Date(2030, 6, 15, 0, 0, 0, 0, time.UTC)
+	ahead := time.Until(border.Add(-before))
+	now = func() time.Time { return time.Now().Add(ahead) }
+	c.now = now
+	return now, days.At(border.Add(-1)), days.At(border)
+}
+
+func daily(s *record.TagSettings) { s.Period = days }
+
+// Midnight under load: no call fails, no ID comes twice, each ID is of the day before or of
+// the day after, and soon all are of the day after, also of a tag that another room has.
+func TestMidnight(t *testing.T) {
+	c := newCluster(t, testcluster.Halves())
+	const tags = 30
+	var names []allocator.Tag
+	for i := range tags {
+		names = append(names, allocator.Tag(fmt.Sprint("daily-", i)))
+	}
+	c.tag(daily, names...)
+	now, today, tomorrow := c.midnight(5 * time.Second)
+	all := []*instance{c.start("a", "a1", nil), c.start("a", "a2", nil), c.start("b", "b1", nil)}
+	ctx, stop := context.WithCancel(bg)
+	defer stop()
+	var ids sync.Map
+	var issued, before atomic.Int64
+	var callers sync.WaitGroup
+	for k, name := range names {
+		callers.Go(func() {
+			for i := k; ctx.Err() == nil; i++ {
+				at := now()
+				id, err := all[i%len(all)].next(string(name))
+				if err != nil {
+					t.Errorf("%v: %v", at, err)
+					return
+				}
+				if _, twice := ids.LoadOrStore(fmt.Sprint(name, " ", id), true); twice {
+					t.Errorf("%s: ID %d came twice", name, id)
+				}
+				switch {
+				case id >= tomorrow.First && id < tomorrow.End && !now().Before(tomorrow.Begins):
+				case id >= today.First && id < today.End:
+					before.Add(1)
+				default:
+					t.Errorf("%v: ID %d", at, id)
+				}
+				issued.Add(1)
+			}
+		})
+	}
+	turned := func() bool {
+		if now().Before(tomorrow.Begins) {
+			return false
+		}
+		for _, name := range names {
+			for _, i := range all {
+				if chain := i.chain(string(name)); chain == nil || chain.GetHeld() == 0 || chain.GetFirst() < tomorrow.First {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	all[0].await("all tags have turned", turned)
+	was := before.Load()
+	time.Sleep(50 * time.Millisecond) // a call may have been under way
+	if was = before.Load(); was == 0 || issued.Load() == was {
+		t.Fatalf("%d IDs were issued, %d of them of the day before", issued.Load(), was)
+	}
+	for i := range 3 {
+		for _, name := range names {
+			if id := all[i].mustNext(string(name)); id < tomorrow.First {
+				t.Errorf("%s: ID %d of yesterday after the tag has turned", name, id)
+			}
+		}
+	}
+	stop()
+	callers.Wait()
+}
+
+// An instance whose clock is a minute late goes on with the new day where the other one has
+// opened it. While etcd is away over midnight, a room goes on with what it holds.
+func TestMidnightOfTwoClocks(t *testing.T) {
+	c := newCluster(t, testcluster.Halves())
+	c.tag(daily, "order")
+	_, today, tomorrow := c.midnight(2 * time.Second)
+	early := c.start("a", "early", nil)
+	c.midnight(time.Minute)
+	late := c.start("a", "late", nil)
+	if id := early.mustNext("order"); id < today.First || id >= today.End {
+		t.Errorf("ID %d", id)
+	}
+	if id := late.mustNext("order"); id < today.First || id >= today.End {
+		t.Errorf("ID %d", id)
+	}
+	early.await("the early instance turns", func() bool { return early.mustNext("order") >= tomorrow.First })
+	// The late one has IDs of today in memory. Its next lease is of tomorrow.
+	late.await("the late instance follows", func() bool {
+		r, err := late.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 1000})
+		return err == nil && r.GetRuns()[0].GetFirst() >= tomorrow.First
+	})
+}
+
+// Clients may use the IDs of a period some seconds after its end, and no longer. Doors
+// refuse callers that keep IDs for ever.
+func TestLeasesEndWithThePeriod(t *testing.T) {
+	c := newCluster(t, testcluster.Halves())
+	c.tag(daily, "order")
+	now, _, tomorrow := c.midnight(30 * time.Second)
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Hour })
+	sent := now()
+	r, err := a.Lease(bg, &marchv1.LeaseRequest{Tag: "order", Count: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ends := sent.Add(r.GetTtl().AsDuration()); ends.Before(tomorrow.Begins) || ends.After(tomorrow.Begins.Add(20*time.Second)) {
+		t.Errorf("the lease ends at %v", ends)
+	}
+}
+
+// A period that is full says when the next one begins.
+func TestAFullPeriod(t *testing.T) {
+	c := newCluster(t, testcluster.Halves())
+	c.tag(func(s *record.TagSettings) {
+		s.Period = period.Period{Unit: period.Day, Digits: 4, Zone: "UTC"}
+	}, "small")
+	c.midnight(time.Hour)
+	a := c.start("a", "a1", nil)
+	issued := 0
+	for {
+		r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "small", Count: 100})
+		if err != nil {
+			if err := api.FromStatus(err); allocator.KindOf(err) != allocator.Exhausted ||
+				!strings.Contains(err.Error(), "the period 2030-06-14 is full; the next one begins at 2030-06-15T00:00:00Z") {
+				t.Errorf("got %v", err)
+			}
+			break
+		}
+		issued += len(r.GetRuns())
+	}
+	if issued == 0 {
+		t.Error("nothing was issued")
+	}
+}
