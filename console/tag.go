@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -24,6 +25,9 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	}
 	settings, err := operator.NewSettings(r.GetTag())
 	if err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(settings.Validate(), settings.CheckFormat()); err != nil {
 		return nil, err
 	}
 	if settings.Limit != allocator.MaxID || settings.Period != (period.Period{}) {

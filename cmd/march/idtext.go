@@ -225,6 +225,8 @@ func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 		switch {
 		case t.digits < 1 || t.digits > 18:
 			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d; allowed: 1 to 18", t.digits)}
+		case tag.Period != nil:
+			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d, with --period; allowed with a period: --period-digits", t.digits)}
 		case tag.Limit != nil || tag.Time != nil:
 			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d, with --limit or of kind time; allowed: a counter without --limit, as --digits sets it", t.digits)}
 		}

@@ -310,7 +310,7 @@ func newMan() *cobra.Command {
 // hostFlags replaces the defaults that depend on the host by words.
 func hostFlags(cmd *cobra.Command) {
 	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if words, ok := ofTheHost[f.Name]; ok && cmd.Name() == "room" {
+		if words, ok := ofTheHost[f.Name]; ok && (f.Name != "name" || cmd.Name() == "room") {
 			f.DefValue = words
 		}
 	})
