@@ -1,5 +1,5 @@
 # One line a target; the first lists them.
-.PHONY: help dev test race model simulate mutants fuzz bench chaos chaos-matrix migrations build dist image generate protos lint ci
+.PHONY: help dev test race model simulate mutants fuzz bench doors chaos chaos-matrix migrations build dist image generate protos lint ci
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -46,6 +46,9 @@ chaos-matrix: ## take etcd back in time in every way, in ten minutes (flags in A
 
 migrations: ## migrate 100 times under load, and measure what callers notice
 	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame|TestMovesCostWhatIsLost' -v -timeout 30m -migrations 100
+
+doors: build ## call the door for Redis with real clients: ioredis, node-redis, redis-py, redis-cli, redis-benchmark; needs npm and python3-redis
+	.ci/doors/run
 
 build: ## build bin/march
 	go build -buildvcs=$(STAMP) -o bin/march ./cmd/march
