@@ -22,6 +22,7 @@ package plan
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -141,7 +142,7 @@ func reservedFirst(from, target allocator.Layout) allocator.Layout {
 	from = cloneLayout(from)
 	from.Reserved = nil
 	for _, name := range target.ReservedNames() {
-		if r := target.Reserved[name]; from.Free(r) != nil && from.Free(r)[0] == r {
+		if r := target.Reserved[name]; slices.Equal(from.Free(r), []allocator.Range{r}) {
 			if from.Reserved == nil {
 				from.Reserved = make(map[allocator.Room]allocator.Range)
 			}

@@ -238,7 +238,7 @@ func withContexts(use func(f *contexts.File) (changed bool, err error)) error {
 func changeContexts(c *common, use, short string, change func(*contexts.File, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: exactly("a context's name"), ValidArgsFunction: contextNames,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(_ *cobra.Command, args []string) error {
 			return withContexts(func(f *contexts.File) (bool, error) {
 				if err := change(f, args[0]); err != nil {
 					return false, err

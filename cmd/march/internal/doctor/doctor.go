@@ -157,7 +157,7 @@ func (f Facts) tags() []Finding {
 			continue
 		}
 		lasts, name := t.GetLasts(), t.GetTag().GetName()
-		level := OK
+		var level Level
 		switch ends := lasts != nil; {
 		case t.GetUsed() >= atLimit || ends && lasts.AsDuration() < endsNow:
 			level = Failed
