@@ -137,3 +137,51 @@ func TestDoorsUnderPolicy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Without etcd the doors over HTTP go on with what is held, then each says in its own words
+// that there is nothing.
+func TestWebDoorsEtcdAway(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "ns.order", "cold", "ns.cold")
+	_, d := c.withDoors(t, "a", false)
+	for _, held := range []bool{true, false} { // of etcd
+		if !held {
+			c.Etcd.Stop()
+		}
+		if status, _, id := d.ask("GET", d.leaf+"/api/segment/get/ns.order", ""); status != http.StatusOK {
+			t.Errorf("leaf, etcd there: %t: %d %s", held, status, id)
+		}
+	}
+	if status, _, body := d.ask("GET", d.leaf+"/api/segment/get/cold", ""); status != http.StatusInternalServerError || !strings.Contains(body, "Result{id=-3, status=EXCEPTION}") {
+		t.Errorf("leaf: %d %s", status, body)
+	}
+	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=cold", ""); status != http.StatusOK || !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`) {
+		t.Errorf("tinyid: %d %s", status, body)
+	}
+	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=cold", ""); status != http.StatusOK || body != "" {
+		t.Errorf("tinyid, simple: %d %s", status, body)
+	}
+	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/cold?step=20", ""); status != http.StatusInternalServerError || !strings.HasPrefix(body, `{"code":"500","msg":"march: `) {
+		t.Errorf("cosid: %d %s", status, body)
+	}
+}
+
+// Clients that keep their segments get none of a tag with a period; INCR counts it.
+func TestDoorsOfPeriods(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(daily, "ns.day")
+	_, d := c.withDoors(t, "a", false)
+	_, client := c.withRedis("b", "b1", false)
+	if id, err := client.Incr(bg, "ns.day").Result(); err != nil || id < 2026_01_01*1_000_000_000 {
+		t.Errorf("incr: %d, %v", id, err)
+	}
+	const why = "tag ns.day has a period: "
+	if _, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=ns.day", ""); !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`+why) {
+		t.Errorf("tinyid: %s", body)
+	}
+	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/day?step=20", ""); status != http.StatusBadRequest || !strings.HasPrefix(body, `{"code":"500","msg":"march: `+why) {
+		t.Errorf("cosid: %d %s", status, body)
+	}
+}

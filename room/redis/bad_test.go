@@ -129,7 +129,8 @@ func TestBadStreams(t *testing.T) {
 		if err := c.run(); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatalf("stream %d, %q: %v", n, b, err)
 		}
-		for rest, err := s.got.Bytes(), error(nil); len(rest) > 0; answers++ {
+		for rest := s.got.Bytes(); len(rest) > 0; answers++ {
+			var err error
 			if rest, err = reply(rest); err != nil {
 				t.Fatalf("stream %d, %q: %v", n, b, err)
 			}
