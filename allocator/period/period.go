@@ -60,8 +60,10 @@ func (p Period) Validate() error {
 var zones sync.Map // by name: *time.Location
 
 func location(name string) (*time.Location, error) {
-	if zone, ok := zones.Load(name); ok {
-		return zone.(*time.Location), nil
+	if known, ok := zones.Load(name); ok {
+		if zone, ok := known.(*time.Location); ok {
+			return zone, nil
+		}
 	}
 	if name == "" || name == "Local" { // time.LoadLocation takes both
 		return nil, fmt.Errorf("the time zone %q depends on the computer", name)

@@ -91,8 +91,8 @@ func (w *Workers) CheckClock(ctx context.Context) error {
 		}
 		err = c.check(w.cfg, w.instance, beats)
 		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.mu.checked, c.mu.err = max(w.cfg.Elapsed(), 1), err
+		c.mu.Unlock()
 		return err
 	}
 	return allocator.Errorf(allocator.Unavailable, "the layout changed again and again while heartbeats were read")
