@@ -21,6 +21,11 @@ import (
 // be closed in between, because it was unused for long or its tag was deleted. Then withTag
 // calls use again, with a new one.
 func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
+	return s.failed(ctx, tag, s.tryTag(ctx, tag, use, timed))
+}
+
+// tryTag is withTag, without the count of failed calls.
+func (s *Server) tryTag(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
 	for {
 		if t := s.times.Get(tag); t != nil {
 			if err := timed(t); !errors.Is(err, error(timeid.ErrClosed)) {
@@ -54,18 +59,22 @@ func (s *Server) next(ctx context.Context, tag string) (id int64, text *texts.Te
 	if chain := s.chains.get(tag); chain != nil {
 		chain.asked.Add(1)
 		if err := usable(tag, chain.text); err != nil {
-			return 0, nil, err
+			return 0, nil, s.failed(ctx, tag, err)
 		}
-		if id, err = chain.Next(ctx); !errors.Is(err, error(allocator.ErrClosed)) {
-			return id, chain.text, err
+		if id, err = chain.Next(ctx); err == nil {
+			return id, chain.text, nil
+		} else if !errors.Is(err, error(allocator.ErrClosed)) {
+			return id, chain.text, s.failed(ctx, tag, err)
 		}
 	}
 	if t := s.times.Get(tag); t != nil {
 		if err := usable(tag, t.Text()); err != nil {
-			return 0, nil, err
+			return 0, nil, s.failed(ctx, tag, err)
 		}
-		if id, err = t.Next(ctx); !errors.Is(err, error(timeid.ErrClosed)) {
-			return id, t.Text(), err
+		if id, err = t.Next(ctx); err == nil {
+			return id, t.Text(), nil
+		} else if !errors.Is(err, error(timeid.ErrClosed)) {
+			return id, t.Text(), s.failed(ctx, tag, err)
 		}
 	}
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {

@@ -1,12 +1,18 @@
 package room
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/room/history"
 )
 
 // rateEvery is how often the rate of all chains together is measured. The room
@@ -63,7 +69,105 @@ func (s *Server) measure(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			s.rates.note(time.Now(), s.issued.Load())
+			now := time.Now()
+			s.rates.note(now, s.issued.Load())
+			s.remember(s.instance.Now())
 		}
 	}
+}
+
+// remember adds the present state to the history, and that of the busiest tags where a
+// minute has ended. It visits no chains: the tour does.
+func (s *Server) remember(now time.Time) {
+	t := &s.chains.tour
+	t.Lock()
+	last := t.last
+	t.Unlock()
+	contact := s.ledger.Contact()
+	r := history.Reading{Issued: s.issued.Load(), Reserve: history.Unknown, Latency: contact.Latency, Away: !contact.Away.IsZero()}
+	if last.scarce != "" {
+		r.Reserve = last.reserve
+	}
+	if !s.history.Ends(now) {
+		s.history.Note(r)
+		return
+	}
+	s.history.End(now, r, s.readTags(last.busiest))
+}
+
+// readTags reads the busiest tags, and those that have a history, as far as these are in
+// memory.
+func (s *Server) readTags(busiest []seen) []history.TagReading {
+	var list []history.TagReading
+	for _, c := range busiest[:min(len(busiest), history.MaxTags)] {
+		list = append(list, s.readBusy(c.tag, c.chain))
+	}
+	given := make(map[allocator.Tag]int64)
+	for _, tag := range s.times.All() {
+		_, ids := tag.Asked()
+		before, had := s.timeIDs[tag.Name()]
+		given[tag.Name()] = ids
+		r := history.TagReading{Tag: tag.Name(), Issued: ids, Reserve: history.Unknown}
+		if had {
+			r.Peak = float64(ids-before) / time.Minute.Seconds()
+		}
+		list = append(list, r)
+	}
+	s.timeIDs = given
+	slices.SortStableFunc(list, func(a, b history.TagReading) int { return cmp.Compare(b.Peak, a.Peak) })
+	for _, tag := range s.history.Tags() {
+		if chain := s.chains.get(string(tag)); chain != nil {
+			list = append(list, s.readBusy(tag, chain))
+		}
+	}
+	return list
+}
+
+// readBusy reads a chain.
+func (s *Server) readBusy(tag allocator.Tag, chain *tagChain) history.TagReading {
+	status := s.statusOf(chain.Chain)
+	r := history.TagReading{Tag: tag, Issued: status.Issued, Reserve: history.Unknown, Peak: status.Peak}
+	if status.Peak > 0 {
+		r.Reserve = status.Lasts
+	}
+	return r
+}
+
+// failed counts a call for IDs that failed, and returns its error. A caller's mistake is not
+// counted: neither a request that is not valid, nor a tag that does not exist.
+func (s *Server) failed(ctx context.Context, tag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	switch kind := allocator.KindOf(err); {
+	case kind == allocator.Invalid, kind == allocator.NotFound, ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
+	default:
+		s.history.Fail(allocator.Tag(tag))
+	}
+	return err
+}
+
+// GetInstanceHistory implements RoomService.
+func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
+	minutes, step, err := history.Check(r.GetMinutes(), r.GetStep())
+	if err != nil {
+		return nil, err
+	}
+	first, all, tags := s.history.Last(s.instance.Now(), minutes, step)
+	answer := &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: seriesToProto(all)}
+	for _, series := range tags {
+		answer.Tags = append(answer.Tags, seriesToProto(series))
+	}
+	return answer, nil
+}
+
+func seriesToProto(s history.Series) *marchv1.HistorySeries {
+	p := &marchv1.HistorySeries{Tag: string(s.Tag)}
+	for _, v := range s.Points {
+		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)), append(p.Failed, float32(v.Failed))
+		if s.Tag == "" {
+			p.EtcdLatencies, p.EtcdAway = append(p.EtcdLatencies, float32(v.Latency)), append(p.EtcdAway, float32(v.Away))
+		}
+	}
+	return p
 }

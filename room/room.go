@@ -31,6 +31,7 @@ import (
 	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
+	"github.com/march-id/march/room/history"
 	"github.com/march-id/march/room/timetags"
 )
 
@@ -166,8 +167,10 @@ type Server struct {
 	doors       []serve.Door
 	lines       lines
 
-	rates  rates
-	served atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
+	rates   rates
+	history history.History
+	timeIDs map[allocator.Tag]int64        // that tags of time-ordered IDs had issued a minute ago; of measure alone
+	served  atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
 
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
@@ -273,6 +276,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.started = time.Now()
 	s.rates.start(s.started)
+	s.history.Start(s.instance.Now(), 0)
 	defer func() {
 		if err := s.instance.Close(); err != nil {
 			s.log.Warn("journal not closed", "error", err)

@@ -57,6 +57,9 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 			if err = usable(tag, text); err == nil {
 				id, err = chain.Next(stream.Context())
 			}
+			if err != nil && !errors.Is(err, error(allocator.ErrClosed)) {
+				_ = s.failed(stream.Context(), tag, err)
+			}
 		}
 		if chain == nil || errors.Is(err, error(allocator.ErrClosed)) {
 			id, text, err = s.next(stream.Context(), tag)

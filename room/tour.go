@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room/history"
 )
 
 // tour visits all chains, a few at a time: it looks after each, and adds up their
@@ -47,6 +48,7 @@ type round struct {
 	longest time.Duration     // the longest reserve of such chains
 	reserve time.Duration     // the least reserve of the chains in use
 	scarce  allocator.Tag     // the tag of that chain; empty when none is in use
+	busiest []seen            // the busiest chains in use; more than history.MaxTags until the end of the round
 	others  state             // of the chains without series of their own
 	rising  []seen            // the busiest of these, as many as there are free series
 	gave    bool              // at its end chains got series of their own; this round still counts them among the others
@@ -79,6 +81,11 @@ func (r *round) add(s seen) {
 	if s.status.Peak > 0 && (r.scarce == "" || s.status.Lasts < r.reserve) {
 		r.reserve, r.scarce = s.status.Lasts, s.tag
 	}
+	if s.status.Peak > 0 {
+		if r.busiest = append(r.busiest, s); len(r.busiest) > 2*history.MaxTags {
+			r.busiest = busiest(r.busiest, history.MaxTags)
+		}
+	}
 }
 
 // addOther adds a chain to those without series of their own. A chain that never
@@ -100,11 +107,14 @@ func (r *round) addOther(s seen, now time.Time, free int) {
 }
 
 // cut keeps the n busiest of rising.
-func (r *round) cut(n int) {
-	slices.SortFunc(r.rising, func(a, b seen) int {
+func (r *round) cut(n int) { r.rising = busiest(r.rising, n) }
+
+// busiest returns the n busiest chains of a list, in this order. It changes the list.
+func busiest(list []seen, n int) []seen {
+	slices.SortFunc(list, func(a, b seen) int {
 		return cmp.Or(cmp.Compare(b.status.Peak, a.status.Peak), cmp.Compare(a.tag, b.tag))
 	})
-	r.rising = slices.Delete(r.rising, min(n, len(r.rising)), len(r.rising))
+	return slices.Delete(list, min(n, len(list)), len(list))
 }
 
 // see adds a chain to the round. The lock is held.
@@ -155,6 +165,7 @@ func (s *Server) visit(n int, care func(tagged)) {
 		t.at = lastTag(list)
 		if over {
 			t.own.give(&t.round)
+			t.round.busiest = busiest(t.round.busiest, history.MaxTags)
 			t.last, t.at = t.round, ""
 		}
 		t.Unlock()

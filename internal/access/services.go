@@ -153,6 +153,10 @@ func (g *room) ListChains(ctx context.Context, r *marchv1.ListChainsRequest) (*m
 	return checked(ctx, g.gate, marchv1.RoomService_ListChains_FullMethodName, r, g.s.ListChains)
 }
 
+func (g *room) GetInstanceHistory(ctx context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
+	return checked(ctx, g.gate, marchv1.RoomService_GetInstanceHistory_FullMethodName, r, g.s.GetInstanceHistory)
+}
+
 func (g *room) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
 	return checked(ctx, g.gate, marchv1.RoomService_UpdateTag_FullMethodName, r, g.s.UpdateTag)
 }

@@ -486,6 +486,218 @@ func (x *GetInstanceResponse) GetRates() []float64 {
 	return nil
 }
 
+type GetInstanceHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many minutes to go back, 1 to 1,440; 0 for 60.
+	Minutes int32 `protobuf:"varint,1,opt,name=minutes,proto3" json:"minutes,omitempty"`
+	// How many minutes each point covers, 1 to 60 and a divisor of minutes; 0 for 1.
+	Step          int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetInstanceHistoryRequest) Reset() {
+	*x = GetInstanceHistoryRequest{}
+	mi := &file_march_v1_room_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetInstanceHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetInstanceHistoryRequest) ProtoMessage() {}
+
+func (x *GetInstanceHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetInstanceHistoryRequest.ProtoReflect.Descriptor instead.
+func (*GetInstanceHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *GetInstanceHistoryRequest) GetMinutes() int32 {
+	if x != nil {
+		return x.Minutes
+	}
+	return 0
+}
+
+func (x *GetInstanceHistoryRequest) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+type GetInstanceHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the first point of each series begins: a multiple of step minutes since 1970,
+	// by the instance's clock.
+	First *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=first,proto3" json:"first,omitempty"`
+	// All tags together.
+	All *HistorySeries `protobuf:"bytes,2,opt,name=all,proto3" json:"all,omitempty"`
+	// The busiest tags, 20 at most, the busiest in this time first.
+	Tags          []*HistorySeries `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetInstanceHistoryResponse) Reset() {
+	*x = GetInstanceHistoryResponse{}
+	mi := &file_march_v1_room_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetInstanceHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetInstanceHistoryResponse) ProtoMessage() {}
+
+func (x *GetInstanceHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetInstanceHistoryResponse.ProtoReflect.Descriptor instead.
+func (*GetInstanceHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetInstanceHistoryResponse) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *GetInstanceHistoryResponse) GetAll() *HistorySeries {
+	if x != nil {
+		return x.All
+	}
+	return nil
+}
+
+func (x *GetInstanceHistoryResponse) GetTags() []*HistorySeries {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+// HistorySeries has values over time: one for each point, the oldest first. A value is -1
+// where nothing was measured.
+type HistorySeries struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for all tags together.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// IDs issued per second, the mean of the point.
+	Rates []float32 `protobuf:"fixed32,2,rep,packed,name=rates,proto3" json:"rates,omitempty"`
+	// How long the IDs in memory would have lasted at the recent peak rate, in seconds: the
+	// least of the tags in use.
+	Reserves []float32 `protobuf:"fixed32,3,rep,packed,name=reserves,proto3" json:"reserves,omitempty"`
+	// How long etcd took to answer, in seconds, the longest in the point; empty for a tag.
+	EtcdLatencies []float32 `protobuf:"fixed32,4,rep,packed,name=etcd_latencies,json=etcdLatencies,proto3" json:"etcd_latencies,omitempty"`
+	// Calls for IDs that failed, without those for tags that do not exist and those that
+	// were not valid.
+	Failed []float32 `protobuf:"fixed32,5,rep,packed,name=failed,proto3" json:"failed,omitempty"`
+	// For how many seconds etcd did not answer; empty for a tag.
+	EtcdAway      []float32 `protobuf:"fixed32,6,rep,packed,name=etcd_away,json=etcdAway,proto3" json:"etcd_away,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistorySeries) Reset() {
+	*x = HistorySeries{}
+	mi := &file_march_v1_room_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistorySeries) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistorySeries) ProtoMessage() {}
+
+func (x *HistorySeries) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_room_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistorySeries.ProtoReflect.Descriptor instead.
+func (*HistorySeries) Descriptor() ([]byte, []int) {
+	return file_march_v1_room_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *HistorySeries) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *HistorySeries) GetRates() []float32 {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
+func (x *HistorySeries) GetReserves() []float32 {
+	if x != nil {
+		return x.Reserves
+	}
+	return nil
+}
+
+func (x *HistorySeries) GetEtcdLatencies() []float32 {
+	if x != nil {
+		return x.EtcdLatencies
+	}
+	return nil
+}
+
+func (x *HistorySeries) GetFailed() []float32 {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *HistorySeries) GetEtcdAway() []float32 {
+	if x != nil {
+		return x.EtcdAway
+	}
+	return nil
+}
+
 // InstanceStatus is the state of an instance, as it reports it.
 type InstanceStatus struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -530,7 +742,7 @@ type InstanceStatus struct {
 
 func (x *InstanceStatus) Reset() {
 	*x = InstanceStatus{}
-	mi := &file_march_v1_room_proto_msgTypes[7]
+	mi := &file_march_v1_room_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +754,7 @@ func (x *InstanceStatus) String() string {
 func (*InstanceStatus) ProtoMessage() {}
 
 func (x *InstanceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_room_proto_msgTypes[7]
+	mi := &file_march_v1_room_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +767,7 @@ func (x *InstanceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceStatus.ProtoReflect.Descriptor instead.
 func (*InstanceStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_room_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_room_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InstanceStatus) GetRoom() string {
@@ -682,7 +894,7 @@ type Barred struct {
 
 func (x *Barred) Reset() {
 	*x = Barred{}
-	mi := &file_march_v1_room_proto_msgTypes[8]
+	mi := &file_march_v1_room_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -694,7 +906,7 @@ func (x *Barred) String() string {
 func (*Barred) ProtoMessage() {}
 
 func (x *Barred) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_room_proto_msgTypes[8]
+	mi := &file_march_v1_room_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -707,7 +919,7 @@ func (x *Barred) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barred.ProtoReflect.Descriptor instead.
 func (*Barred) Descriptor() ([]byte, []int) {
-	return file_march_v1_room_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_room_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Barred) GetBy() string {
@@ -761,7 +973,21 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\x12GetInstanceRequest\"]\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x14\n" +
-	"\x05rates\x18\x02 \x03(\x01R\x05rates\"\xfc\x04\n" +
+	"\x05rates\x18\x02 \x03(\x01R\x05rates\"I\n" +
+	"\x19GetInstanceHistoryRequest\x12\x18\n" +
+	"\aminutes\x18\x01 \x01(\x05R\aminutes\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x05R\x04step\"\xa6\x01\n" +
+	"\x1aGetInstanceHistoryResponse\x120\n" +
+	"\x05first\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12)\n" +
+	"\x03all\x18\x02 \x01(\v2\x17.march.v1.HistorySeriesR\x03all\x12+\n" +
+	"\x04tags\x18\x03 \x03(\v2\x17.march.v1.HistorySeriesR\x04tags\"\xaf\x01\n" +
+	"\rHistorySeries\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
+	"\x05rates\x18\x02 \x03(\x02R\x05rates\x12\x1a\n" +
+	"\breserves\x18\x03 \x03(\x02R\breserves\x12%\n" +
+	"\x0eetcd_latencies\x18\x04 \x03(\x02R\retcdLatencies\x12\x16\n" +
+	"\x06failed\x18\x05 \x03(\x02R\x06failed\x12\x1b\n" +
+	"\tetcd_away\x18\x06 \x03(\x02R\betcdAway\"\xfc\x04\n" +
 	"\x0eInstanceStatus\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
@@ -783,12 +1009,13 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\bproblems\x18\x10 \x03(\v2\x11.march.v1.ProblemR\bproblems\"J\n" +
 	"\x06Barred\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since2\x85\x04\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since2\xe6\x04\n" +
 	"\vRoomService\x12J\n" +
 	"\vGetInstance\x12\x1c.march.v1.GetInstanceRequest\x1a\x1d.march.v1.GetInstanceResponse\x12A\n" +
 	"\bGetChain\x12\x19.march.v1.GetChainRequest\x1a\x1a.march.v1.GetChainResponse\x12G\n" +
 	"\n" +
-	"ListChains\x12\x1b.march.v1.ListChainsRequest\x1a\x1c.march.v1.ListChainsResponse\x12D\n" +
+	"ListChains\x12\x1b.march.v1.ListChainsRequest\x1a\x1c.march.v1.ListChainsResponse\x12_\n" +
+	"\x12GetInstanceHistory\x12#.march.v1.GetInstanceHistoryRequest\x1a$.march.v1.GetInstanceHistoryResponse\x12D\n" +
 	"\tUpdateTag\x12\x1a.march.v1.UpdateTagRequest\x1a\x1b.march.v1.UpdateTagResponse\x12>\n" +
 	"\aSkipTag\x12\x18.march.v1.SkipTagRequest\x1a\x19.march.v1.SkipTagResponse\x12J\n" +
 	"\vPrescaleTag\x12\x1c.march.v1.PrescaleTagRequest\x1a\x1d.march.v1.PrescaleTagResponse\x12L\n" +
@@ -806,62 +1033,70 @@ func file_march_v1_room_proto_rawDescGZIP() []byte {
 	return file_march_v1_room_proto_rawDescData
 }
 
-var file_march_v1_room_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_march_v1_room_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_march_v1_room_proto_goTypes = []any{
-	(*GetChainRequest)(nil),       // 0: march.v1.GetChainRequest
-	(*GetChainResponse)(nil),      // 1: march.v1.GetChainResponse
-	(*ListChainsRequest)(nil),     // 2: march.v1.ListChainsRequest
-	(*ListChainsResponse)(nil),    // 3: march.v1.ListChainsResponse
-	(*Chain)(nil),                 // 4: march.v1.Chain
-	(*GetInstanceRequest)(nil),    // 5: march.v1.GetInstanceRequest
-	(*GetInstanceResponse)(nil),   // 6: march.v1.GetInstanceResponse
-	(*InstanceStatus)(nil),        // 7: march.v1.InstanceStatus
-	(*Barred)(nil),                // 8: march.v1.Barred
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*Problem)(nil),               // 11: march.v1.Problem
-	(*UpdateTagRequest)(nil),      // 12: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),        // 13: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),    // 14: march.v1.PrescaleTagRequest
-	(*ReportMarksRequest)(nil),    // 15: march.v1.ReportMarksRequest
-	(*UpdateTagResponse)(nil),     // 16: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),       // 17: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),   // 18: march.v1.PrescaleTagResponse
-	(*ReportMarksResponse)(nil),   // 19: march.v1.ReportMarksResponse
+	(*GetChainRequest)(nil),            // 0: march.v1.GetChainRequest
+	(*GetChainResponse)(nil),           // 1: march.v1.GetChainResponse
+	(*ListChainsRequest)(nil),          // 2: march.v1.ListChainsRequest
+	(*ListChainsResponse)(nil),         // 3: march.v1.ListChainsResponse
+	(*Chain)(nil),                      // 4: march.v1.Chain
+	(*GetInstanceRequest)(nil),         // 5: march.v1.GetInstanceRequest
+	(*GetInstanceResponse)(nil),        // 6: march.v1.GetInstanceResponse
+	(*GetInstanceHistoryRequest)(nil),  // 7: march.v1.GetInstanceHistoryRequest
+	(*GetInstanceHistoryResponse)(nil), // 8: march.v1.GetInstanceHistoryResponse
+	(*HistorySeries)(nil),              // 9: march.v1.HistorySeries
+	(*InstanceStatus)(nil),             // 10: march.v1.InstanceStatus
+	(*Barred)(nil),                     // 11: march.v1.Barred
+	(*durationpb.Duration)(nil),        // 12: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),      // 13: google.protobuf.Timestamp
+	(*Problem)(nil),                    // 14: march.v1.Problem
+	(*UpdateTagRequest)(nil),           // 15: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),             // 16: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),         // 17: march.v1.PrescaleTagRequest
+	(*ReportMarksRequest)(nil),         // 18: march.v1.ReportMarksRequest
+	(*UpdateTagResponse)(nil),          // 19: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),            // 20: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),        // 21: march.v1.PrescaleTagResponse
+	(*ReportMarksResponse)(nil),        // 22: march.v1.ReportMarksResponse
 }
 var file_march_v1_room_proto_depIdxs = []int32{
 	4,  // 0: march.v1.GetChainResponse.chain:type_name -> march.v1.Chain
 	4,  // 1: march.v1.ListChainsResponse.chains:type_name -> march.v1.Chain
-	9,  // 2: march.v1.Chain.reserve:type_name -> google.protobuf.Duration
-	10, // 3: march.v1.Chain.used:type_name -> google.protobuf.Timestamp
-	7,  // 4: march.v1.GetInstanceResponse.status:type_name -> march.v1.InstanceStatus
-	10, // 5: march.v1.InstanceStatus.started:type_name -> google.protobuf.Timestamp
-	9,  // 6: march.v1.InstanceStatus.reserve:type_name -> google.protobuf.Duration
-	9,  // 7: march.v1.InstanceStatus.etcd_latency:type_name -> google.protobuf.Duration
-	10, // 8: march.v1.InstanceStatus.etcd_last_contact:type_name -> google.protobuf.Timestamp
-	10, // 9: march.v1.InstanceStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	8,  // 10: march.v1.InstanceStatus.barred:type_name -> march.v1.Barred
-	11, // 11: march.v1.InstanceStatus.problems:type_name -> march.v1.Problem
-	10, // 12: march.v1.Barred.since:type_name -> google.protobuf.Timestamp
-	5,  // 13: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
-	0,  // 14: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
-	2,  // 15: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
-	12, // 16: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	13, // 17: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
-	14, // 18: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	15, // 19: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
-	6,  // 20: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
-	1,  // 21: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
-	3,  // 22: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
-	16, // 23: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	17, // 24: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
-	18, // 25: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	19, // 26: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
-	20, // [20:27] is the sub-list for method output_type
-	13, // [13:20] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	12, // 2: march.v1.Chain.reserve:type_name -> google.protobuf.Duration
+	13, // 3: march.v1.Chain.used:type_name -> google.protobuf.Timestamp
+	10, // 4: march.v1.GetInstanceResponse.status:type_name -> march.v1.InstanceStatus
+	13, // 5: march.v1.GetInstanceHistoryResponse.first:type_name -> google.protobuf.Timestamp
+	9,  // 6: march.v1.GetInstanceHistoryResponse.all:type_name -> march.v1.HistorySeries
+	9,  // 7: march.v1.GetInstanceHistoryResponse.tags:type_name -> march.v1.HistorySeries
+	13, // 8: march.v1.InstanceStatus.started:type_name -> google.protobuf.Timestamp
+	12, // 9: march.v1.InstanceStatus.reserve:type_name -> google.protobuf.Duration
+	12, // 10: march.v1.InstanceStatus.etcd_latency:type_name -> google.protobuf.Duration
+	13, // 11: march.v1.InstanceStatus.etcd_last_contact:type_name -> google.protobuf.Timestamp
+	13, // 12: march.v1.InstanceStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	11, // 13: march.v1.InstanceStatus.barred:type_name -> march.v1.Barred
+	14, // 14: march.v1.InstanceStatus.problems:type_name -> march.v1.Problem
+	13, // 15: march.v1.Barred.since:type_name -> google.protobuf.Timestamp
+	5,  // 16: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
+	0,  // 17: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
+	2,  // 18: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
+	7,  // 19: march.v1.RoomService.GetInstanceHistory:input_type -> march.v1.GetInstanceHistoryRequest
+	15, // 20: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	16, // 21: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
+	17, // 22: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	18, // 23: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
+	6,  // 24: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
+	1,  // 25: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
+	3,  // 26: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
+	8,  // 27: march.v1.RoomService.GetInstanceHistory:output_type -> march.v1.GetInstanceHistoryResponse
+	19, // 28: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	20, // 29: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
+	21, // 30: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	22, // 31: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
+	24, // [24:32] is the sub-list for method output_type
+	16, // [16:24] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_room_proto_init() }
@@ -878,7 +1113,7 @@ func file_march_v1_room_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_room_proto_rawDesc), len(file_march_v1_room_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,13 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	RoomService_GetInstance_FullMethodName = "/march.v1.RoomService/GetInstance"
-	RoomService_GetChain_FullMethodName    = "/march.v1.RoomService/GetChain"
-	RoomService_ListChains_FullMethodName  = "/march.v1.RoomService/ListChains"
-	RoomService_UpdateTag_FullMethodName   = "/march.v1.RoomService/UpdateTag"
-	RoomService_SkipTag_FullMethodName     = "/march.v1.RoomService/SkipTag"
-	RoomService_PrescaleTag_FullMethodName = "/march.v1.RoomService/PrescaleTag"
-	RoomService_ReportMarks_FullMethodName = "/march.v1.RoomService/ReportMarks"
+	RoomService_GetInstance_FullMethodName        = "/march.v1.RoomService/GetInstance"
+	RoomService_GetChain_FullMethodName           = "/march.v1.RoomService/GetChain"
+	RoomService_ListChains_FullMethodName         = "/march.v1.RoomService/ListChains"
+	RoomService_GetInstanceHistory_FullMethodName = "/march.v1.RoomService/GetInstanceHistory"
+	RoomService_UpdateTag_FullMethodName          = "/march.v1.RoomService/UpdateTag"
+	RoomService_SkipTag_FullMethodName            = "/march.v1.RoomService/SkipTag"
+	RoomService_PrescaleTag_FullMethodName        = "/march.v1.RoomService/PrescaleTag"
+	RoomService_ReportMarks_FullMethodName        = "/march.v1.RoomService/ReportMarks"
 )
 
 // RoomServiceClient is the client API for RoomService service.
@@ -43,6 +44,9 @@ type RoomServiceClient interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(ctx context.Context, in *ListChainsRequest, opts ...grpc.CallOption) (*ListChainsResponse, error)
+	// GetInstanceHistory returns what this instance remembers of the last 24 hours. It
+	// forgets all of it when its process ends.
+	GetInstanceHistory(ctx context.Context, in *GetInstanceHistoryRequest, opts ...grpc.CallOption) (*GetInstanceHistoryResponse, error)
 	// UpdateTag is ConsoleService's, for operators that can reach a room but no console.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
 	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only.
@@ -85,6 +89,16 @@ func (c *roomServiceClient) ListChains(ctx context.Context, in *ListChainsReques
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListChainsResponse)
 	err := c.cc.Invoke(ctx, RoomService_ListChains_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *roomServiceClient) GetInstanceHistory(ctx context.Context, in *GetInstanceHistoryRequest, opts ...grpc.CallOption) (*GetInstanceHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetInstanceHistoryResponse)
+	err := c.cc.Invoke(ctx, RoomService_GetInstanceHistory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +169,9 @@ type RoomServiceServer interface {
 	// ListChains returns the chains in memory, in the order of their tags, a page
 	// at a time.
 	ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error)
+	// GetInstanceHistory returns what this instance remembers of the last 24 hours. It
+	// forgets all of it when its process ends.
+	GetInstanceHistory(context.Context, *GetInstanceHistoryRequest) (*GetInstanceHistoryResponse, error)
 	// UpdateTag is ConsoleService's, for operators that can reach a room but no console.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
 	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only.
@@ -181,6 +198,9 @@ func (UnimplementedRoomServiceServer) GetChain(context.Context, *GetChainRequest
 }
 func (UnimplementedRoomServiceServer) ListChains(context.Context, *ListChainsRequest) (*ListChainsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListChains not implemented")
+}
+func (UnimplementedRoomServiceServer) GetInstanceHistory(context.Context, *GetInstanceHistoryRequest) (*GetInstanceHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetInstanceHistory not implemented")
 }
 func (UnimplementedRoomServiceServer) UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateTag not implemented")
@@ -269,6 +289,24 @@ func _RoomService_ListChains_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RoomService_GetInstanceHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetInstanceHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RoomServiceServer).GetInstanceHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RoomService_GetInstanceHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RoomServiceServer).GetInstanceHistory(ctx, req.(*GetInstanceHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RoomService_UpdateTag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UpdateTagRequest)
 	if err := dec(in); err != nil {
@@ -352,6 +390,10 @@ var RoomService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListChains",
 			Handler:    _RoomService_ListChains_Handler,
+		},
+		{
+			MethodName: "GetInstanceHistory",
+			Handler:    _RoomService_GetInstanceHistory_Handler,
 		},
 		{
 			MethodName: "UpdateTag",

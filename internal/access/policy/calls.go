@@ -92,7 +92,7 @@ var table = slices.Concat(
 
 	of(rooms, none, none, viewer, "GetInstance"),
 	of(rooms, named, none, viewer, "GetChain"),
-	of(rooms, all, none, viewer, "ListChains"),
+	of(rooms, all, none, viewer, "ListChains", "GetInstanceHistory"),
 	of(rooms, named, all, operator, "UpdateTag", "PrescaleTag"),
 	of(rooms, named, named, operator, "SkipTag"),
 	of(rooms, all, none, admin, "ReportMarks"),

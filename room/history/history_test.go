@@ -1,0 +1,226 @@
+package history_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/room/history"
+)
+
+const unknown = history.Unknown
+
+// start is the beginning of an hour.
+var start = time.Unix(3600*500_000, 0)
+
+// begun returns a history that has begun at start.
+func begun() *history.History {
+	h := &history.History{}
+	h.Start(start, 0)
+	return h
+}
+
+// rates returns the rates of points.
+func rates(points []history.Point) (list []float64) {
+	for _, p := range points {
+		list = append(list, p.Rate)
+	}
+	return list
+}
+
+func TestMinute(t *testing.T) {
+	h := begun()
+	h.Fail("order")
+	h.Fail("order")
+	for i := range 60 {
+		h.Note(history.Reading{Issued: int64(i), Reserve: time.Duration(90-i) * time.Second, Latency: time.Duration(i) * time.Millisecond, Away: i >= 50})
+	}
+	now := start.Add(time.Minute)
+	if h.Ends(now.Add(-time.Millisecond)) || !h.Ends(now) {
+		t.Error("the minute does not end on its end")
+	}
+	h.End(now, history.Reading{Issued: 600, Reserve: unknown}, nil)
+	first, all, tags := h.Last(now, 3, 1)
+	none := history.Point{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown}
+	want := []history.Point{none, none, {Rate: 10, Reserve: 31, Latency: float64(float32(.049)), Failed: 2, Away: 10}}
+	if diff := cmp.Diff(want, all.Points); diff != "" || len(tags) != 0 {
+		t.Errorf("tags %v, (-want +got)\n%s", tags, diff)
+	}
+	if !first.Equal(now.Add(-3 * time.Minute)) {
+		t.Errorf("begins at %v", first)
+	}
+}
+
+// A process that stood still, and a clock that goes back, leave minutes unknown.
+func TestGaps(t *testing.T) {
+	h := begun()
+	at := func(minute int, issued int64) {
+		h.End(start.Add(time.Duration(minute)*time.Minute), history.Reading{Issued: issued, Reserve: unknown}, nil)
+	}
+	last := func(now, minutes int) []float64 {
+		_, all, _ := h.Last(start.Add(time.Duration(now)*time.Minute), int64(minutes), 1)
+		return rates(all.Points)
+	}
+	at(1, 60)
+	at(2, 180)
+	at(5, 540) // 360 IDs in the three minutes that began as the third did
+	if diff := cmp.Diff([]float64{1, 2, 2, unknown, unknown}, last(5, 5)); diff != "" {
+		t.Errorf("late (-want +got)\n%s", diff)
+	}
+	at(6, 600)
+	h.End(start.Add(3*time.Minute), history.Reading{Issued: 600, Reserve: unknown}, nil) // back by three minutes
+	at(4, 780)
+	if diff := cmp.Diff([]float64{1, 2, 2, 3}, last(4, 4)); diff != "" {
+		t.Errorf("back (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]float64{3, unknown, unknown}, last(6, 3)); diff != "" {
+		t.Errorf("after the clock's minute (-want +got)\n%s", diff)
+	}
+}
+
+// The memory has 24 hours and forgets the rest, in the place of which new minutes are.
+func TestBound(t *testing.T) {
+	h := begun()
+	for m := 1; m <= 2*history.Kept+7; m++ {
+		h.End(start.Add(time.Duration(m)*time.Minute), history.Reading{Issued: int64(m) * (int64(m) + 1) * 30, Reserve: unknown}, nil)
+	}
+	now := start.Add((2*history.Kept + 7) * time.Minute)
+	_, all, _ := h.Last(now, history.Kept, 1)
+	got := rates(all.Points)
+	// The oldest minute's place is that of the present one.
+	if got[0] != unknown || got[1] != history.Kept+9 || got[history.Kept-1] != 2*history.Kept+7 {
+		t.Errorf("%v ... %v", got[:3], got[history.Kept-3:])
+	}
+	if i := slices.Index(got[1:], unknown); i >= 0 {
+		t.Errorf("minute %d is unknown", i+1)
+	}
+}
+
+// Points of more than a minute begin at multiples of their length, and have the mean rate.
+func TestSteps(t *testing.T) {
+	h := begun()
+	for m := range 12 {
+		h.End(start.Add(time.Duration(m+1)*time.Minute), history.Reading{Issued: int64(m+1) * 60, Reserve: time.Duration(m+1) * time.Second}, nil)
+	}
+	first, all, _ := h.Last(start.Add(12*time.Minute), 15, 5)
+	if !first.Equal(start) {
+		t.Errorf("begins at %v, want %v", first, start)
+	}
+	for i, want := range []float64{1, 6, 11} {
+		if p := all.Points[i]; p.Rate != 1 || p.Reserve != want {
+			t.Errorf("point %d: %+v, want the reserve %v", i, p, want)
+		}
+	}
+}
+
+func TestTags(t *testing.T) {
+	h := begun()
+	minute := 0
+	end := func(tags ...history.TagReading) {
+		minute++
+		h.End(start.Add(time.Duration(minute)*time.Minute), history.Reading{Reserve: unknown}, tags)
+	}
+	read := func(tag allocator.Tag, issued int64, peak float64) history.TagReading {
+		return history.TagReading{Tag: tag, Issued: issued, Reserve: 2 * time.Second, Peak: peak}
+	}
+	end(read("order", 1000, 5), read("idle", 7, 0)) // an idle tag gets no history
+	h.Fail("order")
+	h.Fail("idle")
+	end(read("order", 1120, 5), read("order", 1120, 0)) // twice: as busy, and as one that has a history
+	end()                                               // not in memory
+	end(read("order", 60, 5))
+	_, all, tags := h.Last(start.Add(4*time.Minute), 4, 1)
+	if len(tags) != 1 || tags[0].Tag != "order" {
+		t.Fatalf("got %v", tags)
+	}
+	want := []history.Point{
+		{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown},
+		{Rate: 2, Reserve: 2, Latency: unknown, Failed: 1, Away: unknown},
+		{Rate: 0, Reserve: unknown, Latency: unknown, Failed: 0, Away: unknown},
+		{Rate: 1, Reserve: 2, Latency: unknown, Failed: 0, Away: unknown},
+	}
+	if diff := cmp.Diff(want, tags[0].Points); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if all.Points[1].Failed != 2 {
+		t.Errorf("%v calls failed, want 2", all.Points[1].Failed)
+	}
+}
+
+// There are at most MaxTags tags. A tag that is much busier takes the place of the least busy
+// one. Tags that are about as busy as each other do not take turns.
+func TestBusiest(t *testing.T) {
+	h := begun()
+	minute, issued := 0, make(map[allocator.Tag]int64)
+	end := func(peaks map[allocator.Tag]float64) {
+		minute++
+		var busy, kept []history.TagReading
+		for tag, peak := range peaks {
+			issued[tag] += int64(60 * peak)
+			busy = append(busy, history.TagReading{Tag: tag, Issued: issued[tag], Peak: peak})
+		}
+		slices.SortFunc(busy, func(a, b history.TagReading) int { return int(b.Peak - a.Peak) })
+		for _, tag := range h.Tags() {
+			kept = append(kept, history.TagReading{Tag: tag, Issued: issued[tag]})
+		}
+		h.End(start.Add(time.Duration(minute)*time.Minute), history.Reading{Reserve: unknown}, append(busy[:min(len(busy), history.MaxTags)], kept...))
+	}
+	peaks := make(map[allocator.Tag]float64)
+	for i := range history.MaxTags {
+		peaks[allocator.Tag(fmt.Sprintf("t%02d", i))] = float64(100 + i)
+	}
+	end(peaks)
+	end(peaks)
+	full := h.Tags()
+	if len(full) != history.MaxTags {
+		t.Fatalf("%d tags: %v", len(full), full)
+	}
+	peaks["like"] = 150
+	end(peaks)
+	if diff := cmp.Diff(full, h.Tags()); diff != "" {
+		t.Errorf("a tag that is as busy took a place (-before +after)\n%s", diff)
+	}
+	peaks["much"] = 1000
+	end(peaks)
+	if got := h.Tags(); slices.Contains(got, "t00") || !slices.Contains(got, "much") || len(got) != history.MaxTags {
+		t.Errorf("got %v", got)
+	}
+	end(peaks)
+	_, _, tags := h.Last(start.Add(5*time.Minute), 5, 1)
+	if tags[0].Tag != "much" || tags[0].Points[4].Rate != 1000 || tags[0].Points[3].Rate != unknown {
+		t.Errorf("the busiest is %+v", tags[0])
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, test := range []struct {
+		minutes, step int32
+		m, each       int64
+		problem       string
+	}{
+		{0, 0, 60, 1, ""},
+		{1440, 5, 1440, 5, ""},
+		{1441, 0, 0, 0, "minutes: 1441; allowed: 1 to 1440, 0 for 60"},
+		{-1, 0, 0, 0, "minutes: -1; allowed: 1 to 1440, 0 for 60"},
+		{60, 7, 0, 0, "step: 7; allowed: 1 to 60, and a divisor of minutes (60); 0 for 1"},
+		{1440, 120, 0, 0, "step: 120; allowed: 1 to 60, and a divisor of minutes (1440); 0 for 1"},
+	} {
+		m, each, err := history.Check(test.minutes, test.step)
+		if text := fmt.Sprint(err); m != test.m || each != test.each || (err != nil || test.problem != "") && text != test.problem {
+			t.Errorf("Check(%d, %d) = %d, %d, %v", test.minutes, test.step, m, each, err)
+		}
+	}
+}
+
+// BenchmarkFail is what the history adds to a call that fails.
+func BenchmarkFail(b *testing.B) {
+	h := begun()
+	b.ReportAllocs()
+	for b.Loop() {
+		h.Fail("order")
+	}
+}
