@@ -65,7 +65,7 @@ func sentence(s string) string {
 type entry struct{ Name, Label, Path string }
 
 var menu = []entry{
-	{"overview", "Overview", "/"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
+	{"overview", "Overview", "/"}, {"history", "History", "/history"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
 	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
 }
 

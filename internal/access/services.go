@@ -190,6 +190,10 @@ func (g *console) GetOverview(ctx context.Context, r *marchv1.GetOverviewRequest
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetOverview_FullMethodName, r, g.s.GetOverview)
 }
 
+func (g *console) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
+	return checked(ctx, g.gate, marchv1.ConsoleService_GetHistory_FullMethodName, r, g.s.GetHistory)
+}
+
 func (g *console) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (*marchv1.InitLayoutResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_InitLayout_FullMethodName, r, g.s.InitLayout)
 }

@@ -205,6 +205,287 @@ func (JournalMode) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_console_proto_rawDescGZIP(), []int{2}
 }
 
+type GetHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in GetInstanceHistoryRequest.
+	Minutes int32 `protobuf:"varint,1,opt,name=minutes,proto3" json:"minutes,omitempty"`
+	// As in GetInstanceHistoryRequest.
+	Step          int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryRequest) Reset() {
+	*x = GetHistoryRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryRequest) ProtoMessage() {}
+
+func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
+func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *GetHistoryRequest) GetMinutes() int32 {
+	if x != nil {
+		return x.Minutes
+	}
+	return 0
+}
+
+func (x *GetHistoryRequest) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+type GetHistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the first point of each series begins: a multiple of step minutes since 1970,
+	// by the console's clock. Each instance counted its minutes by its own.
+	First *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=first,proto3" json:"first,omitempty"`
+	// How many minutes each point covers.
+	Step int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// The rooms of the current layout and those that have instances, by name. A room whose
+	// instances remember nothing has only unknown values.
+	Rooms []*RoomHistory `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty"`
+	// The busiest tags of all rooms together, 20 at most, the busiest first.
+	Tags []*HistorySeries `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
+	// The migrations of this time, the oldest first.
+	Migrations []*HistoryMigration `protobuf:"bytes,5,rep,name=migrations,proto3" json:"migrations,omitempty"`
+	// The instances that are not silent and did not answer, room/instance.
+	Silent        []string `protobuf:"bytes,6,rep,name=silent,proto3" json:"silent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryResponse) Reset() {
+	*x = GetHistoryResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryResponse) ProtoMessage() {}
+
+func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
+func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GetHistoryResponse) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetStep() int32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *GetHistoryResponse) GetRooms() []*RoomHistory {
+	if x != nil {
+		return x.Rooms
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetTags() []*HistorySeries {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetMigrations() []*HistoryMigration {
+	if x != nil {
+		return x.Migrations
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetSilent() []string {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+// RoomHistory has the values of a room's instances together: the sums of their rates and
+// of their failed calls, the least reserve, the longest latency of etcd, and the longest
+// time without etcd.
+type RoomHistory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
+	// All tags together.
+	All *HistorySeries `protobuf:"bytes,2,opt,name=all,proto3" json:"all,omitempty"`
+	// The busiest tags of the room, 20 at most, the busiest first.
+	Tags          []*HistorySeries `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoomHistory) Reset() {
+	*x = RoomHistory{}
+	mi := &file_march_v1_console_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoomHistory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoomHistory) ProtoMessage() {}
+
+func (x *RoomHistory) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoomHistory.ProtoReflect.Descriptor instead.
+func (*RoomHistory) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RoomHistory) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *RoomHistory) GetAll() *HistorySeries {
+	if x != nil {
+		return x.All
+	}
+	return nil
+}
+
+func (x *RoomHistory) GetTags() []*HistorySeries {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+type HistoryMigration struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The migration's ULID.
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Began *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=began,proto3" json:"began,omitempty"`
+	// Absent while it is under way.
+	Ended         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	State         MigrationState         `protobuf:"varint,4,opt,name=state,proto3,enum=march.v1.MigrationState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryMigration) Reset() {
+	*x = HistoryMigration{}
+	mi := &file_march_v1_console_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryMigration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryMigration) ProtoMessage() {}
+
+func (x *HistoryMigration) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryMigration.ProtoReflect.Descriptor instead.
+func (*HistoryMigration) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HistoryMigration) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *HistoryMigration) GetBegan() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Began
+	}
+	return nil
+}
+
+func (x *HistoryMigration) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *HistoryMigration) GetState() MigrationState {
+	if x != nil {
+		return x.State
+	}
+	return MigrationState_MIGRATION_STATE_UNSPECIFIED
+}
+
 type InitLayoutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Layout        *Layout                `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
@@ -214,7 +495,7 @@ type InitLayoutRequest struct {
 
 func (x *InitLayoutRequest) Reset() {
 	*x = InitLayoutRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[0]
+	mi := &file_march_v1_console_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -226,7 +507,7 @@ func (x *InitLayoutRequest) String() string {
 func (*InitLayoutRequest) ProtoMessage() {}
 
 func (x *InitLayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[0]
+	mi := &file_march_v1_console_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -239,7 +520,7 @@ func (x *InitLayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitLayoutRequest.ProtoReflect.Descriptor instead.
 func (*InitLayoutRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{0}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *InitLayoutRequest) GetLayout() *Layout {
@@ -260,7 +541,7 @@ type InitLayoutResponse struct {
 
 func (x *InitLayoutResponse) Reset() {
 	*x = InitLayoutResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[1]
+	mi := &file_march_v1_console_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -272,7 +553,7 @@ func (x *InitLayoutResponse) String() string {
 func (*InitLayoutResponse) ProtoMessage() {}
 
 func (x *InitLayoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[1]
+	mi := &file_march_v1_console_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -285,7 +566,7 @@ func (x *InitLayoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitLayoutResponse.ProtoReflect.Descriptor instead.
 func (*InitLayoutResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *InitLayoutResponse) GetLayout() *LayoutRecord {
@@ -312,7 +593,7 @@ type GetLayoutRequest struct {
 
 func (x *GetLayoutRequest) Reset() {
 	*x = GetLayoutRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[2]
+	mi := &file_march_v1_console_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +605,7 @@ func (x *GetLayoutRequest) String() string {
 func (*GetLayoutRequest) ProtoMessage() {}
 
 func (x *GetLayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[2]
+	mi := &file_march_v1_console_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +618,7 @@ func (x *GetLayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayoutRequest.ProtoReflect.Descriptor instead.
 func (*GetLayoutRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetLayoutRequest) GetVersion() int64 {
@@ -369,7 +650,7 @@ type GetLayoutResponse struct {
 
 func (x *GetLayoutResponse) Reset() {
 	*x = GetLayoutResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[3]
+	mi := &file_march_v1_console_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +662,7 @@ func (x *GetLayoutResponse) String() string {
 func (*GetLayoutResponse) ProtoMessage() {}
 
 func (x *GetLayoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[3]
+	mi := &file_march_v1_console_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +675,7 @@ func (x *GetLayoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayoutResponse.ProtoReflect.Descriptor instead.
 func (*GetLayoutResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetLayoutResponse) GetLayout() *LayoutRecord {
@@ -451,7 +732,7 @@ type ListLayoutsRequest struct {
 
 func (x *ListLayoutsRequest) Reset() {
 	*x = ListLayoutsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[4]
+	mi := &file_march_v1_console_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +744,7 @@ func (x *ListLayoutsRequest) String() string {
 func (*ListLayoutsRequest) ProtoMessage() {}
 
 func (x *ListLayoutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[4]
+	mi := &file_march_v1_console_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +757,7 @@ func (x *ListLayoutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayoutsRequest.ProtoReflect.Descriptor instead.
 func (*ListLayoutsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListLayoutsRequest) GetPageSize() int32 {
@@ -506,7 +787,7 @@ type ListLayoutsResponse struct {
 
 func (x *ListLayoutsResponse) Reset() {
 	*x = ListLayoutsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[5]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +799,7 @@ func (x *ListLayoutsResponse) String() string {
 func (*ListLayoutsResponse) ProtoMessage() {}
 
 func (x *ListLayoutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[5]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +812,7 @@ func (x *ListLayoutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayoutsResponse.ProtoReflect.Descriptor instead.
 func (*ListLayoutsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListLayoutsResponse) GetLayouts() []*LayoutRecord {
@@ -564,7 +845,7 @@ type ValidateLayoutRequest struct {
 
 func (x *ValidateLayoutRequest) Reset() {
 	*x = ValidateLayoutRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[6]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +857,7 @@ func (x *ValidateLayoutRequest) String() string {
 func (*ValidateLayoutRequest) ProtoMessage() {}
 
 func (x *ValidateLayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[6]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +870,7 @@ func (x *ValidateLayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateLayoutRequest.ProtoReflect.Descriptor instead.
 func (*ValidateLayoutRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ValidateLayoutRequest) GetLayout() *Layout {
@@ -611,7 +892,7 @@ type ValidateLayoutResponse struct {
 
 func (x *ValidateLayoutResponse) Reset() {
 	*x = ValidateLayoutResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[7]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +904,7 @@ func (x *ValidateLayoutResponse) String() string {
 func (*ValidateLayoutResponse) ProtoMessage() {}
 
 func (x *ValidateLayoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[7]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +917,7 @@ func (x *ValidateLayoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateLayoutResponse.ProtoReflect.Descriptor instead.
 func (*ValidateLayoutResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ValidateLayoutResponse) GetProblems() []string {
@@ -664,7 +945,7 @@ type LayoutProblem struct {
 
 func (x *LayoutProblem) Reset() {
 	*x = LayoutProblem{}
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +957,7 @@ func (x *LayoutProblem) String() string {
 func (*LayoutProblem) ProtoMessage() {}
 
 func (x *LayoutProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +970,7 @@ func (x *LayoutProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutProblem.ProtoReflect.Descriptor instead.
 func (*LayoutProblem) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LayoutProblem) GetText() string {
@@ -720,7 +1001,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +1013,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +1026,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Mark) GetRoom() string {
@@ -781,7 +1062,7 @@ type CreateTagRequest struct {
 
 func (x *CreateTagRequest) Reset() {
 	*x = CreateTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +1074,7 @@ func (x *CreateTagRequest) String() string {
 func (*CreateTagRequest) ProtoMessage() {}
 
 func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +1087,7 @@ func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagRequest.ProtoReflect.Descriptor instead.
 func (*CreateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateTagRequest) GetTag() *Tag {
@@ -832,7 +1113,7 @@ type CreateTagResponse struct {
 
 func (x *CreateTagResponse) Reset() {
 	*x = CreateTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1125,7 @@ func (x *CreateTagResponse) String() string {
 func (*CreateTagResponse) ProtoMessage() {}
 
 func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1138,7 @@ func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagResponse.ProtoReflect.Descriptor instead.
 func (*CreateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateTagResponse) GetTag() *Tag {
@@ -877,7 +1158,7 @@ type GetTagRequest struct {
 
 func (x *GetTagRequest) Reset() {
 	*x = GetTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -889,7 +1170,7 @@ func (x *GetTagRequest) String() string {
 func (*GetTagRequest) ProtoMessage() {}
 
 func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -902,7 +1183,7 @@ func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagRequest.ProtoReflect.Descriptor instead.
 func (*GetTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetTagRequest) GetName() string {
@@ -931,7 +1212,7 @@ type GetTagResponse struct {
 
 func (x *GetTagResponse) Reset() {
 	*x = GetTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1224,7 @@ func (x *GetTagResponse) String() string {
 func (*GetTagResponse) ProtoMessage() {}
 
 func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1237,7 @@ func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagResponse.ProtoReflect.Descriptor instead.
 func (*GetTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetTagResponse) GetTag() *Tag {
@@ -1015,7 +1296,7 @@ type ListTagsRequest struct {
 
 func (x *ListTagsRequest) Reset() {
 	*x = ListTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1308,7 @@ func (x *ListTagsRequest) String() string {
 func (*ListTagsRequest) ProtoMessage() {}
 
 func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1321,7 @@ func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsRequest.ProtoReflect.Descriptor instead.
 func (*ListTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTagsRequest) GetPageSize() int32 {
@@ -1077,7 +1358,7 @@ type ListTagsResponse struct {
 
 func (x *ListTagsResponse) Reset() {
 	*x = ListTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1370,7 @@ func (x *ListTagsResponse) String() string {
 func (*ListTagsResponse) ProtoMessage() {}
 
 func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,7 +1383,7 @@ func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsResponse.ProtoReflect.Descriptor instead.
 func (*ListTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListTagsResponse) GetTags() []*Tag {
@@ -1143,7 +1424,7 @@ type SearchTagsRequest struct {
 
 func (x *SearchTagsRequest) Reset() {
 	*x = SearchTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1155,7 +1436,7 @@ func (x *SearchTagsRequest) String() string {
 func (*SearchTagsRequest) ProtoMessage() {}
 
 func (x *SearchTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1168,7 +1449,7 @@ func (x *SearchTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchTagsRequest.ProtoReflect.Descriptor instead.
 func (*SearchTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SearchTagsRequest) GetSearch() string {
@@ -1224,7 +1505,7 @@ type SearchTagsResponse struct {
 
 func (x *SearchTagsResponse) Reset() {
 	*x = SearchTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1517,7 @@ func (x *SearchTagsResponse) String() string {
 func (*SearchTagsResponse) ProtoMessage() {}
 
 func (x *SearchTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1530,7 @@ func (x *SearchTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchTagsResponse.ProtoReflect.Descriptor instead.
 func (*SearchTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SearchTagsResponse) GetTags() []*TagSummary {
@@ -1307,7 +1588,7 @@ type TagSummary struct {
 
 func (x *TagSummary) Reset() {
 	*x = TagSummary{}
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1600,7 @@ func (x *TagSummary) String() string {
 func (*TagSummary) ProtoMessage() {}
 
 func (x *TagSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1613,7 @@ func (x *TagSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagSummary.ProtoReflect.Descriptor instead.
 func (*TagSummary) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TagSummary) GetTag() *Tag {
@@ -1382,7 +1663,7 @@ type DeleteTagRequest struct {
 
 func (x *DeleteTagRequest) Reset() {
 	*x = DeleteTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1675,7 @@ func (x *DeleteTagRequest) String() string {
 func (*DeleteTagRequest) ProtoMessage() {}
 
 func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1688,7 @@ func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DeleteTagRequest) GetName() string {
@@ -1432,7 +1713,7 @@ type DeleteTagResponse struct {
 
 func (x *DeleteTagResponse) Reset() {
 	*x = DeleteTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1725,7 @@ func (x *DeleteTagResponse) String() string {
 func (*DeleteTagResponse) ProtoMessage() {}
 
 func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1738,7 @@ func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
 }
 
 type ListRoomsRequest struct {
@@ -1468,7 +1749,7 @@ type ListRoomsRequest struct {
 
 func (x *ListRoomsRequest) Reset() {
 	*x = ListRoomsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1761,7 @@ func (x *ListRoomsRequest) String() string {
 func (*ListRoomsRequest) ProtoMessage() {}
 
 func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1774,7 @@ func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
 }
 
 type ListRoomsResponse struct {
@@ -1507,7 +1788,7 @@ type ListRoomsResponse struct {
 
 func (x *ListRoomsResponse) Reset() {
 	*x = ListRoomsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1800,7 @@ func (x *ListRoomsResponse) String() string {
 func (*ListRoomsResponse) ProtoMessage() {}
 
 func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1813,7 @@ func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoomsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListRoomsResponse) GetRooms() []*Room {
@@ -1562,7 +1843,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1855,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1868,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Room) GetName() string {
@@ -1628,7 +1909,7 @@ type GetRoomUseRequest struct {
 
 func (x *GetRoomUseRequest) Reset() {
 	*x = GetRoomUseRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1921,7 @@ func (x *GetRoomUseRequest) String() string {
 func (*GetRoomUseRequest) ProtoMessage() {}
 
 func (x *GetRoomUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1934,7 @@ func (x *GetRoomUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRoomUseRequest.ProtoReflect.Descriptor instead.
 func (*GetRoomUseRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetRoomUseRequest) GetRoom() string {
@@ -1673,7 +1954,7 @@ type GetRoomUseResponse struct {
 
 func (x *GetRoomUseResponse) Reset() {
 	*x = GetRoomUseResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1966,7 @@ func (x *GetRoomUseResponse) String() string {
 func (*GetRoomUseResponse) ProtoMessage() {}
 
 func (x *GetRoomUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +1979,7 @@ func (x *GetRoomUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRoomUseResponse.ProtoReflect.Descriptor instead.
 func (*GetRoomUseResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetRoomUseResponse) GetUse() *RoomUse {
@@ -1720,7 +2001,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +2013,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +2026,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListInstancesRequest) GetRoom() string {
@@ -1780,7 +2061,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +2073,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +2086,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -1859,7 +2140,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1871,7 +2152,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1884,7 +2165,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -1931,7 +2212,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2224,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2237,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -2018,7 +2299,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2311,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2324,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Worker) GetBits() int32 {
@@ -2141,7 +2422,7 @@ type WorkerSlice struct {
 
 func (x *WorkerSlice) Reset() {
 	*x = WorkerSlice{}
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2434,7 @@ func (x *WorkerSlice) String() string {
 func (*WorkerSlice) ProtoMessage() {}
 
 func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2447,7 @@ func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerSlice.ProtoReflect.Descriptor instead.
 func (*WorkerSlice) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WorkerSlice) GetBits() int32 {
@@ -2228,7 +2509,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2240,7 +2521,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2253,7 +2534,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Halt) GetBy() string {
@@ -2296,7 +2577,7 @@ type BarredInstance struct {
 
 func (x *BarredInstance) Reset() {
 	*x = BarredInstance{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2589,7 @@ func (x *BarredInstance) String() string {
 func (*BarredInstance) ProtoMessage() {}
 
 func (x *BarredInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2602,7 @@ func (x *BarredInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarredInstance.ProtoReflect.Descriptor instead.
 func (*BarredInstance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BarredInstance) GetRoom() string {
@@ -2386,7 +2667,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2679,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2692,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Instance) GetRoom() string {
@@ -2520,7 +2801,7 @@ type GetOverviewRequest struct {
 
 func (x *GetOverviewRequest) Reset() {
 	*x = GetOverviewRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2813,7 @@ func (x *GetOverviewRequest) String() string {
 func (*GetOverviewRequest) ProtoMessage() {}
 
 func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2826,7 @@ func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
 func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
 }
 
 type GetOverviewResponse struct {
@@ -2580,7 +2861,7 @@ type GetOverviewResponse struct {
 
 func (x *GetOverviewResponse) Reset() {
 	*x = GetOverviewResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2873,7 @@ func (x *GetOverviewResponse) String() string {
 func (*GetOverviewResponse) ProtoMessage() {}
 
 func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2886,7 @@ func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
 func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
@@ -2721,7 +3002,7 @@ type RoomStatus struct {
 
 func (x *RoomStatus) Reset() {
 	*x = RoomStatus{}
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +3014,7 @@ func (x *RoomStatus) String() string {
 func (*RoomStatus) ProtoMessage() {}
 
 func (x *RoomStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +3027,7 @@ func (x *RoomStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
 func (*RoomStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RoomStatus) GetName() string {
@@ -2866,7 +3147,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +3159,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +3172,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -2916,7 +3197,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3209,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3222,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
 }
 
 type ConfirmInstanceRequest struct {
@@ -2956,7 +3237,7 @@ type ConfirmInstanceRequest struct {
 
 func (x *ConfirmInstanceRequest) Reset() {
 	*x = ConfirmInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2968,7 +3249,7 @@ func (x *ConfirmInstanceRequest) String() string {
 func (*ConfirmInstanceRequest) ProtoMessage() {}
 
 func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2981,7 +3262,7 @@ func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ConfirmInstanceRequest) GetRoom() string {
@@ -3006,7 +3287,7 @@ type ConfirmInstanceResponse struct {
 
 func (x *ConfirmInstanceResponse) Reset() {
 	*x = ConfirmInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3299,7 @@ func (x *ConfirmInstanceResponse) String() string {
 func (*ConfirmInstanceResponse) ProtoMessage() {}
 
 func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3312,7 @@ func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
 }
 
 // Cluster is the settings of a whole cluster.
@@ -3044,7 +3325,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3337,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3350,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Cluster) GetJournal() JournalMode {
@@ -3087,7 +3368,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3099,7 +3380,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3112,7 +3393,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
 }
 
 type GetClusterResponse struct {
@@ -3126,7 +3407,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[44]
+	mi := &file_march_v1_console_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3419,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[44]
+	mi := &file_march_v1_console_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3432,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -3177,7 +3458,7 @@ type UpdateClusterRequest struct {
 
 func (x *UpdateClusterRequest) Reset() {
 	*x = UpdateClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[45]
+	mi := &file_march_v1_console_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3189,7 +3470,7 @@ func (x *UpdateClusterRequest) String() string {
 func (*UpdateClusterRequest) ProtoMessage() {}
 
 func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[45]
+	mi := &file_march_v1_console_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3202,7 +3483,7 @@ func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterRequest.ProtoReflect.Descriptor instead.
 func (*UpdateClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *UpdateClusterRequest) GetCluster() *Cluster {
@@ -3221,7 +3502,7 @@ type UpdateClusterResponse struct {
 
 func (x *UpdateClusterResponse) Reset() {
 	*x = UpdateClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[46]
+	mi := &file_march_v1_console_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3233,7 +3514,7 @@ func (x *UpdateClusterResponse) String() string {
 func (*UpdateClusterResponse) ProtoMessage() {}
 
 func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[46]
+	mi := &file_march_v1_console_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3246,7 +3527,7 @@ func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterResponse.ProtoReflect.Descriptor instead.
 func (*UpdateClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UpdateClusterResponse) GetCluster() *Cluster {
@@ -3274,7 +3555,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[47]
+	mi := &file_march_v1_console_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3286,7 +3567,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[47]
+	mi := &file_march_v1_console_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3299,7 +3580,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -3352,7 +3633,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[48]
+	mi := &file_march_v1_console_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3364,7 +3645,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[48]
+	mi := &file_march_v1_console_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +3658,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{48}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -3422,7 +3703,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[49]
+	mi := &file_march_v1_console_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3715,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[49]
+	mi := &file_march_v1_console_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3728,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{49}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -3503,7 +3784,28 @@ var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x16march/v1/problem.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"=\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x16march/v1/problem.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"A\n" +
+	"\x11GetHistoryRequest\x12\x18\n" +
+	"\aminutes\x18\x01 \x01(\x05R\aminutes\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x05R\x04step\"\x88\x02\n" +
+	"\x12GetHistoryResponse\x120\n" +
+	"\x05first\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\x05R\x04step\x12+\n" +
+	"\x05rooms\x18\x03 \x03(\v2\x15.march.v1.RoomHistoryR\x05rooms\x12+\n" +
+	"\x04tags\x18\x04 \x03(\v2\x17.march.v1.HistorySeriesR\x04tags\x12:\n" +
+	"\n" +
+	"migrations\x18\x05 \x03(\v2\x1a.march.v1.HistoryMigrationR\n" +
+	"migrations\x12\x16\n" +
+	"\x06silent\x18\x06 \x03(\tR\x06silent\"y\n" +
+	"\vRoomHistory\x12\x12\n" +
+	"\x04room\x18\x01 \x01(\tR\x04room\x12)\n" +
+	"\x03all\x18\x02 \x01(\v2\x17.march.v1.HistorySeriesR\x03all\x12+\n" +
+	"\x04tags\x18\x03 \x03(\v2\x17.march.v1.HistorySeriesR\x04tags\"\xb6\x01\n" +
+	"\x10HistoryMigration\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
+	"\x05began\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
+	"\x05ended\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12.\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x18.march.v1.MigrationStateR\x05state\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
@@ -3776,9 +4078,11 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
-	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xff\x13\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xc8\x14\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
+	"\n" +
+	"GetHistory\x12\x1b.march.v1.GetHistoryRequest\x1a\x1c.march.v1.GetHistoryResponse\x12G\n" +
 	"\n" +
 	"InitLayout\x12\x1b.march.v1.InitLayoutRequest\x1a\x1c.march.v1.InitLayoutResponse\x12D\n" +
 	"\tGetLayout\x12\x1a.march.v1.GetLayoutRequest\x1a\x1b.march.v1.GetLayoutResponse\x12J\n" +
@@ -3829,243 +4133,260 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 }
 
 var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_march_v1_console_proto_goTypes = []any{
 	(TagSort)(0),                      // 0: march.v1.TagSort
 	(WorkerState)(0),                  // 1: march.v1.WorkerState
 	(JournalMode)(0),                  // 2: march.v1.JournalMode
-	(*InitLayoutRequest)(nil),         // 3: march.v1.InitLayoutRequest
-	(*InitLayoutResponse)(nil),        // 4: march.v1.InitLayoutResponse
-	(*GetLayoutRequest)(nil),          // 5: march.v1.GetLayoutRequest
-	(*GetLayoutResponse)(nil),         // 6: march.v1.GetLayoutResponse
-	(*ListLayoutsRequest)(nil),        // 7: march.v1.ListLayoutsRequest
-	(*ListLayoutsResponse)(nil),       // 8: march.v1.ListLayoutsResponse
-	(*ValidateLayoutRequest)(nil),     // 9: march.v1.ValidateLayoutRequest
-	(*ValidateLayoutResponse)(nil),    // 10: march.v1.ValidateLayoutResponse
-	(*LayoutProblem)(nil),             // 11: march.v1.LayoutProblem
-	(*Mark)(nil),                      // 12: march.v1.Mark
-	(*CreateTagRequest)(nil),          // 13: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),         // 14: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),             // 15: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),            // 16: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),           // 17: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),          // 18: march.v1.ListTagsResponse
-	(*SearchTagsRequest)(nil),         // 19: march.v1.SearchTagsRequest
-	(*SearchTagsResponse)(nil),        // 20: march.v1.SearchTagsResponse
-	(*TagSummary)(nil),                // 21: march.v1.TagSummary
-	(*DeleteTagRequest)(nil),          // 22: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),         // 23: march.v1.DeleteTagResponse
-	(*ListRoomsRequest)(nil),          // 24: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),         // 25: march.v1.ListRoomsResponse
-	(*Room)(nil),                      // 26: march.v1.Room
-	(*GetRoomUseRequest)(nil),         // 27: march.v1.GetRoomUseRequest
-	(*GetRoomUseResponse)(nil),        // 28: march.v1.GetRoomUseResponse
-	(*ListInstancesRequest)(nil),      // 29: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 30: march.v1.ListInstancesResponse
-	(*ListWorkersRequest)(nil),        // 31: march.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 32: march.v1.ListWorkersResponse
-	(*Worker)(nil),                    // 33: march.v1.Worker
-	(*WorkerSlice)(nil),               // 34: march.v1.WorkerSlice
-	(*Halt)(nil),                      // 35: march.v1.Halt
-	(*BarredInstance)(nil),            // 36: march.v1.BarredInstance
-	(*Instance)(nil),                  // 37: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 38: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 39: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 40: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 41: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 42: march.v1.ForgetInstanceResponse
-	(*ConfirmInstanceRequest)(nil),    // 43: march.v1.ConfirmInstanceRequest
-	(*ConfirmInstanceResponse)(nil),   // 44: march.v1.ConfirmInstanceResponse
-	(*Cluster)(nil),                   // 45: march.v1.Cluster
-	(*GetClusterRequest)(nil),         // 46: march.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),        // 47: march.v1.GetClusterResponse
-	(*UpdateClusterRequest)(nil),      // 48: march.v1.UpdateClusterRequest
-	(*UpdateClusterResponse)(nil),     // 49: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 50: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 51: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 52: march.v1.AuditEntry
-	(*Layout)(nil),                    // 53: march.v1.Layout
-	(*LayoutRecord)(nil),              // 54: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 55: march.v1.Problem
-	(*Unreadable)(nil),                // 56: march.v1.Unreadable
-	(*Tag)(nil),                       // 57: march.v1.Tag
-	(*Chain)(nil),                     // 58: march.v1.Chain
-	(*timestamppb.Timestamp)(nil),     // 59: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 60: google.protobuf.Duration
-	(*Range)(nil),                     // 61: march.v1.Range
-	(*RoomUse)(nil),                   // 62: march.v1.RoomUse
-	(*Barred)(nil),                    // 63: march.v1.Barred
-	(*InstanceStatus)(nil),            // 64: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 65: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 66: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 67: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 68: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 69: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 70: march.v1.PlanMigrationRequest
-	(*CountPlanCostRequest)(nil),      // 71: march.v1.CountPlanCostRequest
-	(*ApplyMigrationRequest)(nil),     // 72: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 73: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 74: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 75: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 76: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 77: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 78: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 79: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 80: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 81: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 82: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 83: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 84: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 85: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 86: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 87: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 88: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 89: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 90: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 91: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 92: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 93: march.v1.ContinueMigrationResponse
+	(*GetHistoryRequest)(nil),         // 3: march.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),        // 4: march.v1.GetHistoryResponse
+	(*RoomHistory)(nil),               // 5: march.v1.RoomHistory
+	(*HistoryMigration)(nil),          // 6: march.v1.HistoryMigration
+	(*InitLayoutRequest)(nil),         // 7: march.v1.InitLayoutRequest
+	(*InitLayoutResponse)(nil),        // 8: march.v1.InitLayoutResponse
+	(*GetLayoutRequest)(nil),          // 9: march.v1.GetLayoutRequest
+	(*GetLayoutResponse)(nil),         // 10: march.v1.GetLayoutResponse
+	(*ListLayoutsRequest)(nil),        // 11: march.v1.ListLayoutsRequest
+	(*ListLayoutsResponse)(nil),       // 12: march.v1.ListLayoutsResponse
+	(*ValidateLayoutRequest)(nil),     // 13: march.v1.ValidateLayoutRequest
+	(*ValidateLayoutResponse)(nil),    // 14: march.v1.ValidateLayoutResponse
+	(*LayoutProblem)(nil),             // 15: march.v1.LayoutProblem
+	(*Mark)(nil),                      // 16: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 17: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 18: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 19: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 20: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 21: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 22: march.v1.ListTagsResponse
+	(*SearchTagsRequest)(nil),         // 23: march.v1.SearchTagsRequest
+	(*SearchTagsResponse)(nil),        // 24: march.v1.SearchTagsResponse
+	(*TagSummary)(nil),                // 25: march.v1.TagSummary
+	(*DeleteTagRequest)(nil),          // 26: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 27: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 28: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 29: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 30: march.v1.Room
+	(*GetRoomUseRequest)(nil),         // 31: march.v1.GetRoomUseRequest
+	(*GetRoomUseResponse)(nil),        // 32: march.v1.GetRoomUseResponse
+	(*ListInstancesRequest)(nil),      // 33: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 34: march.v1.ListInstancesResponse
+	(*ListWorkersRequest)(nil),        // 35: march.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 36: march.v1.ListWorkersResponse
+	(*Worker)(nil),                    // 37: march.v1.Worker
+	(*WorkerSlice)(nil),               // 38: march.v1.WorkerSlice
+	(*Halt)(nil),                      // 39: march.v1.Halt
+	(*BarredInstance)(nil),            // 40: march.v1.BarredInstance
+	(*Instance)(nil),                  // 41: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 42: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 43: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 44: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 45: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 46: march.v1.ForgetInstanceResponse
+	(*ConfirmInstanceRequest)(nil),    // 47: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 48: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 49: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 50: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 51: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 52: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 53: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 54: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 55: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 56: march.v1.AuditEntry
+	(*timestamppb.Timestamp)(nil),     // 57: google.protobuf.Timestamp
+	(*HistorySeries)(nil),             // 58: march.v1.HistorySeries
+	(MigrationState)(0),               // 59: march.v1.MigrationState
+	(*Layout)(nil),                    // 60: march.v1.Layout
+	(*LayoutRecord)(nil),              // 61: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 62: march.v1.Problem
+	(*Unreadable)(nil),                // 63: march.v1.Unreadable
+	(*Tag)(nil),                       // 64: march.v1.Tag
+	(*Chain)(nil),                     // 65: march.v1.Chain
+	(*durationpb.Duration)(nil),       // 66: google.protobuf.Duration
+	(*Range)(nil),                     // 67: march.v1.Range
+	(*RoomUse)(nil),                   // 68: march.v1.RoomUse
+	(*Barred)(nil),                    // 69: march.v1.Barred
+	(*InstanceStatus)(nil),            // 70: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 71: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 72: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 73: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 74: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 75: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 76: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 77: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 78: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 79: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 80: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 81: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 82: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 83: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 84: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 85: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 86: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 87: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 88: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 89: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 90: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 91: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 92: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 93: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 94: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 95: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 96: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 97: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 98: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 99: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	53,  // 0: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	54,  // 1: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	54,  // 2: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	35,  // 3: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	55,  // 4: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	54,  // 5: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	56,  // 6: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	53,  // 7: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	11,  // 8: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	57,  // 9: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	57,  // 10: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	57,  // 11: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	12,  // 12: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	58,  // 13: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	56,  // 14: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
-	34,  // 15: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
-	57,  // 16: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	56,  // 17: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	0,   // 18: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
-	21,  // 19: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	59,  // 20: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	56,  // 21: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	57,  // 22: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	12,  // 23: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	60,  // 24: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	26,  // 25: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	61,  // 26: march.v1.Room.range:type_name -> march.v1.Range
-	62,  // 27: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
-	37,  // 28: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	35,  // 29: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	56,  // 30: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	55,  // 31: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
-	33,  // 32: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
-	56,  // 33: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
-	34,  // 34: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
-	59,  // 35: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
-	59,  // 36: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
-	60,  // 37: march.v1.Worker.left:type_name -> google.protobuf.Duration
-	1,   // 38: march.v1.Worker.state:type_name -> march.v1.WorkerState
-	59,  // 39: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
-	59,  // 40: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	36,  // 41: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	63,  // 42: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	59,  // 43: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	59,  // 44: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	60,  // 45: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	60,  // 46: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	64,  // 47: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	54,  // 48: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	40,  // 49: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	65,  // 50: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	59,  // 51: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	35,  // 52: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	45,  // 53: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	56,  // 54: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	55,  // 55: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	61,  // 56: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	60,  // 57: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	60,  // 58: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	60,  // 59: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	59,  // 60: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	2,   // 61: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
-	45,  // 62: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	45,  // 63: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	45,  // 64: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	52,  // 65: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	56,  // 66: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	59,  // 67: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	38,  // 68: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	3,   // 69: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	5,   // 70: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	7,   // 71: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	9,   // 72: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	13,  // 73: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	15,  // 74: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	17,  // 75: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	19,  // 76: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	66,  // 77: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	22,  // 78: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	67,  // 79: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	68,  // 80: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	69,  // 81: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	24,  // 82: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	27,  // 83: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
-	29,  // 84: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	31,  // 85: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
-	41,  // 86: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	43,  // 87: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	46,  // 88: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	48,  // 89: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	70,  // 90: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	71,  // 91: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	72,  // 92: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	73,  // 93: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	74,  // 94: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	75,  // 95: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	76,  // 96: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	77,  // 97: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	78,  // 98: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	79,  // 99: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	50,  // 100: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	39,  // 101: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	4,   // 102: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	6,   // 103: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	8,   // 104: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	10,  // 105: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	14,  // 106: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	16,  // 107: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	18,  // 108: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	20,  // 109: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	80,  // 110: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	23,  // 111: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	81,  // 112: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	82,  // 113: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	83,  // 114: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	25,  // 115: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	28,  // 116: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
-	30,  // 117: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	32,  // 118: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	42,  // 119: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	44,  // 120: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	47,  // 121: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	49,  // 122: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	84,  // 123: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	85,  // 124: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	86,  // 125: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	87,  // 126: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	88,  // 127: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	89,  // 128: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	90,  // 129: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	91,  // 130: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	92,  // 131: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	93,  // 132: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	51,  // 133: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	101, // [101:134] is the sub-list for method output_type
-	68,  // [68:101] is the sub-list for method input_type
-	68,  // [68:68] is the sub-list for extension type_name
-	68,  // [68:68] is the sub-list for extension extendee
-	0,   // [0:68] is the sub-list for field type_name
+	57,  // 0: march.v1.GetHistoryResponse.first:type_name -> google.protobuf.Timestamp
+	5,   // 1: march.v1.GetHistoryResponse.rooms:type_name -> march.v1.RoomHistory
+	58,  // 2: march.v1.GetHistoryResponse.tags:type_name -> march.v1.HistorySeries
+	6,   // 3: march.v1.GetHistoryResponse.migrations:type_name -> march.v1.HistoryMigration
+	58,  // 4: march.v1.RoomHistory.all:type_name -> march.v1.HistorySeries
+	58,  // 5: march.v1.RoomHistory.tags:type_name -> march.v1.HistorySeries
+	57,  // 6: march.v1.HistoryMigration.began:type_name -> google.protobuf.Timestamp
+	57,  // 7: march.v1.HistoryMigration.ended:type_name -> google.protobuf.Timestamp
+	59,  // 8: march.v1.HistoryMigration.state:type_name -> march.v1.MigrationState
+	60,  // 9: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	61,  // 10: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	61,  // 11: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	39,  // 12: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	62,  // 13: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	61,  // 14: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	63,  // 15: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	60,  // 16: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	15,  // 17: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	64,  // 18: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	64,  // 19: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	64,  // 20: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	16,  // 21: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	65,  // 22: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	63,  // 23: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	38,  // 24: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
+	64,  // 25: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	63,  // 26: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	0,   // 27: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
+	25,  // 28: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	57,  // 29: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	63,  // 30: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	64,  // 31: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	16,  // 32: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	66,  // 33: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	30,  // 34: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	67,  // 35: march.v1.Room.range:type_name -> march.v1.Range
+	68,  // 36: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
+	41,  // 37: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	39,  // 38: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	63,  // 39: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	62,  // 40: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	37,  // 41: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
+	63,  // 42: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
+	38,  // 43: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
+	57,  // 44: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
+	57,  // 45: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
+	66,  // 46: march.v1.Worker.left:type_name -> google.protobuf.Duration
+	1,   // 47: march.v1.Worker.state:type_name -> march.v1.WorkerState
+	57,  // 48: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
+	57,  // 49: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	40,  // 50: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	69,  // 51: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	57,  // 52: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	57,  // 53: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	66,  // 54: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	66,  // 55: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	70,  // 56: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	61,  // 57: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	44,  // 58: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	71,  // 59: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	57,  // 60: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	39,  // 61: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	49,  // 62: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	63,  // 63: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	62,  // 64: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	67,  // 65: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	66,  // 66: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	66,  // 67: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	66,  // 68: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	57,  // 69: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	2,   // 70: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
+	49,  // 71: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	49,  // 72: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	49,  // 73: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	56,  // 74: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	63,  // 75: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	57,  // 76: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	42,  // 77: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	3,   // 78: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
+	7,   // 79: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	9,   // 80: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	11,  // 81: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	13,  // 82: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	17,  // 83: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	19,  // 84: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	21,  // 85: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	23,  // 86: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	72,  // 87: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	26,  // 88: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	73,  // 89: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	74,  // 90: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	75,  // 91: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	28,  // 92: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	31,  // 93: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
+	33,  // 94: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	35,  // 95: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	45,  // 96: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	47,  // 97: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	50,  // 98: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	52,  // 99: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	76,  // 100: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	77,  // 101: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	78,  // 102: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	79,  // 103: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	80,  // 104: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	81,  // 105: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	82,  // 106: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	83,  // 107: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	84,  // 108: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	85,  // 109: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	54,  // 110: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	43,  // 111: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	4,   // 112: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
+	8,   // 113: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	10,  // 114: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	12,  // 115: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	14,  // 116: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	18,  // 117: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	20,  // 118: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	22,  // 119: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	24,  // 120: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	86,  // 121: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	27,  // 122: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	87,  // 123: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	88,  // 124: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	89,  // 125: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	29,  // 126: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	32,  // 127: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	34,  // 128: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	36,  // 129: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	46,  // 130: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	48,  // 131: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	51,  // 132: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	53,  // 133: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	90,  // 134: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	91,  // 135: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	92,  // 136: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	93,  // 137: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	94,  // 138: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	95,  // 139: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	96,  // 140: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	97,  // 141: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	98,  // 142: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	99,  // 143: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	55,  // 144: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	111, // [111:145] is the sub-list for method output_type
+	77,  // [77:111] is the sub-list for method input_type
+	77,  // [77:77] is the sub-list for extension type_name
+	77,  // [77:77] is the sub-list for extension extendee
+	0,   // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -4079,16 +4400,16 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_problem_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_console_proto_msgTypes[28].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[34].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[37].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[32].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[38].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[41].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   50,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -20,6 +20,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	ConsoleService_GetOverview_FullMethodName       = "/march.v1.ConsoleService/GetOverview"
+	ConsoleService_GetHistory_FullMethodName        = "/march.v1.ConsoleService/GetHistory"
 	ConsoleService_InitLayout_FullMethodName        = "/march.v1.ConsoleService/InitLayout"
 	ConsoleService_GetLayout_FullMethodName         = "/march.v1.ConsoleService/GetLayout"
 	ConsoleService_ListLayouts_FullMethodName       = "/march.v1.ConsoleService/ListLayouts"
@@ -69,6 +70,9 @@ type ConsoleServiceClient interface {
 	// the migration under way. A console asks the instances every second
 	// while it is called.
 	GetOverview(ctx context.Context, in *GetOverviewRequest, opts ...grpc.CallOption) (*GetOverviewResponse, error)
+	// GetHistory returns what the instances remember of the last 24 hours, put together by
+	// room and by tag. A console asks the instances for each call.
+	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// InitLayout creates the cluster: its identity, epoch and first layout, in one
 	// transaction. If there is a cluster already, its error is exists.
 	InitLayout(ctx context.Context, in *InitLayoutRequest, opts ...grpc.CallOption) (*InitLayoutResponse, error)
@@ -171,6 +175,16 @@ func (c *consoleServiceClient) GetOverview(ctx context.Context, in *GetOverviewR
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetOverviewResponse)
 	err := c.cc.Invoke(ctx, ConsoleService_GetOverview_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetHistoryResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_GetHistory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -521,6 +535,9 @@ type ConsoleServiceServer interface {
 	// the migration under way. A console asks the instances every second
 	// while it is called.
 	GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error)
+	// GetHistory returns what the instances remember of the last 24 hours, put together by
+	// room and by tag. A console asks the instances for each call.
+	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// InitLayout creates the cluster: its identity, epoch and first layout, in one
 	// transaction. If there is a cluster already, its error is exists.
 	InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error)
@@ -621,6 +638,9 @@ type UnimplementedConsoleServiceServer struct{}
 
 func (UnimplementedConsoleServiceServer) GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetOverview not implemented")
+}
+func (UnimplementedConsoleServiceServer) GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetHistory not implemented")
 }
 func (UnimplementedConsoleServiceServer) InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method InitLayout not implemented")
@@ -753,6 +773,24 @@ func _ConsoleService_GetOverview_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ConsoleServiceServer).GetOverview(ctx, req.(*GetOverviewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_GetHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).GetHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_GetHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).GetHistory(ctx, req.(*GetHistoryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1336,6 +1374,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetOverview",
 			Handler:    _ConsoleService_GetOverview_Handler,
+		},
+		{
+			MethodName: "GetHistory",
+			Handler:    _ConsoleService_GetHistory_Handler,
 		},
 		{
 			MethodName: "InitLayout",

@@ -97,7 +97,8 @@ var table = slices.Concat(
 	of(rooms, named, named, operator, "SkipTag"),
 	of(rooms, all, none, admin, "ReportMarks"),
 
-	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit", "GetRoomUse"),
+	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit", "GetRoomUse",
+		"GetHistory"),
 	of(console, none, none, either, "ListInstances"), // clients find their room's instances by it
 	of(console, none, none, viewer, "GetLayout", "ListLayouts", "ValidateLayout", "ListRooms", "ListWorkers",
 		"GetCluster", "GetMigration", "ListMigrations", "WatchMigration"),

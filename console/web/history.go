@@ -1,0 +1,198 @@
+package web
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/history"
+)
+
+// span is a time that the page shows. Each point covers step minutes.
+type span struct {
+	Name, Label   string
+	minutes, step int32
+}
+
+// spans are the times that the page shows.
+var spans = []span{{"1h", "1 hour", 60, 1}, {"24h", "24 hours", 24 * 60, 15}}
+
+type historyView struct {
+	Spans   []shownLink
+	Rooms   []shownLink
+	Room    string // empty for all
+	Span    string // its label
+	Charts  []*history.Chart
+	Marks   []historyMark
+	Tags    []historyTag
+	Silent  []string
+	Numbers bool   // show the tables
+	Toggle  string // the address with the tables, or without
+	Restart bool   // all is unknown
+}
+
+// shownLink is a link to another time or room.
+type shownLink struct {
+	Label, Address string
+	Chosen         bool
+}
+
+// historyMark is what the charts mark, in words.
+type historyMark struct {
+	Kind, Text, Link string
+	Began, Ended     *timestamppb.Timestamp // Ended is nil while it goes on
+}
+
+// historyTag is a tag in the time that is shown.
+type historyTag struct {
+	Tag        string
+	Spark      spark
+	Mean, Most float64              // IDs per second
+	Reserve    *durationpb.Duration // the least; nil if none is known
+	Failed     int64
+}
+
+// inSeconds says seconds for people.
+func inSeconds(v float64) string {
+	return short(durationpb.New(time.Duration(v * float64(time.Second))))
+}
+
+// kinds are the charts of the page.
+var kinds = []history.Kind{
+	{Name: "rates", Title: "IDs per second", Why: "the mean of each point", Values: (*marchv1.HistorySeries).GetRates, Say: rate, Nice: history.NiceNumber(1)},
+	{Name: "reserves", Title: "Reserve", Why: "how long the IDs in memory last: the least of the tags in use", Values: (*marchv1.HistorySeries).GetReserves, Say: inSeconds, Nice: history.NiceTime},
+	{Name: "etcd", Title: "etcd answers in", Why: "the longest of each point", Values: (*marchv1.HistorySeries).GetEtcdLatencies, Say: inSeconds, Nice: history.NiceNumber(0.001)},
+	{Name: "failed", Title: "Failed calls for IDs", Why: "without callers' mistakes", Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string { return num(int64(v + 0.5)) }, Nice: history.NiceNumber(2)},
+}
+
+func (h *Handler) history(c *call) (string, any, error) {
+	q := c.URL.Query()
+	at := slices.IndexFunc(spans, func(s span) bool { return s.Name == q.Get("span") })
+	if q.Get("span") != "" && at < 0 {
+		return "", nil, allocator.Errorf(allocator.Invalid, "span: %q; allowed: 1h, 24h", q.Get("span"))
+	}
+	shown := spans[max(at, 0)]
+	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	if err != nil {
+		return "", nil, err
+	}
+	r, err := h.console.GetHistory(c.Context(), &marchv1.GetHistoryRequest{Minutes: shown.minutes, Step: shown.step})
+	if err != nil {
+		return "", nil, err
+	}
+	names := slices.Clone(l.GetEver())
+	for _, room := range r.GetRooms() {
+		names = append(names, room.GetRoom())
+	}
+	v := &historyView{Span: shown.Label, Room: q.Get("room"), Silent: r.GetSilent(), Numbers: q.Get("numbers") != "", Toggle: toggle(q), Restart: true}
+	for _, s := range spans {
+		v.Spans = append(v.Spans, shownLink{s.Label, "/history" + with(q, "span", s.Name), s.Name == shown.Name})
+	}
+	v.Rooms = []shownLink{{"all rooms", "/history" + with(q, "room", ""), v.Room == ""}}
+	drawn := history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()), Points: int(shown.minutes / shown.step)}
+	var rooms []*marchv1.RoomHistory
+	tags := r.GetTags()
+	for _, room := range r.GetRooms() {
+		v.Rooms = append(v.Rooms, shownLink{room.GetRoom(), "/history" + with(q, "room", room.GetRoom()), v.Room == room.GetRoom()})
+		if v.Room == room.GetRoom() {
+			tags = room.GetTags()
+		}
+		if v.Room == "" || v.Room == room.GetRoom() {
+			rooms = append(rooms, room)
+		}
+	}
+	if len(rooms) == 0 && v.Room != "" {
+		return "", nil, allocator.Errorf(allocator.NotFound, "room: %q has no range and no instance", v.Room)
+	}
+	bands := v.mark(drawn, r.GetMigrations(), rooms)
+	colour := colours(names...)
+	for _, kind := range kinds {
+		var lines []history.Line
+		for _, room := range rooms {
+			lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(q, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: kind.Values(room.GetAll())})
+		}
+		chart := history.NewChart(kind, drawn, lines, bands)
+		v.Charts = append(v.Charts, chart)
+		v.Restart = v.Restart && chart.Nothing
+	}
+	for _, tag := range tags {
+		v.Tags = append(v.Tags, newHistoryTag(tag))
+	}
+	return "History", v, nil
+}
+
+// toggle returns the address with the tables if q is without, or the other way round.
+func toggle(q url.Values) string {
+	if q.Get("numbers") != "" {
+		return "/history" + with(q, "numbers", "")
+	}
+	return "/history" + with(q, "numbers", "1")
+}
+
+// mark marks migrations and outages, in the charts and in words.
+func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigration, rooms []*marchv1.RoomHistory) (bands []history.Band) {
+	for _, m := range migrations {
+		ended := time.Now()
+		if m.GetEnded() != nil {
+			ended = m.GetEnded().AsTime()
+		}
+		if b, in := span.NewBand("migration", "migration "+m.GetId(), m.GetBegan().AsTime(), ended); in {
+			bands = append(bands, b)
+			v.Marks = append(v.Marks, historyMark{Kind: "migration", Text: "Migration " + m.GetId(), Link: "/migrations/" + m.GetId(), Began: m.GetBegan(), Ended: m.GetEnded()})
+		}
+	}
+	var outages []history.Outage
+	without := make(map[history.Outage][]string) // the rooms of each
+	for _, room := range rooms {
+		for _, o := range span.Outages(room.GetAll()) {
+			if without[o] == nil {
+				outages = append(outages, o)
+			}
+			without[o] = append(without[o], room.GetRoom())
+		}
+	}
+	slices.SortStableFunc(outages, func(a, b history.Outage) int { return a.Began.Compare(b.Began) })
+	for _, o := range outages {
+		text := "etcd did not answer " + strings.Join(without[o], ", ")
+		if b, in := span.NewBand("outage", text, o.Began, o.Ended); in {
+			bands = append(bands, b)
+			v.Marks = append(v.Marks, historyMark{Kind: "outage", Text: sentence(text), Began: timestamppb.New(o.Began), Ended: timestamppb.New(o.Ended)})
+		}
+	}
+	return bands
+}
+
+func newHistoryTag(s *marchv1.HistorySeries) historyTag {
+	t := historyTag{Tag: s.GetTag(), Mean: -1, Most: -1}
+	rates, known := make([]float64, 0, len(s.GetRates())), 0
+	for _, v := range s.GetRates() {
+		rates = append(rates, float64(v))
+		if v >= 0 {
+			t.Most, t.Mean = max(t.Most, float64(v)), max(t.Mean, 0)+float64(v)
+			known++
+		}
+	}
+	if known > 0 {
+		t.Mean /= float64(known)
+	}
+	least := float32(-1)
+	for _, v := range s.GetReserves() {
+		if v >= 0 && (least < 0 || v < least) {
+			least = v
+		}
+	}
+	if least >= 0 {
+		t.Reserve = durationpb.New(time.Duration(float64(least) * float64(time.Second)))
+	}
+	for _, v := range s.GetFailed() {
+		t.Failed += int64(max(v, 0))
+	}
+	t.Spark = newSpark(rates, len(rates))
+	return t
+}

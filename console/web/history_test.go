@@ -1,0 +1,135 @@
+package web_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/observe"
+)
+
+// past is a console with a fixed history: of three rooms, with an outage and a migration.
+type past struct {
+	marchv1.UnimplementedConsoleServiceServer
+	rooms []string
+}
+
+func (p *past) GetLayout(context.Context, *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
+	return &marchv1.GetLayoutResponse{Ever: p.rooms}, nil
+}
+
+func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
+	n := int(r.GetMinutes() / r.GetStep())
+	first := time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC)
+	at := func(point int) *timestamppb.Timestamp {
+		return timestamppb.New(first.Add(time.Duration(point) * time.Duration(r.GetStep()) * time.Minute))
+	}
+	answer := &marchv1.GetHistoryResponse{
+		First: timestamppb.New(first), Step: r.GetStep(), Silent: []string{"c/host-2"},
+		Migrations: []*marchv1.HistoryMigration{{Id: "01K0000000000000000000000A", Began: at(n / 2), Ended: at(n/2 + 4)}},
+	}
+	for k, room := range p.rooms {
+		s := &marchv1.HistorySeries{}
+		for i := range n {
+			rate, away := float32(1000*(k+1)+(i*37+k*100)%400), float32(0)
+			if k == 0 && i >= 20 && i < 24 { // an outage
+				rate, away = 0, 60
+			}
+			if k == 2 && i < 10 { // its instance had not started
+				rate = -1
+			}
+			s.Rates, s.Reserves, s.EtcdLatencies = append(s.Rates, rate), append(s.Reserves, 600-away*float32(i-19)*2), append(s.EtcdLatencies, 0.002+float32(i%5)/1000)
+			s.Failed, s.EtcdAway = append(s.Failed, away*3), append(s.EtcdAway, away)
+		}
+		tag := &marchv1.HistorySeries{Tag: "order", Rates: s.GetRates(), Reserves: s.GetReserves(), Failed: s.GetFailed()}
+		answer.Rooms = append(answer.Rooms, &marchv1.RoomHistory{Room: room, All: s, Tags: []*marchv1.HistorySeries{tag}})
+		answer.Tags = []*marchv1.HistorySeries{tag}
+	}
+	return answer, nil
+}
+
+// pastPages serves the pages of a fixed history.
+func pastPages(t *testing.T, rooms ...string) string {
+	t.Helper()
+	var limits *observe.Metrics
+	stopping := make(chan struct{})
+	pages, err := web.New(web.Config{Console: &past{rooms: rooms}, Stopping: stopping, Pages: limits.Limit(web.MaxPages, 9), CallerPages: limits.Limit(web.MaxCallerPages, 9)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	pages.Routes(mux)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(stopping) })
+	return server.URL
+}
+
+// TestHistoryPage: without scripts, the page has the charts, what they mark, and every number
+// in a table.
+func TestHistoryPage(t *testing.T) {
+	at := pastPages(t, "a", "b", "c")
+	for address, wants := range map[string][]string{
+		"/history": {
+			`aria-label="IDs per second, 03:00 to 04:00 UTC, 3,399 at most; a `, `class="band outage" x="200.0" width="40.0"`, `class="band migration" x="300.0" width="40.0"`,
+			"Etcd did not answer a", "2030-01-02 03:20:00 UTC to 2030-01-02 03:24:00 UTC", `href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`,
+			"without what c/host-2 remembers", "03:21\na: 0\n", `aria-current="true">1 hour`,
+		},
+		"/history?span=24h&room=a&numbers=1": {"03:00 to 03:00 UTC", `aria-current="true">24 hours`, "Busiest tags of a", `<td class="n" data-l="a">`, "Without the numbers"},
+		"/history?span=2h":                   {`span: &#34;2h&#34;; allowed: 1h, 24h`},
+		"/history?room=nowhere":              {"&#34;nowhere&#34; has no range and no instance"},
+	} {
+		_, page := get(t, at+address)
+		for _, want := range wants {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s does not have %q", address, want)
+			}
+		}
+	}
+	if _, page := get(t, at+"/history?room=a"); strings.Contains(page, `data-l="b"`) || strings.Contains(page, "\nb: ") {
+		t.Error("the page of room a has values of room b")
+	}
+}
+
+// The history in a browser: it fits, axe finds nothing, and the keyboard reaches the numbers.
+func (b *browser) history(t *testing.T) {
+	rooms := make([]string, 12)
+	for i := range rooms {
+		rooms[i] = "room-" + string(rune('a'+i))
+	}
+	rooms[3] = string(allocator.Room(strings.Repeat("a-very-long-room-", 3) + "with-63-byte"))
+	p := b.open(t, pastPages(t, rooms...))
+	for _, path := range []string{"/history", "/history?span=24h&numbers=1"} {
+		p.visit(path)
+		for _, width := range []int64{360, 1280, 2560} {
+			p.size(width, 900)
+			if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
+				t.Errorf("%s at %d px: %v px too wide", path, width, over)
+			}
+		}
+		p.size(1280, 900)
+		eval[bool](p, axe+"; true")
+		for _, dark := range []bool{false, true} {
+			p.dark(dark)
+			for _, found := range p.axe() {
+				t.Errorf("%s (dark: %t): %s", path, dark, found)
+			}
+		}
+		p.dark(false)
+	}
+	p.visit("/history")
+	eval[bool](p, `(() => { [...document.querySelectorAll("a")].find((a) => a.innerText === "All numbers as tables").focus(); return true })()`)
+	p.keys("\r")
+	p.says("Without the numbers")
+	p.says("From (UTC)")
+	p.click(button("room-a"))
+	p.says("Busiest tags of room-a")
+}
