@@ -366,3 +366,30 @@ func TestCloseWithALeaseUnderWay(t *testing.T) {
 		w.balance(c, m)
 	})
 }
+
+// WarmN returns when the chain holds so many IDs, takes none of them, and asks the gate.
+func TestWarmN(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		for _, n := range []int64{1, 1000, 2500} {
+			if err := c.WarmN(w.Context(), n); err != nil || c.Status().Held < n || c.Status().Issued != 0 {
+				w.Errorf("%d: %v, %+v", n, err, c.Status())
+			}
+		}
+		for _, n := range []int64{-1, 0, allocator.LargestStep + 1} {
+			if err := c.WarmN(w.Context(), n); !errors.Is(err, allocator.Invalid) {
+				w.Errorf("%d: %v, want invalid", n, err)
+			}
+		}
+		w.balance(c, m)
+		var d door
+		strict := gated(w, w.refiller, m, settings(1000, 1_000_000, time.Minute), d.gate)
+		if err := strict.WarmN(w.Context(), 5); err != nil {
+			w.Error(err)
+		}
+		d.least.Store(100)
+		if err := strict.WarmN(w.Context(), 5); !errors.Is(err, error(errShut)) {
+			w.Errorf("with the gate shut: %v", err)
+		}
+	})
+}

@@ -122,6 +122,24 @@ func (c *Chain) Observe() (unused time.Duration) {
 // is there. Its errors are Next's.
 func (c *Chain) Warm(ctx context.Context) error { return c.wait(ctx, 1, 1) }
 
+// WarmN is Warm for n IDs, 1 to 2^40: it returns when the chain holds so many. Another
+// caller may take them first. It also asks the gate, if there is one. Its errors are
+// Next's and Invalid.
+func (c *Chain) WarmN(ctx context.Context, n int64) error {
+	if err := checkCount(n); err != nil {
+		return err
+	}
+	if err := c.wait(ctx, n, n); err != nil || c.gate == nil {
+		return err
+	}
+	if held := c.Segments(); len(held) > 0 {
+		if _, err := c.gate(held[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Renew replaces the held segments that part outdates. The chain first leases a
 // fresh segment with as many IDs as it holds, and then drops the old ones. So no
 // caller waits, and the time of the next refill does not change. An outdated

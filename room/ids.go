@@ -3,8 +3,10 @@ package room
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
@@ -17,15 +19,19 @@ import (
 	"github.com/march-id/march/room/timetags"
 )
 
-// withTag calls use with a tag's chain, or timed with a tag of time-ordered IDs. A chain may
-// be closed in between, because it was unused for long or its tag was deleted. Then withTag
-// calls use again, with a new one.
+// withTag is a request for IDs of a tag: it calls use with the tag's chain, or timed with a
+// tag of time-ordered IDs, as reach does.
 func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
-	return s.failed(ctx, tag, s.tryTag(ctx, tag, use, timed))
+	return s.failed(ctx, tag, s.reach(ctx, tag, func(c *tagChain) error {
+		c.asked.Add(1)
+		return use(c)
+	}, timed))
 }
 
-// tryTag is withTag, without the count of failed calls.
-func (s *Server) tryTag(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
+// reach calls use with a tag's chain, or timed with a tag of time-ordered IDs. A chain may
+// be closed in between, because it was unused for long or its tag was deleted. Then reach
+// calls use again, with a new one.
+func (s *Server) reach(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
 	for {
 		if t := s.times.Get(tag); t != nil {
 			if err := timed(t); !errors.Is(err, error(timeid.ErrClosed)) {
@@ -42,7 +48,6 @@ func (s *Server) tryTag(ctx context.Context, tag string, use func(*tagChain) err
 		if chain == nil {
 			continue // the tag has time-ordered IDs
 		}
-		chain.asked.Add(1)
 		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {
 			return err
 		}
@@ -183,6 +188,106 @@ func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs [
 		})
 	})
 	return runs, text, err
+}
+
+// manyAtOnce is how many tags one NextMany prepares at the same time.
+const manyAtOnce = 8
+
+// NextMany implements IDService. First it prepares every tag, so that what can be known to
+// fail fails before an ID is taken. IDs that it took before a tag fails are a gap.
+func (s *Server) NextMany(ctx context.Context, r *marchv1.NextManyRequest) (*marchv1.NextManyResponse, error) {
+	if err := api.CheckMany(r); err != nil {
+		return nil, err
+	}
+	tags := r.GetTags()
+	if err := s.prepareMany(ctx, tags); err != nil {
+		return nil, err
+	}
+	answer := &marchv1.NextManyResponse{Tags: make([]*marchv1.TagIDs, len(tags))}
+	taken := int64(0)
+	for i, t := range tags {
+		runs, text, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: t.GetTag(), Count: t.GetCount(), Texts: true})
+		if err == nil {
+			answer.Tags[i] = &marchv1.TagIDs{Tag: t.GetTag()}
+			answer.Tags[i].Ids, err = issuedRuns(t.GetCount(), runs, text)
+		}
+		if err != nil {
+			return nil, skipped(api.InMany(i, t.GetTag(), err), taken)
+		}
+		taken += t.GetCount()
+	}
+	s.issued.Add(taken)
+	crash.Here(crash.BeforeReply)
+	return answer, nil
+}
+
+// skipped returns the error of a tag with the number of IDs that the call had taken of the
+// tags before it.
+func skipped(err error, taken int64) error {
+	if taken == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; skipped, and never issued: %d IDs that the call had taken of the tags before", err, taken)
+}
+
+// issuedRuns returns n answers: the IDs of runs, each with its text.
+func issuedRuns(n int64, runs []allocator.Run, text *texts.Text) ([]*marchv1.NextResponse, error) {
+	all := make([]*marchv1.NextResponse, 0, n)
+	for _, run := range runs {
+		for k := range run.Count {
+			answer, err := issued(run.First+k*max(run.Stride, 1), text)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, answer)
+		}
+	}
+	return all, nil
+}
+
+// prepareMany puts tags into memory, and returns the error of the first that cannot issue
+// its IDs: because it does not exist, its texts cannot be written, a worker has fewer IDs in
+// a second, or its chain does not get so many.
+func (s *Server) prepareMany(ctx context.Context, tags []*marchv1.TagCount) error {
+	errs := make([]error, len(tags))
+	var preparing errgroup.Group
+	preparing.SetLimit(manyAtOnce)
+	for i, t := range tags {
+		if s.chains.get(t.GetTag()) != nil || s.times.Get(t.GetTag()) != nil { // most often; it costs no goroutine
+			errs[i] = s.prepare(ctx, t)
+			continue
+		}
+		preparing.Go(func() error {
+			errs[i] = s.prepare(ctx, t)
+			return nil
+		})
+	}
+	_ = preparing.Wait() // it has no error: the first of errs is that of the first tag
+	for i, err := range errs {
+		if err != nil {
+			return api.InMany(i, tags[i].GetTag(), err)
+		}
+	}
+	return nil
+}
+
+// prepare prepares one tag.
+func (s *Server) prepare(ctx context.Context, t *marchv1.TagCount) error {
+	return s.reach(ctx, t.GetTag(), func(c *tagChain) error {
+		err := usable(t.GetTag(), c.text)
+		if err == nil {
+			err = c.WarmN(ctx, t.GetCount())
+		}
+		if err != nil {
+			c.asked.Add(1) // otherwise the taking counts the request
+		}
+		return err
+	}, func(of *timetags.Tag) error {
+		if most := of.PerSecond(); t.GetCount() > most {
+			return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", t.GetCount(), most)
+		}
+		return usable(t.GetTag(), of.Text())
+	})
 }
 
 // takeRun takes n consecutive IDs of a chain, and counts those that it skips.

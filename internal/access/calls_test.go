@@ -34,6 +34,11 @@ func message(t *testing.T, m protoreflect.MethodDescriptor, tag string) proto.Me
 	r := kind.New()
 	fields := m.Input().Fields()
 	text := protoreflect.ValueOfString
+	if f := fields.ByName("tags"); f != nil && f.IsList() && f.Message() != nil {
+		of := r.Mutable(f).List().AppendMutable().Message() // TestMany has several
+		of.Set(of.Descriptor().Fields().ByName("tag"), text(tag))
+		of.Set(of.Descriptor().Fields().ByName("count"), protoreflect.ValueOfInt64(1))
+	}
 	if f := fields.ByName("tag"); f != nil && f.Kind() == protoreflect.StringKind {
 		r.Set(f, text(tag))
 	} else if f != nil {
@@ -268,7 +273,7 @@ func TestEveryTagIsFound(t *testing.T) {
 		}
 		// A request that has a tag's name is of a call whose tag is checked.
 		fields := m.Input().Fields()
-		if tags == "-" && (fields.ByName("tag") != nil || strings.Contains(string(m.Name()), "Tag")) {
+		if tags == "-" && (fields.ByName("tag") != nil || fields.ByName("tags") != nil || strings.Contains(string(m.Name()), "Tag")) {
 			t.Errorf("%s has a tag, and its rule checks none", m.FullName())
 		}
 	}

@@ -19,7 +19,7 @@ func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInf
 	}
 	s, c, err := g.identify(ctx, call)
 	if err == nil {
-		err = g.Check(ctx, s, request(call, message))
+		err = g.checkMessage(ctx, s, call, message)
 	}
 	if err != nil {
 		return nil, err

@@ -56,7 +56,7 @@ func (g *Gate) checkContext(ctx context.Context, method string, message any) err
 	if err != nil {
 		return err
 	}
-	return g.Check(ctx, s, request(policy.CallOf(method), message))
+	return g.checkMessage(ctx, s, policy.CallOf(method), message)
 }
 
 // Take returns nil if a context's subject may take n IDs of a tag; a context without one is an
@@ -120,6 +120,10 @@ func (g *ids) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextRe
 
 func (g *ids) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error) {
 	return checked(ctx, g.gate, marchv1.IDService_NextBatch_FullMethodName, r, g.s.NextBatch)
+}
+
+func (g *ids) NextMany(ctx context.Context, r *marchv1.NextManyRequest) (*marchv1.NextManyResponse, error) {
+	return checked(ctx, g.gate, marchv1.IDService_NextMany_FullMethodName, r, g.s.NextMany)
 }
 
 func (g *ids) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {

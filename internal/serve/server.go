@@ -191,7 +191,7 @@ func Run(ctx context.Context, cfg Config) error {
 // spans of its own.
 func untraced(fullMethod string) bool {
 	switch fullMethod {
-	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName,
+	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName, marchv1.IDService_NextMany_FullMethodName,
 		marchv1.IDService_Lease_FullMethodName, marchv1.IDService_Stream_FullMethodName,
 		healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName:
 		return true

@@ -272,6 +272,207 @@ func (x *NextBatchResponse) GetTexts() []string {
 	return nil
 }
 
+type NextManyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What to take: of 1 to 100 tags, each named once, together at most 10,000 IDs.
+	Tags          []*TagCount `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextManyRequest) Reset() {
+	*x = NextManyRequest{}
+	mi := &file_march_v1_id_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextManyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextManyRequest) ProtoMessage() {}
+
+func (x *NextManyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextManyRequest.ProtoReflect.Descriptor instead.
+func (*NextManyRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NextManyRequest) GetTags() []*TagCount {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+// TagCount is how many IDs of a tag to take.
+type TagCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tag's name.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// How many IDs: 1 to 10,000; of a tag of kind time at most what one worker has in a
+	// second.
+	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagCount) Reset() {
+	*x = TagCount{}
+	mi := &file_march_v1_id_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagCount) ProtoMessage() {}
+
+func (x *TagCount) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagCount.ProtoReflect.Descriptor instead.
+func (*TagCount) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TagCount) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TagCount) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type NextManyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The IDs of each tag, in the order of the request.
+	Tags          []*TagIDs `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextManyResponse) Reset() {
+	*x = NextManyResponse{}
+	mi := &file_march_v1_id_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextManyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextManyResponse) ProtoMessage() {}
+
+func (x *NextManyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextManyResponse.ProtoReflect.Descriptor instead.
+func (*NextManyResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NextManyResponse) GetTags() []*TagIDs {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+// TagIDs are IDs of a tag.
+type TagIDs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tag's name.
+	Tag string `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// As many as were asked for, in growing order, each with its text.
+	Ids           []*NextResponse `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagIDs) Reset() {
+	*x = TagIDs{}
+	mi := &file_march_v1_id_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagIDs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagIDs) ProtoMessage() {}
+
+func (x *TagIDs) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_id_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagIDs.ProtoReflect.Descriptor instead.
+func (*TagIDs) Descriptor() ([]byte, []int) {
+	return file_march_v1_id_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TagIDs) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TagIDs) GetIds() []*NextResponse {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 type ParseTextRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tag's name.
@@ -284,7 +485,7 @@ type ParseTextRequest struct {
 
 func (x *ParseTextRequest) Reset() {
 	*x = ParseTextRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[4]
+	mi := &file_march_v1_id_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -296,7 +497,7 @@ func (x *ParseTextRequest) String() string {
 func (*ParseTextRequest) ProtoMessage() {}
 
 func (x *ParseTextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[4]
+	mi := &file_march_v1_id_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -309,7 +510,7 @@ func (x *ParseTextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParseTextRequest.ProtoReflect.Descriptor instead.
 func (*ParseTextRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ParseTextRequest) GetTag() string {
@@ -336,7 +537,7 @@ type ParseTextResponse struct {
 
 func (x *ParseTextResponse) Reset() {
 	*x = ParseTextResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[5]
+	mi := &file_march_v1_id_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +549,7 @@ func (x *ParseTextResponse) String() string {
 func (*ParseTextResponse) ProtoMessage() {}
 
 func (x *ParseTextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[5]
+	mi := &file_march_v1_id_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +562,7 @@ func (x *ParseTextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParseTextResponse.ProtoReflect.Descriptor instead.
 func (*ParseTextResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ParseTextResponse) GetId() int64 {
@@ -387,7 +588,7 @@ type LeaseRequest struct {
 
 func (x *LeaseRequest) Reset() {
 	*x = LeaseRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[6]
+	mi := &file_march_v1_id_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +600,7 @@ func (x *LeaseRequest) String() string {
 func (*LeaseRequest) ProtoMessage() {}
 
 func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[6]
+	mi := &file_march_v1_id_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +613,7 @@ func (x *LeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRequest.ProtoReflect.Descriptor instead.
 func (*LeaseRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LeaseRequest) GetTag() string {
@@ -456,7 +657,7 @@ type WindowRequest struct {
 
 func (x *WindowRequest) Reset() {
 	*x = WindowRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[7]
+	mi := &file_march_v1_id_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +669,7 @@ func (x *WindowRequest) String() string {
 func (*WindowRequest) ProtoMessage() {}
 
 func (x *WindowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[7]
+	mi := &file_march_v1_id_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +682,7 @@ func (x *WindowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WindowRequest.ProtoReflect.Descriptor instead.
 func (*WindowRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WindowRequest) GetNonce() string {
@@ -519,7 +720,7 @@ type HeldWorker struct {
 
 func (x *HeldWorker) Reset() {
 	*x = HeldWorker{}
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +732,7 @@ func (x *HeldWorker) String() string {
 func (*HeldWorker) ProtoMessage() {}
 
 func (x *HeldWorker) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[8]
+	mi := &file_march_v1_id_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +745,7 @@ func (x *HeldWorker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldWorker.ProtoReflect.Descriptor instead.
 func (*HeldWorker) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HeldWorker) GetWorker() int64 {
@@ -587,7 +788,7 @@ type LeaseResponse struct {
 
 func (x *LeaseResponse) Reset() {
 	*x = LeaseResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[9]
+	mi := &file_march_v1_id_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +800,7 @@ func (x *LeaseResponse) String() string {
 func (*LeaseResponse) ProtoMessage() {}
 
 func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[9]
+	mi := &file_march_v1_id_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +813,7 @@ func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
 func (*LeaseResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LeaseResponse) GetSegment() *Segment {
@@ -678,7 +879,7 @@ type TimeLease struct {
 
 func (x *TimeLease) Reset() {
 	*x = TimeLease{}
-	mi := &file_march_v1_id_proto_msgTypes[10]
+	mi := &file_march_v1_id_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +891,7 @@ func (x *TimeLease) String() string {
 func (*TimeLease) ProtoMessage() {}
 
 func (x *TimeLease) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[10]
+	mi := &file_march_v1_id_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +904,7 @@ func (x *TimeLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeLease.ProtoReflect.Descriptor instead.
 func (*TimeLease) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TimeLease) GetTag() *TimeTag {
@@ -741,7 +942,7 @@ type WorkerWindow struct {
 
 func (x *WorkerWindow) Reset() {
 	*x = WorkerWindow{}
-	mi := &file_march_v1_id_proto_msgTypes[11]
+	mi := &file_march_v1_id_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +954,7 @@ func (x *WorkerWindow) String() string {
 func (*WorkerWindow) ProtoMessage() {}
 
 func (x *WorkerWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[11]
+	mi := &file_march_v1_id_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +967,7 @@ func (x *WorkerWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerWindow.ProtoReflect.Descriptor instead.
 func (*WorkerWindow) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WorkerWindow) GetWorker() int64 {
@@ -825,7 +1026,7 @@ type DecodeRequest struct {
 
 func (x *DecodeRequest) Reset() {
 	*x = DecodeRequest{}
-	mi := &file_march_v1_id_proto_msgTypes[12]
+	mi := &file_march_v1_id_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +1038,7 @@ func (x *DecodeRequest) String() string {
 func (*DecodeRequest) ProtoMessage() {}
 
 func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[12]
+	mi := &file_march_v1_id_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +1051,7 @@ func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
 func (*DecodeRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DecodeRequest) GetTag() string {
@@ -904,7 +1105,7 @@ type DecodeResponse struct {
 
 func (x *DecodeResponse) Reset() {
 	*x = DecodeResponse{}
-	mi := &file_march_v1_id_proto_msgTypes[13]
+	mi := &file_march_v1_id_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1117,7 @@ func (x *DecodeResponse) String() string {
 func (*DecodeResponse) ProtoMessage() {}
 
 func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[13]
+	mi := &file_march_v1_id_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1130,7 @@ func (x *DecodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeResponse.ProtoReflect.Descriptor instead.
 func (*DecodeResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DecodeResponse) GetOrigin() *Origin {
@@ -1018,7 +1219,7 @@ type TimeParts struct {
 
 func (x *TimeParts) Reset() {
 	*x = TimeParts{}
-	mi := &file_march_v1_id_proto_msgTypes[14]
+	mi := &file_march_v1_id_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1231,7 @@ func (x *TimeParts) String() string {
 func (*TimeParts) ProtoMessage() {}
 
 func (x *TimeParts) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[14]
+	mi := &file_march_v1_id_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1244,7 @@ func (x *TimeParts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeParts.ProtoReflect.Descriptor instead.
 func (*TimeParts) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TimeParts) GetTime() *timestamppb.Timestamp {
@@ -1092,7 +1293,7 @@ type Origin struct {
 
 func (x *Origin) Reset() {
 	*x = Origin{}
-	mi := &file_march_v1_id_proto_msgTypes[15]
+	mi := &file_march_v1_id_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1305,7 @@ func (x *Origin) String() string {
 func (*Origin) ProtoMessage() {}
 
 func (x *Origin) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_id_proto_msgTypes[15]
+	mi := &file_march_v1_id_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1318,7 @@ func (x *Origin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Origin.ProtoReflect.Descriptor instead.
 func (*Origin) Descriptor() ([]byte, []int) {
-	return file_march_v1_id_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_id_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Origin) GetRoom() string {
@@ -1183,7 +1384,17 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x04runs\x18\x01 \x03(\v2\r.march.v1.RunR\x04runs\x12\x16\n" +
 	"\x06format\x18\x02 \x01(\tR\x06format\x12\x1b\n" +
 	"\tkey_check\x18\x03 \x01(\tR\bkeyCheck\x12\x14\n" +
-	"\x05texts\x18\x04 \x03(\tR\x05texts\"8\n" +
+	"\x05texts\x18\x04 \x03(\tR\x05texts\"9\n" +
+	"\x0fNextManyRequest\x12&\n" +
+	"\x04tags\x18\x01 \x03(\v2\x12.march.v1.TagCountR\x04tags\"2\n" +
+	"\bTagCount\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"8\n" +
+	"\x10NextManyResponse\x12$\n" +
+	"\x04tags\x18\x01 \x03(\v2\x10.march.v1.TagIDsR\x04tags\"D\n" +
+	"\x06TagIDs\x12\x10\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12(\n" +
+	"\x03ids\x18\x02 \x03(\v2\x16.march.v1.NextResponseR\x03ids\"8\n" +
 	"\x10ParseTextRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"#\n" +
@@ -1250,10 +1461,11 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x05block\x18\x03 \x01(\x03R\x05block\x12\x18\n" +
 	"\aresidue\x18\x04 \x01(\x03R\aresidue\x120\n" +
 	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\x82\x03\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until2\xc5\x03\n" +
 	"\tIDService\x125\n" +
 	"\x04Next\x12\x15.march.v1.NextRequest\x1a\x16.march.v1.NextResponse\x12D\n" +
-	"\tNextBatch\x12\x1a.march.v1.NextBatchRequest\x1a\x1b.march.v1.NextBatchResponse\x12;\n" +
+	"\tNextBatch\x12\x1a.march.v1.NextBatchRequest\x1a\x1b.march.v1.NextBatchResponse\x12A\n" +
+	"\bNextMany\x12\x19.march.v1.NextManyRequest\x1a\x1a.march.v1.NextManyResponse\x12;\n" +
 	"\x06Stream\x12\x15.march.v1.NextRequest\x1a\x16.march.v1.NextResponse(\x010\x01\x128\n" +
 	"\x05Lease\x12\x16.march.v1.LeaseRequest\x1a\x17.march.v1.LeaseResponse\x12D\n" +
 	"\tParseText\x12\x1a.march.v1.ParseTextRequest\x1a\x1b.march.v1.ParseTextResponse\x12;\n" +
@@ -1271,68 +1483,77 @@ func file_march_v1_id_proto_rawDescGZIP() []byte {
 	return file_march_v1_id_proto_rawDescData
 }
 
-var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_march_v1_id_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_march_v1_id_proto_goTypes = []any{
 	(*NextRequest)(nil),           // 0: march.v1.NextRequest
 	(*NextResponse)(nil),          // 1: march.v1.NextResponse
 	(*NextBatchRequest)(nil),      // 2: march.v1.NextBatchRequest
 	(*NextBatchResponse)(nil),     // 3: march.v1.NextBatchResponse
-	(*ParseTextRequest)(nil),      // 4: march.v1.ParseTextRequest
-	(*ParseTextResponse)(nil),     // 5: march.v1.ParseTextResponse
-	(*LeaseRequest)(nil),          // 6: march.v1.LeaseRequest
-	(*WindowRequest)(nil),         // 7: march.v1.WindowRequest
-	(*HeldWorker)(nil),            // 8: march.v1.HeldWorker
-	(*LeaseResponse)(nil),         // 9: march.v1.LeaseResponse
-	(*TimeLease)(nil),             // 10: march.v1.TimeLease
-	(*WorkerWindow)(nil),          // 11: march.v1.WorkerWindow
-	(*DecodeRequest)(nil),         // 12: march.v1.DecodeRequest
-	(*DecodeResponse)(nil),        // 13: march.v1.DecodeResponse
-	(*TimeParts)(nil),             // 14: march.v1.TimeParts
-	(*Origin)(nil),                // 15: march.v1.Origin
-	(*Run)(nil),                   // 16: march.v1.Run
-	(*durationpb.Duration)(nil),   // 17: google.protobuf.Duration
-	(*Segment)(nil),               // 18: march.v1.Segment
-	(*Part)(nil),                  // 19: march.v1.Part
-	(*TimeTag)(nil),               // 20: march.v1.TimeTag
-	(*Unreadable)(nil),            // 21: march.v1.Unreadable
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*Layout)(nil),                // 23: march.v1.Layout
+	(*NextManyRequest)(nil),       // 4: march.v1.NextManyRequest
+	(*TagCount)(nil),              // 5: march.v1.TagCount
+	(*NextManyResponse)(nil),      // 6: march.v1.NextManyResponse
+	(*TagIDs)(nil),                // 7: march.v1.TagIDs
+	(*ParseTextRequest)(nil),      // 8: march.v1.ParseTextRequest
+	(*ParseTextResponse)(nil),     // 9: march.v1.ParseTextResponse
+	(*LeaseRequest)(nil),          // 10: march.v1.LeaseRequest
+	(*WindowRequest)(nil),         // 11: march.v1.WindowRequest
+	(*HeldWorker)(nil),            // 12: march.v1.HeldWorker
+	(*LeaseResponse)(nil),         // 13: march.v1.LeaseResponse
+	(*TimeLease)(nil),             // 14: march.v1.TimeLease
+	(*WorkerWindow)(nil),          // 15: march.v1.WorkerWindow
+	(*DecodeRequest)(nil),         // 16: march.v1.DecodeRequest
+	(*DecodeResponse)(nil),        // 17: march.v1.DecodeResponse
+	(*TimeParts)(nil),             // 18: march.v1.TimeParts
+	(*Origin)(nil),                // 19: march.v1.Origin
+	(*Run)(nil),                   // 20: march.v1.Run
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*Segment)(nil),               // 22: march.v1.Segment
+	(*Part)(nil),                  // 23: march.v1.Part
+	(*TimeTag)(nil),               // 24: march.v1.TimeTag
+	(*Unreadable)(nil),            // 25: march.v1.Unreadable
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*Layout)(nil),                // 27: march.v1.Layout
 }
 var file_march_v1_id_proto_depIdxs = []int32{
-	16, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
-	7,  // 1: march.v1.LeaseRequest.window:type_name -> march.v1.WindowRequest
-	8,  // 2: march.v1.WindowRequest.held:type_name -> march.v1.HeldWorker
-	17, // 3: march.v1.WindowRequest.age:type_name -> google.protobuf.Duration
-	18, // 4: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
-	17, // 5: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
-	19, // 6: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
-	10, // 7: march.v1.LeaseResponse.time:type_name -> march.v1.TimeLease
-	20, // 8: march.v1.TimeLease.tag:type_name -> march.v1.TimeTag
-	11, // 9: march.v1.TimeLease.window:type_name -> march.v1.WorkerWindow
-	15, // 10: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
-	21, // 11: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
-	14, // 12: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
-	22, // 13: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
-	23, // 14: march.v1.Origin.layout:type_name -> march.v1.Layout
-	22, // 15: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
-	22, // 16: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
-	0,  // 17: march.v1.IDService.Next:input_type -> march.v1.NextRequest
-	2,  // 18: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
-	0,  // 19: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
-	6,  // 20: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
-	4,  // 21: march.v1.IDService.ParseText:input_type -> march.v1.ParseTextRequest
-	12, // 22: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
-	1,  // 23: march.v1.IDService.Next:output_type -> march.v1.NextResponse
-	3,  // 24: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
-	1,  // 25: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
-	9,  // 26: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
-	5,  // 27: march.v1.IDService.ParseText:output_type -> march.v1.ParseTextResponse
-	13, // 28: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
-	23, // [23:29] is the sub-list for method output_type
-	17, // [17:23] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	20, // 0: march.v1.NextBatchResponse.runs:type_name -> march.v1.Run
+	5,  // 1: march.v1.NextManyRequest.tags:type_name -> march.v1.TagCount
+	7,  // 2: march.v1.NextManyResponse.tags:type_name -> march.v1.TagIDs
+	1,  // 3: march.v1.TagIDs.ids:type_name -> march.v1.NextResponse
+	11, // 4: march.v1.LeaseRequest.window:type_name -> march.v1.WindowRequest
+	12, // 5: march.v1.WindowRequest.held:type_name -> march.v1.HeldWorker
+	21, // 6: march.v1.WindowRequest.age:type_name -> google.protobuf.Duration
+	22, // 7: march.v1.LeaseResponse.segment:type_name -> march.v1.Segment
+	21, // 8: march.v1.LeaseResponse.ttl:type_name -> google.protobuf.Duration
+	23, // 9: march.v1.LeaseResponse.serves:type_name -> march.v1.Part
+	14, // 10: march.v1.LeaseResponse.time:type_name -> march.v1.TimeLease
+	24, // 11: march.v1.TimeLease.tag:type_name -> march.v1.TimeTag
+	15, // 12: march.v1.TimeLease.window:type_name -> march.v1.WorkerWindow
+	19, // 13: march.v1.DecodeResponse.origin:type_name -> march.v1.Origin
+	25, // 14: march.v1.DecodeResponse.unreadable:type_name -> march.v1.Unreadable
+	18, // 15: march.v1.DecodeResponse.time:type_name -> march.v1.TimeParts
+	26, // 16: march.v1.TimeParts.time:type_name -> google.protobuf.Timestamp
+	27, // 17: march.v1.Origin.layout:type_name -> march.v1.Layout
+	26, // 18: march.v1.Origin.since:type_name -> google.protobuf.Timestamp
+	26, // 19: march.v1.Origin.until:type_name -> google.protobuf.Timestamp
+	0,  // 20: march.v1.IDService.Next:input_type -> march.v1.NextRequest
+	2,  // 21: march.v1.IDService.NextBatch:input_type -> march.v1.NextBatchRequest
+	4,  // 22: march.v1.IDService.NextMany:input_type -> march.v1.NextManyRequest
+	0,  // 23: march.v1.IDService.Stream:input_type -> march.v1.NextRequest
+	10, // 24: march.v1.IDService.Lease:input_type -> march.v1.LeaseRequest
+	8,  // 25: march.v1.IDService.ParseText:input_type -> march.v1.ParseTextRequest
+	16, // 26: march.v1.IDService.Decode:input_type -> march.v1.DecodeRequest
+	1,  // 27: march.v1.IDService.Next:output_type -> march.v1.NextResponse
+	3,  // 28: march.v1.IDService.NextBatch:output_type -> march.v1.NextBatchResponse
+	6,  // 29: march.v1.IDService.NextMany:output_type -> march.v1.NextManyResponse
+	1,  // 30: march.v1.IDService.Stream:output_type -> march.v1.NextResponse
+	13, // 31: march.v1.IDService.Lease:output_type -> march.v1.LeaseResponse
+	9,  // 32: march.v1.IDService.ParseText:output_type -> march.v1.ParseTextResponse
+	17, // 33: march.v1.IDService.Decode:output_type -> march.v1.DecodeResponse
+	27, // [27:34] is the sub-list for method output_type
+	20, // [20:27] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_id_proto_init() }
@@ -1342,14 +1563,14 @@ func file_march_v1_id_proto_init() {
 	}
 	file_march_v1_layout_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_id_proto_msgTypes[13].OneofWrappers = []any{}
+	file_march_v1_id_proto_msgTypes[17].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_id_proto_rawDesc), len(file_march_v1_id_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

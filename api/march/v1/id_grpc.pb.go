@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	IDService_Next_FullMethodName      = "/march.v1.IDService/Next"
 	IDService_NextBatch_FullMethodName = "/march.v1.IDService/NextBatch"
+	IDService_NextMany_FullMethodName  = "/march.v1.IDService/NextMany"
 	IDService_Stream_FullMethodName    = "/march.v1.IDService/Stream"
 	IDService_Lease_FullMethodName     = "/march.v1.IDService/Lease"
 	IDService_ParseText_FullMethodName = "/march.v1.IDService/ParseText"
@@ -50,6 +51,12 @@ type IDServiceClient interface {
 	Next(ctx context.Context, in *NextRequest, opts ...grpc.CallOption) (*NextResponse, error)
 	// NextBatch returns `count` IDs as runs.
 	NextBatch(ctx context.Context, in *NextBatchRequest, opts ...grpc.CallOption) (*NextBatchResponse, error)
+	// NextMany returns IDs of several tags at once: of an order, its snapshot and its items,
+	// say. The room checks the request, the caller's rights and quotas, and each tag before
+	// it takes the first ID. If a tag fails nevertheless, the call fails. The error names the
+	// tag, and how many IDs the call had taken of the tags before it: these are skipped, and
+	// never issued.
+	NextMany(ctx context.Context, in *NextManyRequest, opts ...grpc.CallOption) (*NextManyResponse, error)
 	// Stream returns one ID for each request, in the order of the requests. It is the
 	// cheapest way to get single IDs: send requests without waiting for answers (a
 	// pipeline), and an ID costs a fraction of a Next call. A request without a tag
@@ -91,6 +98,16 @@ func (c *iDServiceClient) NextBatch(ctx context.Context, in *NextBatchRequest, o
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(NextBatchResponse)
 	err := c.cc.Invoke(ctx, IDService_NextBatch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *iDServiceClient) NextMany(ctx context.Context, in *NextManyRequest, opts ...grpc.CallOption) (*NextManyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NextManyResponse)
+	err := c.cc.Invoke(ctx, IDService_NextMany_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +180,12 @@ type IDServiceServer interface {
 	Next(context.Context, *NextRequest) (*NextResponse, error)
 	// NextBatch returns `count` IDs as runs.
 	NextBatch(context.Context, *NextBatchRequest) (*NextBatchResponse, error)
+	// NextMany returns IDs of several tags at once: of an order, its snapshot and its items,
+	// say. The room checks the request, the caller's rights and quotas, and each tag before
+	// it takes the first ID. If a tag fails nevertheless, the call fails. The error names the
+	// tag, and how many IDs the call had taken of the tags before it: these are skipped, and
+	// never issued.
+	NextMany(context.Context, *NextManyRequest) (*NextManyResponse, error)
 	// Stream returns one ID for each request, in the order of the requests. It is the
 	// cheapest way to get single IDs: send requests without waiting for answers (a
 	// pipeline), and an ID costs a fraction of a Next call. A request without a tag
@@ -195,6 +218,9 @@ func (UnimplementedIDServiceServer) Next(context.Context, *NextRequest) (*NextRe
 }
 func (UnimplementedIDServiceServer) NextBatch(context.Context, *NextBatchRequest) (*NextBatchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method NextBatch not implemented")
+}
+func (UnimplementedIDServiceServer) NextMany(context.Context, *NextManyRequest) (*NextManyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method NextMany not implemented")
 }
 func (UnimplementedIDServiceServer) Stream(grpc.BidiStreamingServer[NextRequest, NextResponse]) error {
 	return status.Error(codes.Unimplemented, "method Stream not implemented")
@@ -261,6 +287,24 @@ func _IDService_NextBatch_Handler(srv interface{}, ctx context.Context, dec func
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(IDServiceServer).NextBatch(ctx, req.(*NextBatchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IDService_NextMany_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(NextManyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IDServiceServer).NextMany(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IDService_NextMany_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IDServiceServer).NextMany(ctx, req.(*NextManyRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -340,6 +384,10 @@ var IDService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "NextBatch",
 			Handler:    _IDService_NextBatch_Handler,
+		},
+		{
+			MethodName: "NextMany",
+			Handler:    _IDService_NextMany_Handler,
 		},
 		{
 			MethodName: "Lease",

@@ -87,7 +87,7 @@ var (
 
 // table is the one table of calls and what each needs.
 var table = slices.Concat(
-	of(ids, named, none, issuer, "Next", "NextBatch", "Stream", "Lease"),
+	of(ids, named, none, issuer, "Next", "NextBatch", "NextMany", "Stream", "Lease"),
 	of(ids, named, none, either, "ParseText", "Decode"),
 
 	of(rooms, none, none, viewer, "GetInstance"),

@@ -93,6 +93,43 @@ func (c *Caller) Check(now time.Time, r Request) error {
 	return found.used.take(now, c, r)
 }
 
+// TagIDs is how many IDs of a tag a request takes.
+type TagIDs struct {
+	Tag string
+	IDs int64
+}
+
+// CheckMany is Check for a request that takes IDs of several tags. All of them, each by the
+// first grant that allows it, or none are counted against quotas. With an error it returns
+// the place of the tag that is refused.
+func (c *Caller) CheckMany(now time.Time, r Request, tags []TagIDs) (refused int, err error) {
+	of := make([]*right, len(tags))
+	for i, t := range tags {
+		r.Tag, r.IDs = t.Tag, t.IDs
+		if of[i] = c.find(r); of[i] == nil {
+			return i, c.refuse(r)
+		}
+	}
+	sums := make(map[*usage]int64)
+	for i, t := range tags {
+		used := of[i].used
+		if used == nil {
+			continue
+		}
+		r.Tag, r.IDs = t.Tag, t.IDs
+		sums[used] += t.IDs
+		if err := used.may(now, c, r, sums[used]); err != nil {
+			return i, err
+		}
+	}
+	for i, t := range tags {
+		if of[i].used != nil {
+			of[i].used.charge(now, t)
+		}
+	}
+	return 0, nil
+}
+
 // Stream counts a stream that the caller opens, until end is called.
 func (c *Caller) Stream(r Request) (end func(), err error) {
 	found := c.find(r)

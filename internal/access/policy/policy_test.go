@@ -240,6 +240,43 @@ func TestQuotas(t *testing.T) {
 	end()
 }
 
+// A call for several tags is counted as a whole: by the quotas of each tag's own grant, or
+// not at all. What it takes of one tag does not keep it from the next.
+func TestQuotasOfSeveralTags(t *testing.T) {
+	p := parse(t, `grants:
+  - {subjects: ["*"], roles: issuer, tags: [order, item], quotas: {ids_per_second: 10, ids_per_lease: 100}}
+  - {subjects: ["*"], roles: issuer, tags: [log, slow], quotas: {tag_ids_per_second: 5, tags: 1}}
+  - {subjects: ["*"], roles: issuer, tags: [free]}
+`)
+	c := p.Rights(&policy.Usages{}, "token:a")
+	now := time.Unix(1_700_000_000, 0)
+	r := policy.Request{Call: call(t, "IDService/NextMany")}
+	check := func(tags ...policy.TagIDs) (int, error) { return c.CheckMany(now, r, tags) }
+	if at, err := check(policy.TagIDs{Tag: "order", IDs: 1}, policy.TagIDs{Tag: "bank", IDs: 1}); at != 1 || allocator.KindOf(err) != allocator.Denied {
+		t.Errorf("a tag without a right: %d, %v", at, err)
+	}
+	if at, err := check(policy.TagIDs{Tag: "order", IDs: 60}, policy.TagIDs{Tag: "free", IDs: 500}, policy.TagIDs{Tag: "item", IDs: 41}); at != 2 || allocator.KindOf(err) != allocator.Denied || !strings.Contains(err.Error(), "101 IDs in one call") {
+		t.Errorf("more than one call may take: %d, %v", at, err)
+	}
+	if at, err := check(policy.TagIDs{Tag: "order", IDs: 1}, policy.TagIDs{Tag: "log", IDs: 1}, policy.TagIDs{Tag: "slow", IDs: 1}); at != 2 || !strings.Contains(err.Error(), "quota tags: 1") {
+		t.Errorf("more tags than the quota: %d, %v", at, err)
+	}
+	if _, err := check(policy.TagIDs{Tag: "order", IDs: 60}, policy.TagIDs{Tag: "item", IDs: 40}, policy.TagIDs{Tag: "log", IDs: 10}); err != nil {
+		t.Errorf("none of the refused calls counts: %v", err)
+	}
+	var wait *allocator.WaitError
+	if at, err := check(policy.TagIDs{Tag: "free", IDs: 1}, policy.TagIDs{Tag: "log", IDs: 1}); at != 1 || !errors.As(err, &wait) || wait.After < 900*time.Millisecond || wait.After > 1100*time.Millisecond {
+		t.Errorf("10 IDs of log cost 2 s, of which 1 s is free: %d, %v, %v", at, err, wait)
+	}
+	if at, err := check(policy.TagIDs{Tag: "item", IDs: 1}); at != 0 || !errors.As(err, &wait) || wait.After < 8900*time.Millisecond || wait.After > 9100*time.Millisecond {
+		t.Errorf("100 IDs cost 10 s, of which 1 s is free: %d, %v, %v", at, err, wait)
+	}
+	now = now.Add(wait.After)
+	if _, err := check(policy.TagIDs{Tag: "item", IDs: 1}, policy.TagIDs{Tag: "order", IDs: 1}); err != nil {
+		t.Errorf("after the wait: %v", err)
+	}
+}
+
 // Every call of every service has a rule, and every rule a call.
 func TestEveryCall(t *testing.T) {
 	known := make(map[string]bool)

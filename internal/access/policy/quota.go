@@ -67,34 +67,15 @@ type tagUsage struct {
 	last time.Time // the last request; guarded by usage.mu
 }
 
-// take counts a request. Its errors are Denied and TooMany.
+// take counts a request. Its errors are those of may.
 func (u *usage) take(now time.Time, c *Caller, r Request) error {
 	q := &u.quotas
-	if q.IDsPerLease > 0 && r.IDs > q.IDsPerLease {
-		return &allocator.RightError{Right: wanted(r), Err: allocator.Errorf(allocator.Denied,
-			"count: %d IDs in one call; subject %s may take up to %d by its quota ids_per_lease", r.IDs, c.Name(), q.IDsPerLease)}
-	}
-	if r.IDs == 0 {
-		return nil
-	}
-	var tag *tagUsage
-	if q.Tags > 0 || q.TagIDsPerSecond > 0 {
-		if tag = u.tag(now, r.Tag); tag == nil {
-			return &allocator.WaitError{After: time.Minute, Err: allocator.Errorf(allocator.TooMany,
-				"subject %s asked for %d tags in the last hour, and for another one; allowed by its quota tags: %d", c.Name(), u.mostTags(), u.mostTags())}
-		}
+	tag, err := u.admit(now, c, r, r.IDs)
+	if err != nil || r.IDs == 0 {
+		return err
 	}
 	// The tag's rate first: a request that it refuses costs nothing of the subject's.
-	after := time.Duration(0)
-	quota, most := "ids_per_second", q.IDsPerSecond
-	if q.IDsPerSecond > 0 {
-		after = u.ids.wait(now)
-	}
-	if q.TagIDsPerSecond > 0 {
-		if forTag := tag.ids.wait(now); forTag > after {
-			quota, most, after = "tag_ids_per_second", q.TagIDsPerSecond, forTag
-		}
-	}
+	quota, most, after := u.wait(now, tag)
 	if after == 0 && q.IDsPerSecond > 0 {
 		after = u.ids.take(now, r.IDs, q.IDsPerSecond)
 	}
@@ -105,6 +86,66 @@ func (u *usage) take(now time.Time, c *Caller, r Request) error {
 		return overRate(c, quota, most, after)
 	}
 	return nil
+}
+
+// may returns why a request is refused that takes IDs of one tag, and with other tags inOne
+// IDs in one call; nil if it is not. It counts no IDs: charge does. Calls at the same moment
+// may pass together; then the next ones wait until the rates have caught up with all of them.
+// Its errors are Denied and TooMany.
+func (u *usage) may(now time.Time, c *Caller, r Request, inOne int64) error {
+	tag, err := u.admit(now, c, r, inOne)
+	if err != nil || r.IDs == 0 {
+		return err
+	}
+	if quota, most, after := u.wait(now, tag); after > 0 {
+		return overRate(c, quota, most, after)
+	}
+	return nil
+}
+
+// charge counts IDs of a request that may has let pass.
+func (u *usage) charge(now time.Time, t TagIDs) {
+	if u.quotas.IDsPerSecond > 0 {
+		u.ids.add(now, t.IDs, u.quotas.IDsPerSecond)
+	}
+	if u.quotas.TagIDsPerSecond > 0 {
+		if tag := u.tag(now, t.Tag); tag != nil {
+			tag.ids.add(now, t.IDs, u.quotas.TagIDsPerSecond)
+		}
+	}
+}
+
+// admit checks the quotas that are no rates: those of one call, of which inOne is the number
+// of IDs, and of tags. It returns the usage of the tag; nil where no quota needs it.
+func (u *usage) admit(now time.Time, c *Caller, r Request, inOne int64) (tag *tagUsage, err error) {
+	q := &u.quotas
+	if q.IDsPerLease > 0 && inOne > q.IDsPerLease {
+		return nil, &allocator.RightError{Right: wanted(r), Err: allocator.Errorf(allocator.Denied,
+			"count: %d IDs in one call; subject %s may take up to %d by its quota ids_per_lease", inOne, c.Name(), q.IDsPerLease)}
+	}
+	if r.IDs == 0 || q.Tags == 0 && q.TagIDsPerSecond == 0 {
+		return nil, nil
+	}
+	if tag = u.tag(now, r.Tag); tag == nil {
+		return nil, &allocator.WaitError{After: time.Minute, Err: allocator.Errorf(allocator.TooMany,
+			"subject %s asked for %d tags in the last hour, and for another one; allowed by its quota tags: %d", c.Name(), u.mostTags(), u.mostTags())}
+	}
+	return tag, nil
+}
+
+// wait returns how long the rates refuse further IDs, and the quota that does so longest.
+func (u *usage) wait(now time.Time, tag *tagUsage) (quota string, most int64, after time.Duration) {
+	q := &u.quotas
+	quota, most = "ids_per_second", q.IDsPerSecond
+	if q.IDsPerSecond > 0 {
+		after = u.ids.wait(now)
+	}
+	if q.TagIDsPerSecond > 0 {
+		if forTag := tag.ids.wait(now); forTag > after {
+			quota, most, after = "tag_ids_per_second", q.TagIDsPerSecond, forTag
+		}
+	}
+	return quota, most, after
 }
 
 func overRate(c *Caller, quota string, most int64, after time.Duration) error {
@@ -157,16 +198,31 @@ type rate struct {
 // take takes n IDs, and returns 0; or it takes none, and returns how long to wait.
 func (a *rate) take(now time.Time, n, perSecond int64) time.Duration {
 	at := now.UnixNano()
-	cost := int64(math.Ceil(float64(n) * float64(time.Second) / float64(perSecond)))
 	for {
 		until := a.until.Load()
 		if after := ahead(until, at); after > 0 {
 			return after
 		}
-		if a.until.CompareAndSwap(until, max(until, at)+cost) {
+		if a.until.CompareAndSwap(until, max(until, at)+cost(n, perSecond)) {
 			return 0
 		}
 	}
+}
+
+// add takes n IDs, however far the rate is ahead.
+func (a *rate) add(now time.Time, n, perSecond int64) {
+	at := now.UnixNano()
+	for {
+		until := a.until.Load()
+		if a.until.CompareAndSwap(until, max(until, at)+cost(n, perSecond)) {
+			return
+		}
+	}
+}
+
+// cost returns how long n IDs last at a rate, in ns.
+func cost(n, perSecond int64) int64 {
+	return int64(math.Ceil(float64(n) * float64(time.Second) / float64(perSecond)))
 }
 
 // wait returns how long to wait until IDs may be taken.
