@@ -48,3 +48,12 @@ func CheckMany(r *marchv1.NextManyRequest) error {
 func InMany(i int, tag string, err error) error {
 	return fmt.Errorf("tags[%d] (%s): %w", i, tag, err)
 }
+
+// Skipped returns the error of one tag of a NextMany with the number of IDs that the call
+// had taken of the tags before it. It has the error's Kind.
+func Skipped(err error, taken int64) error {
+	if taken == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; skipped, and never issued: %d IDs that the call had taken of the tags before", err, taken)
+}

@@ -3,7 +3,6 @@ package room
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -212,22 +211,13 @@ func (s *Server) NextMany(ctx context.Context, r *marchv1.NextManyRequest) (*mar
 			answer.Tags[i].Ids, err = issuedRuns(t.GetCount(), runs, text)
 		}
 		if err != nil {
-			return nil, skipped(api.InMany(i, t.GetTag(), err), taken)
+			return nil, api.Skipped(api.InMany(i, t.GetTag(), err), taken)
 		}
 		taken += t.GetCount()
 	}
 	s.issued.Add(taken)
 	crash.Here(crash.BeforeReply)
 	return answer, nil
-}
-
-// skipped returns the error of a tag with the number of IDs that the call had taken of the
-// tags before it.
-func skipped(err error, taken int64) error {
-	if taken == 0 {
-		return err
-	}
-	return fmt.Errorf("%w; skipped, and never issued: %d IDs that the call had taken of the tags before", err, taken)
 }
 
 // issuedRuns returns n answers: the IDs of runs, each with its text.

@@ -19,6 +19,10 @@
 //		id, err = order.Next(ctx)
 //	}
 //
+// NextMany takes IDs of several tags at once:
+//
+//	taken, err := ids.NextMany(ctx, client.TagCount{Tag: "order", Count: 1}, client.TagCount{Tag: "item", Count: 5})
+//
 // # Finding the room
 //
 // With Options.Discover a client asks a console where the instances of its room are, and again

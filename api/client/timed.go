@@ -52,8 +52,8 @@ func (d *timed) next(ctx context.Context) (id int64, err error) {
 
 // nextN appends n IDs to dst.
 func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
-	if n < 1 || n > d.layout.PerSecond() {
-		return dst, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", n, d.layout.PerSecond())
+	if err := d.checkCount(n); err != nil {
+		return dst, err
 	}
 	had, left := len(dst), n
 	batch := func(ctx context.Context, e *endpoint) error {
@@ -82,6 +82,14 @@ func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allo
 		err = d.ofRoom(ctx, batch)
 	}
 	return dst, err
+}
+
+// checkCount checks the number of IDs of one call. Its error is Invalid.
+func (d *timed) checkCount(n int64) error {
+	if n < 1 || n > d.layout.PerSecond() {
+		return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", n, d.layout.PerSecond())
+	}
+	return nil
 }
 
 // use notes that the tag is used. It writes once for each look of the keeper.
