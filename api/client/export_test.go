@@ -45,3 +45,6 @@ func (c *Client) Asked() (addresses []string) {
 	}
 	return addresses
 }
+
+// IDsOf returns the IDs of a room's answer to NextMany.
+var IDsOf = idsOf

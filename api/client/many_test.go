@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/room"
 )
 
@@ -139,5 +140,23 @@ func TestNextManyOfARoom(t *testing.T) {
 	_, err = ids.NextMany(t.Context(), client.TagCount{Tag: "hidden", Count: 1}, client.TagCount{Tag: "nosuch", Count: 1})
 	if allocator.KindOf(err) != allocator.NotFound || !strings.Contains(err.Error(), "tags[1] (nosuch): ") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// An answer that is not what was asked for is refused.
+func TestSenselessMany(t *testing.T) {
+	request := &marchv1.NextManyRequest{Tags: []*marchv1.TagCount{{Tag: "order", Count: 1}, {Tag: "item", Count: 2}}}
+	of := func(tag string, n int) *marchv1.TagIDs {
+		return &marchv1.TagIDs{Tag: tag, Ids: make([]*marchv1.NextResponse, n)}
+	}
+	for says, answer := range map[string]*marchv1.NextManyResponse{
+		"":                                {Tags: []*marchv1.TagIDs{of("order", 1), of("item", 2)}},
+		"IDs of 0 tags; 2 were asked for": {},
+		"tags[1]: 1 IDs of item; asked for: 2 of item":   {Tags: []*marchv1.TagIDs{of("order", 1), of("item", 1)}},
+		"tags[0]: 1 IDs of other; asked for: 1 of order": {Tags: []*marchv1.TagIDs{of("other", 1), of("item", 2)}},
+	} {
+		if _, err := client.IDsOf(request, answer); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %s", err, says)
+		}
 	}
 }

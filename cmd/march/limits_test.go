@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/march-id/march/api"
 )
 
 // limitFlagsOf returns the flags of a command that set limits.
@@ -138,6 +140,28 @@ func TestLimitsDoc(t *testing.T) {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(metricName.FindAllString(string(content), -1)))) {
 		if !strings.Contains(exported.String(), "# TYPE "+name+" ") {
 			t.Errorf("docs/limits.md: there is no metric %s", name)
+		}
+	}
+}
+
+// TestFixedLimitsDoc compares the fixed limits in docs/limits.md with the program's.
+func TestFixedLimitsDoc(t *testing.T) {
+	t.Parallel()
+	doc := readDocument(t, "docs/limits.md")
+	number := func(n int64) string {
+		text := strconv.FormatInt(n, 10)
+		for k := len(text) - 3; k > 0; k -= 3 {
+			text = text[:k] + "," + text[k:]
+		}
+		return text
+	}
+	for _, row := range []string{
+		"| `NextBatch` | " + number(api.MaxBatch) + " IDs; " + number(api.MaxTexts) + " with texts |\n",
+		"| `NextMany` | " + number(api.MaxManyTags) + " tags; " + number(api.MaxMany) + " IDs of all of them together |\n",
+		"| `Lease` | " + number(api.MaxLease) + " IDs |\n",
+	} {
+		if !strings.Contains(doc, row) {
+			t.Errorf("docs/limits.md does not have %s", row)
 		}
 	}
 }
