@@ -158,6 +158,8 @@ func (h *Handler) createTag(c *call) (string, error) {
 type tagForm struct {
 	Name, Start, Limit, MinStep, MaxStep, Reserve, MaxJump, MaxSkew string
 	Format, KeyCheck                                                string
+	Period, PeriodDigits, TimeZone                                  string // of a tag to be created
+	Periods                                                         []string
 	Strict                                                          bool
 	Time                                                            timeForm
 
@@ -186,8 +188,10 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
 		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
 		Format: c.or(form, "format", t.GetFormat()), KeyCheck: c.or(form, "key_check", t.GetKeyCheck()),
+		Period: c.or(form, "period", ""), PeriodDigits: c.or(form, "period_digits", ""), TimeZone: c.or(form, "time_zone", ""),
+		Periods: []string{api.Word(marchv1.PeriodUnit_PERIOD_UNIT_DAY), api.Word(marchv1.PeriodUnit_PERIOD_UNIT_MONTH), api.Word(marchv1.PeriodUnit_PERIOD_UNIT_YEAR)},
 		Time:    newTimeForm(c, form, t.GetTime()),
-		Problem: c.problemOf(form, slices.Concat(timeFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
+		Problem: c.problemOf(form, slices.Concat(timeFields, periodFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
 	}
 }
 
@@ -216,6 +220,12 @@ func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
 		}
 		*f.to = &n
 	}
+	if fresh {
+		var err error
+		if t.Period, err = readPeriod(c); err != nil {
+			return nil, err
+		}
+	}
 	if c.FormValue("reserve") != "" {
 		d, err := period(c, "reserve")
 		if err != nil {
@@ -224,4 +234,38 @@ func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
 		t.Reserve = durationpb.New(d)
 	}
 	return t, nil
+}
+
+// periodFields are the names of the fields of a new tag's period.
+var periodFields = []string{"period", "period_digits", "time_zone"}
+
+// defaultPeriodDigits is how many digits the number has if the form says nothing, as with
+// `march tag create --period`.
+const defaultPeriodDigits = 9
+
+// readPeriod reads the period of a new tag, nil if it has none. Its errors are Invalid;
+// the console checks the bounds.
+func readPeriod(c *call) (*marchv1.Period, error) {
+	unit := c.FormValue("period")
+	if unit == "" {
+		for _, field := range periodFields[1:] {
+			if text := c.FormValue(field); text != "" {
+				return nil, allocator.Errorf(allocator.Invalid, "%s: %q, without a period; allowed: with a period of a day, month or year", field, text)
+			}
+		}
+		return nil, nil
+	}
+	p := &marchv1.Period{Digits: defaultPeriodDigits, TimeZone: c.FormValue("time_zone")}
+	var err error
+	if p.Unit, err = api.ParseWord[marchv1.PeriodUnit]("period", unit); err != nil {
+		return nil, err
+	}
+	if text := c.FormValue("period_digits"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "period_digits: %q; allowed: 1 to 10 for a day, 12 for a month, 14 for a year", text)
+		}
+		p.Digits = int32(n)
+	}
+	return p, nil
 }

@@ -30,7 +30,7 @@ const (
 var timeFields = []string{"preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
 
 // counterFields are the names of the settings that only counters have.
-var counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "strict_retract"}
+var counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "strict_retract", "period", "period_digits", "time_zone"}
 
 func newTimeForm(c *call, form string, t *marchv1.TimeTag) timeForm {
 	f := timeForm{

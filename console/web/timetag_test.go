@@ -26,7 +26,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.until("a counter has a start, and no bits", `document.querySelector("#new-start").offsetParent && !document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-name", "event")
 	p.choose("#new-kind", "time")
-	p.until("a time tag has bits, and no start", `!document.querySelector("#new-start").offsetParent && document.querySelector("#new-bits").offsetParent`)
+	p.until("a time tag has bits, and no start", `!document.querySelector("#new-start").offsetParent && !document.querySelector("#new-period").offsetParent && document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-bits", "41/10/12")
 	p.click(button("Create"))
 	p.says("epoch: none, and no preset; allowed: the time of tick 0")
@@ -78,7 +78,7 @@ func TestFormsOfTimeTags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	_, page := get(t, at+"/tags")
-	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait", "format", "key_check"} {
+	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait", "format", "key_check", "period", "period_digits", "time_zone"} {
 		if !strings.Contains(page, `name="`+name+`"`) {
 			t.Errorf("the form has no field %s", name)
 		}
