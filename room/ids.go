@@ -263,7 +263,7 @@ func (s *Server) prepareMany(ctx context.Context, tags []*marchv1.TagCount) erro
 
 // prepare prepares one tag.
 func (s *Server) prepare(ctx context.Context, t *marchv1.TagCount) error {
-	return s.reach(ctx, t.GetTag(), func(c *tagChain) error {
+	return s.failed(ctx, t.GetTag(), s.reach(ctx, t.GetTag(), func(c *tagChain) error {
 		err := usable(t.GetTag(), c.text)
 		if err == nil {
 			err = c.WarmN(ctx, t.GetCount())
@@ -277,7 +277,7 @@ func (s *Server) prepare(ctx context.Context, t *marchv1.TagCount) error {
 			return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", t.GetCount(), most)
 		}
 		return usable(t.GetTag(), of.Text())
-	})
+	}))
 }
 
 // takeRun takes n consecutive IDs of a chain, and counts those that it skips.
