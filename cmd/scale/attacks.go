@@ -38,12 +38,13 @@ func (p pressure) String() string {
 }
 
 // attackKinds are those that are measured. What each does at least is a fraction of what it
-// does on an idle machine of two processors. A client that reads no answer is sent
-// 64 KiB on each stream: 5,000 answers.
+// does on an idle machine of two processors. For eager streams it is what they ask and what
+// waits: how much of that the room answers is the room's choice. A client that reads no
+// answer is sent 64 KiB on each stream: 5,000 answers.
 var attackKinds = []attack{
 	{"resets", "rapid reset on 4 connections", resets, pressure{sent: 10_000}},
 	{"silent", "60,000 silent streams on one connection", silent, pressure{total: 60_000}},
-	{"eager", "500 eager streams on 10 connections", eager, pressure{answered: 50_000, waiting: 100_000}},
+	{"eager", "500 eager streams on 10 connections", eager, pressure{total: 1_000_000, waiting: 100_000}},
 	{"deaf", "500 eager streams that read no answer", deaf, pressure{total: 1_000_000, waiting: 100_000}},
 	{"unknown", "2,000 callers of unknown tags", unknownTags, pressure{total: 2_000}},
 }
