@@ -121,6 +121,10 @@ func (b *bench) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "what\tMarch\tyardstick\tratio\tgoal\t\t")
 	for _, r := range b.rows {
+		if len(r.measured) == 0 { // its other part was not chosen
+			_, _ = fmt.Fprintf(w, "%s\t-\t-\t-\t-\tnot measured\t\n", r.what)
+			continue
+		}
 		yard, goal := "-", "-"
 		if r.yard != nil {
 			yard = number(load.Median(r.yard)) + " " + r.unit
