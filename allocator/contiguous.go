@@ -53,6 +53,23 @@ func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, e
 	}
 }
 
+// TryRun returns n consecutive IDs if the chain holds them, and false otherwise. It skips as
+// NextRun does, and only if it returns IDs. The chain asks its source for no more IDs than
+// single ones would make it ask for.
+func (c *Chain) TryRun(n int64) (run Run, ok bool) {
+	if n < 1 {
+		return Run{}, false
+	}
+	seg, _, _, err := c.cutRun(n)
+	if err != nil || seg.Count == 0 {
+		return Run{}, false
+	}
+	if ok, err := c.admits(seg); err != nil || !ok {
+		return Run{}, false
+	}
+	return Run{First: seg.First, Count: n}, true
+}
+
 // cutRun ends the head early and takes the first n consecutive IDs of the segments held,
 // and drops the IDs before them. If there are none, it takes and drops nothing, and
 // need is how many IDs the chain must hold to be sure to have n consecutive ones.

@@ -33,6 +33,31 @@ func TestNextRun(t *testing.T) {
 	})
 }
 
+// TryRun takes what is held, and neither waits nor drops where that is too little.
+func TestTryRun(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		if run, ok := c.TryRun(1); ok {
+			w.Errorf("an empty chain has %+v", run)
+		}
+		if err := c.Warm(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		for _, want := range []struct {
+			n, first int64
+			ok       bool
+		}{{100, 300, true}, {0, 0, false}, {-1, 0, false}, {401, 0, false}, {allocator.MaxID, 0, false}, {301, 1300, true}} {
+			if run, ok := c.TryRun(want.n); ok != want.ok || run.First != want.first || ok && run.Count != want.n {
+				w.Errorf("%d in a row: %+v, %v; want from %d, %v", want.n, run, ok, want.first, want.ok)
+			}
+		}
+		if id, err := c.Next(w.Context()); err != nil || id != 1601 {
+			w.Errorf("next: %d, %v", id, err)
+		}
+		w.balance(c, m)
+	})
+}
+
 func TestNextRunIsRefused(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, m := w.chain(settings(10, 1_000_000, time.Minute))

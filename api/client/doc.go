@@ -23,6 +23,10 @@
 //
 //	taken, err := ids.NextMany(ctx, client.TagCount{Tag: "order", Count: 1}, client.TagCount{Tag: "item", Count: 5})
 //
+// NextRun takes consecutive IDs, of which a caller stores only the first:
+//
+//	run, err := ids.NextRun(ctx, "order", 10) // run.First to run.First+9
+//
 // # Finding the room
 //
 // With Options.Discover a client asks a console where the instances of its room are, and again

@@ -48,3 +48,6 @@ func (c *Client) Asked() (addresses []string) {
 
 // IDsOf returns the IDs of a room's answer to NextMany.
 var IDsOf = idsOf
+
+// RunOf reads a room's answer to NextRun.
+var RunOf = runOf
