@@ -22,7 +22,7 @@ func TestBrowser(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
 		"tags": b.tags, "tag": b.tag, "timeTag": b.timeTag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
-		"costs": b.costs, "history": b.history,
+		"costs": b.costs, "history": b.history, "silence": b.silence,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for most of their time
@@ -104,6 +104,48 @@ func (b *browser) restart(t *testing.T) {
 	w.Etcd.Start(t)
 	fresh.says("1 tag ·")
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
+}
+
+// A console is stopped, and its connections stay open: pages say since when their data is
+// old, all the same, and lead nowhere. Before, they stayed green.
+func (b *browser) silence(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	console, _ := w.console("")
+	relay, at := newRelay(t, console)
+	w.tag("order")
+	one, other, still := b.open(t, at), b.open(t, at), b.open(t, at)
+	one.visit("/tags")
+	other.visit("/tags")
+	still.visit("/decode?tag=order")
+	const every = 2 * time.Second                                             // between ticks
+	time.Sleep(time.Until(time.Now().Truncate(every).Add(2*every + every/2))) // in the middle between two
+	frozen := time.Now()
+	relay.freeze(true)
+	link := `document.querySelector("#link").innerText`
+	for _, p := range []*tab{one, other, still} {
+		p.says("No answer from this console.")
+		p.until("its buttons are off", `[...document.querySelectorAll("main button")].every((b) => b.disabled)`)
+		p.click(button("Instances"))
+	}
+	t.Logf("the pages said so after %v", time.Since(frozen))
+	said := eval[string](one, link)
+	if same := eval[string](other, link); said != same {
+		t.Errorf("one says %q, the other %q", said, same)
+	}
+	_, after, _ := strings.Cut(said, "This is how it stood at ")
+	if stood, err := time.Parse("2006-01-02 15:04:05 UTC", strings.TrimSuffix(after, "; the page goes on by itself.")); err != nil || frozen.Sub(stood) > 2*every+time.Second || stood.After(frozen) {
+		t.Errorf("%q: want the time of the last data, just before %v (%v)", said, frozen.UTC(), err)
+	}
+	relay.freeze(false)
+	for _, p := range []*tab{one, other} {
+		p.until("it is live again", `document.querySelector("#link").className === "live" && [...document.querySelectorAll("main button")].every((b) => !b.disabled)`)
+	}
+	still.until("it says nothing any more", `!`+link+` && document.querySelectorAll("main button:disabled").length === 0`)
+	if path := eval[string](one, "location.pathname"); path != "/tags" {
+		t.Errorf("a click led to %s while the console was away", path)
+	}
+	one.click(button("Instances"))
+	one.says("No instance is registered.")
 }
 
 // The page for decoding, and a script in the address of a page.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
@@ -21,9 +24,10 @@ const (
 )
 
 const (
-	// heartbeat is how often a stream sends something, so that proxies do not close
-	// it.
-	heartbeat = 15 * time.Second
+	// tickEvery is how often a stream says that it is alive, and how old its data is. A
+	// page without a tick for longer (march.js) says that its data is old. Ticks also
+	// keep proxies from closing a stream.
+	tickEvery = 2 * time.Second
 	// sendWithin bounds one write to a stream: a browser that reads nothing for so
 	// long is gone.
 	sendWithin = 30 * time.Second
@@ -40,12 +44,49 @@ type live struct {
 		sync.Mutex
 		open int64
 		by   map[netip.Addr]int64 // open, of each caller that has any
+		made map[*page]freshness
 	}
+}
+
+// freshness is the age of a page's data.
+type freshness struct {
+	at   time.Time // when the page was last made; zero if it never was
+	told time.Time // at, as the ticks of the time slot tell it
+	slot int64     // number of the slot, in units of tickEvery
+}
+
+// made notes that a page could be made now.
+func (l *live) made(p *page, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.mu.made[p]
+	f.at = now
+	l.mu.made[p] = f
+}
+
+// tick returns the tick of a page, and how long to wait for the next. All browsers get
+// the ticks of a page at the same times, with the same data: so all say the same when
+// the console falls silent.
+func (l *live) tick(p *page, now time.Time) (event string, next time.Duration) {
+	slot := now.UnixNano() / int64(tickEvery)
+	next = time.Unix(0, (slot+1)*int64(tickEvery)).Sub(now)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.mu.made[p]
+	if f.slot != slot || f.told.IsZero() {
+		f.slot, f.told = slot, f.at
+		l.mu.made[p] = f
+	}
+	asOf := ""
+	if !f.told.IsZero() {
+		asOf = stamp(timestamppb.New(f.told))
+	}
+	return fmt.Sprintf("event: tick\ndata: {\"now\": %q, \"as_of\": %q}\n", stamp(timestamppb.New(now)), asOf), next
 }
 
 func (l *live) init(cfg Config) {
 	l.all, l.callers = cfg.Pages, cfg.CallerPages
-	l.mu.by = make(map[netip.Addr]int64)
+	l.mu.by, l.mu.made = make(map[netip.Addr]int64), make(map[*page]freshness)
 }
 
 // enter counts a stream of a caller. Its error is TooMany.
@@ -94,31 +135,55 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 		}
 		return control.Flush()
 	}
-	sent, last := r.Header.Get("Last-Event-ID"), time.Now()
 	if send("retry: %d\n\n", retryAfter) != nil {
 		return
 	}
-	ticker := time.NewTicker(p.every)
-	defer ticker.Stop()
+	// Making a page takes seconds while etcd does not answer; ticks go on meanwhile.
+	type made struct{ event, id string }
+	events := make(chan made)
+	ctx, stop := context.WithCancel(r.Context())
+	var work sync.WaitGroup
+	work.Go(func() {
+		ticker := time.NewTicker(p.every)
+		defer ticker.Stop()
+		for {
+			event, id := h.event(p, r.WithContext(ctx))
+			select {
+			case events <- made{event, id}:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	defer work.Wait()
+	defer stop()
+	sent := r.Header.Get("Last-Event-ID")
+	ticks := time.NewTimer(0)
+	defer ticks.Stop()
 	for {
-		event, id := h.event(p, r)
 		var err error
-		switch {
-		case id != sent:
-			err, last = send("id: %s\n%s\n", id, event), time.Now()
-			sent = id
-		case time.Since(last) >= heartbeat:
-			err, last = send(": still here\n\n"), time.Now()
-		}
-		if err != nil {
-			return
-		}
 		select {
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return
 		case <-h.stopping:
 			return
-		case <-ticker.C:
+		case e := <-events:
+			if e.id != sent {
+				err = send("id: %s\n%s\n", e.id, e.event)
+				sent = e.id
+			}
+		case <-ticks.C:
+			event, next := h.live.tick(p, time.Now())
+			err = send("%s\n", event)
+			ticks.Reset(next)
+		}
+		if err != nil {
+			return
 		}
 	}
 }

@@ -262,8 +262,12 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
 		f.Err, f.Missing = err, ofOne && allocator.KindOf(err) == allocator.NotFound
+		if f.Missing { // it has nothing to wait for
+			f.Live = ""
+		}
 		return f, err
 	}
+	h.live.made(p, time.Now())
 	f.Title, f.Body = title, body
 	if b, ok := body.(interface{ refresh() string }); ok {
 		f.Refresh = b.refresh()

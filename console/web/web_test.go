@@ -233,8 +233,8 @@ func TestStreams(t *testing.T) {
 		t.Helper()
 		_, page := get(t, at+path)
 		live := regexp.MustCompile(`hx-sse:connect="([^"]*)"`).FindStringSubmatch(page)
-		if told := strings.Contains(page, `id="link"`); told != (live != nil) {
-			t.Errorf("%s: it tells whether it is live: %t, but its stream is %q", path, told, live)
+		if still := strings.Contains(page, `id="link" role="status" class="still"`); still != (live == nil) || !strings.Contains(page, `id="link"`) {
+			t.Errorf("%s: it says that it has no stream: %t, but its stream is %q", path, still, live)
 		}
 		if live == nil {
 			return ""
@@ -249,6 +249,11 @@ func TestStreams(t *testing.T) {
 	} {
 		if got := stream(path); got != want {
 			t.Errorf("%s: its stream is %q, want %q", path, got, want)
+		}
+	}
+	for _, path := range []string{"/nothing", "/tags/none"} {
+		if _, page := get(t, at+path); strings.Contains(page, "hx-sse:connect") || strings.Contains(page, `id="link"`) {
+			t.Errorf("%s, which does not exist, waits for changes:\n%s", path, page)
 		}
 	}
 	const failing = "/audit?object=tags%2F&before=x"

@@ -5,32 +5,65 @@
   const root = document.documentElement;
   root.classList.add("js");
 
-  // Live or not.
+  // Live or not. A tick comes from the console every 2 s, with the time of the page's data. A
+  // page without a stream asks whether the console answers.
+  const patience = 5000, pollEvery = 2000; // ms
   const link = document.getElementById("link");
   if (!link) return; // a page that does not exist
-  const since = () => new Date().toISOString().slice(11, 19);
-  let state = null, stood = since();
+  const still = link.classList.contains("still");
+  let state = null, trouble = "", asOf = "", refused = false, heard = performance.now();
+  const stood = () => (asOf ? `This is how it stood at ${asOf}` : "Nothing was read yet");
   const say = (next, text) => {
-    if (next === state && next !== "trouble") return;
-    if (next !== "live" && state === "live") stood = since();
-    state = next;
-    link.className = next;
-    link.firstElementChild.textContent = text;
+    const words = link.firstElementChild;
+    if (next === state && words.textContent === text) return;
+    state = link.className = next;
+    words.textContent = text;
+    const dead = next === "away";
+    root.classList.toggle("old", dead || next === "trouble");
+    // A form of a page without a console would lead to the browser's own error page.
+    for (const b of document.querySelectorAll(dead ? "main button:enabled" : "main button[data-off]")) {
+      b.disabled = dead;
+      b.toggleAttribute("data-off", dead);
+    }
   };
   const failed = () => document.querySelector("#live[data-failed]");
-  const away = () => say("away", `No answer from this console. This is how it stood at ${stood} UTC; the page goes on by itself.`);
-  say("", "Connecting");
-  document.addEventListener("htmx:sse:after:connection", () => say("live", "Live"));
+  const away = () => say("away", still ? "No answer from this console. The page goes on by itself." : `No answer from this console. ${stood()}; the page goes on by itself.`);
+  const answers = () => {
+    [heard, refused] = [performance.now(), false];
+    if (still) say("still", "");
+    else if (!trouble) say("live", "Live");
+    else say("trouble", failed() ? "Trying again" : `${trouble} — ${stood()[0].toLowerCase()}${stood().slice(1)}.`);
+  };
+  setInterval(() => { if (!document.hidden && !refused && performance.now() - heard > patience) away(); }, 500);
+  document.addEventListener("click", (e) => {
+    const to = e.target.closest?.("a[href]");
+    if (state === "away" && to && !e.ctrlKey && !e.metaKey && !e.shiftKey) e.preventDefault();
+  }, true);
+  if (still) {
+    const ask = () => { if (!document.hidden) fetch(link.dataset.ask, { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(pollEvery) }).then(answers, () => {}); };
+    answers();
+    setInterval(ask, pollEvery);
+    document.addEventListener("visibilitychange", () => { heard = performance.now(); ask(); });
+  } else say("", "Connecting");
+  document.addEventListener("htmx:sse:after:connection", answers);
   document.addEventListener("htmx:sse:before:connection", (e) => { if (e.detail.connection.attempt > 0) away(); });
-  document.addEventListener("htmx:sse:error", away);
+  document.addEventListener("htmx:sse:error", (e) => {
+    if (!(refused = e.detail.status > 0)) return away();
+    say("trouble", `This console answers, but does not keep this page up to date now (status ${e.detail.status}). ${stood()}; reload it to see changes.`);
+  });
   document.addEventListener("htmx:sse:before:message", (e) => {
     if (e.detail.message.event) return;
     if (failed()) location.reload();
-    say("live", "Live");
+    trouble = "";
+    answers();
+  });
+  document.addEventListener("tick", (e) => {
+    asOf = JSON.parse(e.detail.data).as_of || asOf;
+    answers();
   });
   document.addEventListener("trouble", (e) => {
-    if (failed()) say("trouble", "Trying again");
-    else say("trouble", `${e.detail.data} — this is how it stood at ${stood} UTC.`);
+    trouble = e.detail.data;
+    answers();
   });
   document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
 
