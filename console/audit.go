@@ -78,6 +78,8 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 // maxFilter bounds a filter, in bytes.
 const maxFilter = 256
 
+// wanted reports whether an entry matches a filter, in large or small letters.
 func wanted(r *marchv1.ListAuditRequest, e record.AuditEntry) bool {
-	return strings.Contains(e.Actor, r.GetActor()) && strings.Contains(e.Action, r.GetAction()) && strings.HasPrefix(e.Object, r.GetObject())
+	low := strings.ToLower
+	return strings.Contains(low(e.Actor), low(r.GetActor())) && strings.Contains(low(e.Action), low(r.GetAction())) && strings.HasPrefix(low(e.Object), low(r.GetObject()))
 }

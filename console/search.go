@@ -219,14 +219,14 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 		return answer, err
 	}
 	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(at), Unreadable: passedOver(x.bad)}
-	order := x.order(by)
+	order, search := x.order(by), strings.ToLower(r.GetSearch()) // names have no large letters
 	for k := range order {
 		place := order[k]
 		if r.GetDescending() {
 			place = order[len(order)-1-k]
 		}
 		t := &x.tags[place]
-		if !strings.Contains(string(t.tag.Name), r.GetSearch()) {
+		if !strings.Contains(string(t.tag.Name), search) {
 			continue
 		}
 		answer.Found++
