@@ -11,34 +11,39 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// hues is how many colours style.css has for rooms, the clearest first: the last
-// few are used only if there are many rooms. With more rooms some share a colour,
-// so a colour never stands without the room's name.
-const hues, plain = 12, 8
+// hues is how many colours style.css has for rooms, and patterns how many patterns the frame
+// has, with none as the first. A colour never stands without the room's name.
+const hues, patterns = 12, 5
 
-// colours gives each room a colour. It depends on the names alone, so that a
-// room has the same one on every page, in every browser, whatever its range.
+// colours gives each room a colour with a pattern. It depends on the room's name alone, so
+// that a room has the same one on every page, in every browser, whatever its range and
+// whichever rooms come and go. Only if another room has the same colour and pattern, the
+// latter by name gets the next pattern.
 func colours(rooms ...string) map[string]int {
 	sorted := slices.Clone(rooms)
 	slices.Sort(sorted)
 	sorted = slices.Compact(sorted)
-	among := plain
-	if len(sorted) > plain {
-		among = hues
-	}
-	colour, used := make(map[string]int, len(sorted)), [hues]int{}
-	for k, room := range sorted {
-		sum := fnv.New32a()
+	colour, used := make(map[string]int, len(sorted)), [hues * patterns]bool{}
+	for _, room := range sorted {
+		sum := fnv.New64a()
 		_, _ = sum.Write([]byte(room))
-		c := int(sum.Sum32() % uint32(among)) //nolint:gosec // 8 or 12
-		for used[c] > k/among {
-			c = (c + 1) % among
+		mixed := sum.Sum64() * 0x9e3779b97f4a7c15   // the last letters of names differ
+		c := int((mixed >> 32) % (hues * patterns)) //nolint:gosec // below 60
+		for range patterns {
+			if !used[c] {
+				break
+			}
+			c = (c + hues) % (hues * patterns)
 		}
-		used[c]++
+		used[c] = true
 		colour[room] = c
 	}
 	return colour
 }
+
+// hue and pattern return the parts of a colour.
+func hue(colour int) int     { return colour % hues }
+func pattern(colour int) int { return colour / hues }
 
 // bar is a layout as a line of stretches.
 type bar struct {

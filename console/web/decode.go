@@ -63,7 +63,9 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	}
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the form is wrong, or a value cannot be read
 		c.failed, c.err = "decode", err
-		v.Problem = c.problemOf("decode", "tag", "id")
+		if v.Problem = c.problemOf("decode", "tag", "id"); allocator.KindOf(err) == allocator.NotFound { // only the tag can be missing
+			v.Problem.Field = "tag"
+		}
 		return "Decode", v, nil
 	}
 	if err != nil {

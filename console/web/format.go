@@ -18,7 +18,7 @@ import (
 // functions are the functions that templates call.
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
-		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago, "clock": clock, "stamp": stamp, "milli": milli,
+		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago), "clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
 		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
@@ -35,6 +35,17 @@ func (h *Handler) functions() template.FuncMap {
 			}
 			return m
 		},
+	}
+}
+
+// timed returns a function that writes a time as an element for browsers, which tells
+// the local time, too (march.js).
+func timed(write func(*timestamppb.Timestamp) string) func(*timestamppb.Timestamp) template.HTML {
+	return func(t *timestamppb.Timestamp) template.HTML {
+		if t == nil {
+			return template.HTML(write(t)) //nolint:gosec // no user's text
+		}
+		return template.HTML(`<time datetime="` + t.AsTime().UTC().Format(time.RFC3339) + `">` + write(t) + "</time>") //nolint:gosec // no user's text
 	}
 }
 
@@ -69,8 +80,13 @@ var menu = []entry{
 	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
 }
 
+// separators stand between digits of numbers that are typed or pasted, also as num writes
+// them.
+var separators = strings.NewReplacer(",", "", " ", "", "_", "", "\u00a0", "", "\u202f", "")
+
+// parseInt parses a whole number from 0 on, with or without separators between digits.
 func parseInt(s string) (int64, error) {
-	n, err := strconv.ParseUint(s, 10, 63)
+	n, err := strconv.ParseUint(separators.Replace(s), 10, 63)
 	return int64(n), err //nolint:gosec // 63 bits
 }
 

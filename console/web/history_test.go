@@ -80,7 +80,7 @@ func TestHistoryPage(t *testing.T) {
 	for address, wants := range map[string][]string{
 		"/history": {
 			`aria-label="IDs per second, 03:00 to 04:00 UTC, 3,399 at most; a `, `class="band outage" x="200.0" width="40.0"`, `class="band migration" x="300.0" width="40.0"`,
-			"Etcd did not answer a", "2030-01-02 03:20:00 UTC to 2030-01-02 03:24:00 UTC", `href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`,
+			"Etcd did not answer a", "2030-01-02 03:20:00 UTC</time> to <time datetime=\"2030-01-02T03:24:00Z\">2030-01-02 03:24:00 UTC", `href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`,
 			"without what c/host-2 remembers", "03:21\na: 0\n", `aria-current="true">1 hour`,
 		},
 		"/history?span=24h&room=a&numbers=1": {"03:00 to 03:00 UTC", `aria-current="true">24 hours`, "Busiest tags of a", `<td class="n" data-l="a">`, "Without the numbers"},

@@ -19,7 +19,7 @@ import (
 var axe string
 
 // Every page, with long names and many rooms, fits its width from narrow to wide. axe finds
-// nothing serious in it, light and dark.
+// nothing in it, light and dark.
 func (b *browser) looks(t *testing.T) {
 	if raceEnabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
@@ -68,33 +68,32 @@ func (b *browser) looks(t *testing.T) {
 	}
 	for _, path := range pages {
 		p.visit(path)
+		eval[bool](p, axe+"; true")
 		for _, width := range []int64{360, 1280, 2560} {
 			p.size(width, 900)
+			for _, dark := range []bool{false, true} {
+				p.dark(dark)
+				for _, found := range p.axe() {
+					t.Errorf("%s at %d px (dark: %t): %s", path, width, dark, found)
+				}
+			}
+			p.dark(false)
 			if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
 				wide := eval[string](p, `[...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 120)).join("\n")`)
 				t.Errorf("%s at %d px: %v px too wide:\n%s", path, width, over, wide)
 			}
 		}
-		p.size(1280, 900)
-		eval[bool](p, axe+"; true")
-		for _, dark := range []bool{false, true} {
-			p.dark(dark)
-			for _, found := range p.axe() {
-				t.Errorf("%s (dark: %t): %s", path, dark, found)
-			}
-		}
-		p.dark(false)
 	}
 }
 
-// axe returns the findings of axe-core in a page that are serious or worse. The page has loaded axe-core.
+// axe returns the findings of axe-core in a page. The page has loaded axe-core.
 func (p *tab) axe() []string {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then((r) => JSON.stringify({
 		passed: r.passes.length,
-		wrong: r.violations.filter((v) => ["serious", "critical"].includes(v.impact)).map((v) => v.id + ": " + v.help + ": " +
+		wrong: r.violations.map((v) => v.id + ": " + v.help + ": " +
 			v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + " (" + (n.any[0]?.message ?? "") + ")").join(" | "))}))`, chromedp.EvalAwaitPromise))
 	if err != nil {
 		p.Fatalf("axe: %v", err)

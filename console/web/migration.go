@@ -138,7 +138,7 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 		}
 	}
 	v.Percent = "100%"
-	if all > 0 && !v.Ended {
+	if all > 0 && m.GetState() != marchv1.MigrationState_MIGRATION_STATE_DONE {
 		v.Percent = pct(100 * float64(done) / float64(all))
 	}
 	v.Says = says(v)

@@ -23,6 +23,7 @@ type tagView struct {
 	Next     int64
 	Settings tagForm
 	Lower    string // the error of a limit that stops rooms, which the user must confirm
+	LowerTo  int64  // that limit
 	Skip     skipView
 	Prescale prescaleView
 	Time     *timeView // nil for a counter; if set, only Settings of the fields above counts
@@ -89,6 +90,7 @@ func (h *Handler) tag(c *call) (string, any, error) {
 	}
 	if p := v.Settings.Problem; p != nil && p.Field == "limit" && allocator.KindOf(c.err) == allocator.Refused {
 		v.Lower, v.Settings.Problem = p.Text, nil
+		v.LowerTo, _ = number(c, "limit") // the console has read it
 	}
 	v.Skip = newSkip(c, t, l.GetLayout().GetLayout())
 	v.Prescale = newPrescale(c, t)
@@ -116,7 +118,8 @@ func (h *Handler) updateTag(c *call) (string, error) {
 
 // skipView is the form of a skip and, once that was filled in, its effect.
 type skipView struct {
-	To      string
+	To      string // as typed
+	At      int64  // as read
 	Rooms   []choice
 	Force   bool
 	Confirm bool
@@ -151,6 +154,7 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 		v.Rooms = append(v.Rooms, choice{Name: room, Checked: slices.Contains(c.Form["room"], room)})
 	}
 	to, err := number(c, "to")
+	v.At = to
 	layout, layoutErr := api.LayoutFromProto(l)
 	switch {
 	case v.Problem != nil:

@@ -4,6 +4,9 @@ import (
 	_ "embed"
 	"fmt"
 	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -98,7 +101,7 @@ func (b *browser) tag(t *testing.T) {
 
 	p.fill("#s-limit", "1005")
 	p.click(button("Save"))
-	p.says("Lower the limit to 1005?")
+	p.says("Lower the limit to 1,005?")
 	p.says("these rooms would stop issuing at once: a (its next ID is ")
 	if tag, err = w.Admin.Tag(t.Context(), "order"); err != nil || tag.Limit != 2_000_000 {
 		t.Errorf("before it is confirmed: %+v, %v", tag.TagSettings, err)
@@ -196,5 +199,93 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 	}
 	if _, page = get(t, at+"/tags/order"); strings.Contains(page, "<dt>Period</dt>") {
 		t.Error("the page of a tag without a period shows one")
+	}
+}
+
+// Numbers are read with the separators that the page writes, and copied without. A search
+// and a decode of a tag that does not exist say so.
+func (b *browser) small(t *testing.T) {
+	w := newWorld(t, 1000, "a", "b")
+	at, _ := w.console("")
+	w.tag("order")
+	p := b.open(t, at)
+	p.visit("/tags/order")
+	p.fill("#skip-to", "1,0,00,,000")
+	p.click(button("Skip…"))
+	p.says("Skip to 1,000,000?")
+	if focus := eval[string](p, "document.activeElement.id"); focus != "sure" {
+		t.Errorf("%q has the focus, want the question", focus)
+	}
+	p.click(button("Skip to 1,000,000"))
+	p.says("Done: rooms lease only IDs from that number on.")
+	p.until("the notice is for once", `location.search === ""`)
+	copied := eval[string](p, `(() => {
+		getSelection().selectAllChildren(document.querySelector(".facts"));
+		const e = new ClipboardEvent("copy", {clipboardData: new DataTransfer(), bubbles: true, cancelable: true});
+		document.querySelector(".facts").dispatchEvent(e);
+		return e.clipboardData.getData("text/plain") })()`)
+	if !strings.Contains(copied, "9223372036854775807") {
+		t.Errorf("%q was copied, want the number without separators", copied)
+	}
+	local := eval[string](p, `(() => { const e = document.querySelector("time"); e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})); return e.dateTime + " " + e.title })()`)
+	if !strings.Contains(local, "Z ") || !strings.HasSuffix(local, "(local time)") {
+		t.Errorf("a time is %q", local)
+	}
+	p.visit("/tags?search=ORD")
+	p.says("1 of 1 tag contain")
+	p.visit("/audit?actor=ANN&object=TAGS/")
+	p.says("tags/order")
+	p.visit("/decode?tag=none&id=1,000")
+	p.until("the error is at the tag", `document.querySelector("#tag").parentElement.innerText.includes("tag none does not exist")`)
+	p.visit("/migrations?boundary=1,000&room=a&lower=0&upper=4%2C00&room=b&lower=500&upper=1,000")
+	p.says("The plan: 1 move")
+	p.visit("/")
+	p.says("Room a has a range, and no instance of it is alive.")
+	p.until("the title has the number of problems", `document.title.startsWith("(2) Overview") && document.querySelector("link[rel=icon]").href.includes("icon-bad")`)
+	for _, room := range []allocator.Room{"a", "b"} {
+		w.server(room, "host-1")
+	}
+	p.says("No problem is known")
+	p.until("the title has no number", `document.title.startsWith("Overview") && document.querySelector("link[rel=icon]").href.includes("icon.svg")`)
+}
+
+// TestColours: a room has the same colour, whichever other rooms there are.
+func TestColours(t *testing.T) {
+	w := newWorld(t, 1000, "a", "b")
+	at, _ := w.console("")
+	colour := func(rooms ...string) (of map[string]string) {
+		t.Helper()
+		form := url.Values{"boundary": {"1000"}}
+		for i, room := range rooms {
+			form.Add("room", room)
+			form.Add("lower", strconv.Itoa(50*i))
+			form.Add("upper", strconv.Itoa(50*i+50))
+		}
+		_, page := get(t, at+"/migrations?"+form.Encode())
+		of = make(map[string]string)
+		for _, m := range regexp.MustCompile(`<svg class="stretch (c\d+)"[^>]* data-room="([^"]*)"><title>[^<]*</title><rect[^>]*/>(<rect[^>]*/>)?`).FindAllStringSubmatch(page, -1) {
+			of[m[2]] = m[1] + m[3]
+		}
+		return of
+	}
+	rooms := []string{"a", "b"}
+	before := colour(rooms...)
+	for i := range 14 {
+		rooms = append(rooms, "eu-"+strconv.Itoa(i))
+		now := colour(rooms...)
+		if len(now) != len(rooms) {
+			t.Fatalf("%d of %d rooms are drawn", len(now), len(rooms))
+		}
+		seen := make(map[string]string)
+		for room, c := range now {
+			if was, had := before[room]; had && was != c {
+				t.Errorf("with room %s, room %s turns from %s to %s", rooms[len(rooms)-1], room, was, c)
+			}
+			if seen[c] != "" {
+				t.Errorf("rooms %s and %s look the same", room, seen[c])
+			}
+			seen[c] = room
+		}
+		before = now
 	}
 }

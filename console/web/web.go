@@ -211,16 +211,24 @@ type frame struct {
 	Body       any
 	Err        error // why there is no Body
 	Missing    bool  // Err is NotFound
-	Notice     string
+	Notice     notice
+	Problems   int    // how many the page lists
 	Refresh    string // the address that a browser without scripts goes on to; empty for none
 }
 
-// notices are the texts that a page shows after a change, by the parameter done.
-var notices = map[string]string{
-	"created": "The tag was created.", "saved": "The settings were saved; rooms apply them at once.",
-	"skipped": "Done: rooms lease only IDs from that number on.", "prescaled": "Done: instances lease the IDs now.",
-	"paused": "The migration stops before its next move.", "resumed": "The migration goes on.", "aborted": "The migration goes back.",
-	"continued": "The migration goes on without these instances.", "forgotten": "The instance was forgotten.", "started": "The migration has begun.",
+// notice is what a page shows after a change.
+type notice struct {
+	Text  string
+	While string // the state of the migration for which it is true (style.css hides it in others); empty for any
+}
+
+// notices are the notices by the parameter done.
+var notices = map[string]notice{
+	"created": {Text: "The tag was created."}, "saved": {Text: "The settings were saved; rooms apply them at once."},
+	"skipped": {Text: "Done: rooms lease only IDs from that number on."}, "prescaled": {Text: "Done: instances lease the IDs now."},
+	"paused": {"The migration stops before its next move.", "paused"}, "resumed": {"The migration goes on.", "running"},
+	"aborted": {"The migration goes back.", "back"}, "continued": {"The migration goes on without these instances.", "running"},
+	"forgotten": {Text: "The instance was forgotten."}, "started": {"The migration has begun.", "running"},
 }
 
 // show answers with a page.
@@ -269,6 +277,9 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	}
 	h.live.made(p, time.Now())
 	f.Title, f.Body = title, body
+	if b, ok := body.(interface{ GetProblems() []*marchv1.Problem }); ok {
+		f.Problems = len(b.GetProblems())
+	}
 	if b, ok := body.(interface{ refresh() string }); ok {
 		f.Refresh = b.refresh()
 	}
@@ -345,8 +356,7 @@ func with(q url.Values, pairs ...string) string {
 
 // number parses a form's number. Its error is Invalid.
 func number(c *call, field string) (int64, error) {
-	text := strings.NewReplacer(",", "", " ", "", "_", "", "\u202f", "").Replace(c.FormValue(field))
-	n, err := parseInt(text)
+	n, err := parseInt(c.FormValue(field))
 	if err != nil {
 		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a whole number, 0 to %d", field, c.FormValue(field), int64(allocator.MaxID))
 	}

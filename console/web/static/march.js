@@ -16,6 +16,7 @@
   const say = (next, text) => {
     const words = link.firstElementChild;
     if (next === state && words.textContent === text) return;
+    const back = state === "away" && next === "live";
     state = link.className = next;
     words.textContent = text;
     const dead = next === "away";
@@ -25,6 +26,9 @@
       b.disabled = dead;
       b.toggleAttribute("data-off", dead);
     }
+    // What was typed into the planner meanwhile is planned now.
+    const form = document.getElementById("planform");
+    if (back && form && [...form.elements].some((i) => i.value !== i.defaultValue || i.checked !== i.defaultChecked)) form.dispatchEvent(new Event("change", { bubbles: true }));
   };
   const failed = () => document.querySelector("#live[data-failed]");
   const away = () => say("away", still ? "No answer from this console. The page goes on by itself." : `No answer from this console. ${stood()}; the page goes on by itself.`);
@@ -67,6 +71,33 @@
   });
   document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
 
+  // The number of problems, in the title and the icon.
+  const icon = document.querySelector("link[rel=icon]"), title = document.title.replace(/^\(\d+\) /, "");
+  const count = () => {
+    const n = Number(document.getElementById("problems")?.dataset.count ?? 0);
+    document.title = n ? `(${n}) ${title}` : title;
+    icon.href = n ? icon.dataset.bad : icon.dataset.good;
+  };
+  document.addEventListener("htmx:sse:after:message", count);
+
+  // A notice of a change is for once. Numbers are copied without separators; times tell the
+  // local time.
+  const here = new URL(location.href);
+  if (here.searchParams.has("done")) {
+    here.searchParams.delete("done");
+    history.replaceState(history.state, "", here);
+  }
+  document.addEventListener("copy", (e) => {
+    const text = String(getSelection()), plain = text.replace(/(?<![\d,.])\d{1,3}(,\d{3})+(?![\d,])/g, (n) => n.replaceAll(",", ""));
+    if (plain === text || e.target.closest?.("input")) return;
+    e.clipboardData.setData("text/plain", plain);
+    e.preventDefault();
+  });
+  document.addEventListener("mouseover", (e) => {
+    const time = e.target.closest?.("time[datetime]");
+    if (time) time.title = `${new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })} (local time)`;
+  });
+
   // An answer to what the planner's form held before is dropped: what was typed
   // or dragged since stays, and is asked for next.
   const sorted = (query) => { query.delete("scale"); query.sort(); return String(query); };
@@ -78,7 +109,8 @@
   });
 
   // The planner's edges. Residues have up to 63 bits: BigInt.
-  const number = (text) => BigInt(text || 0);
+  const number = (text) => BigInt(String(text ?? "").replace(/[,_\s]/g, "") || 0);
+  const grouped = (v) => String(v).replace(/\B(?=(\d{3})+$)/g, ",");
   const clamp = (v, least, most) => (v < least ? least : v > most ? most : v);
   const field = (room, name) => [...document.querySelectorAll(`#planform input[name=${name}]`)].find((i) => i.dataset.room === room);
   const boundary = () => { try { return number(document.getElementById("boundary").value); } catch { return 0n; } };
@@ -90,6 +122,7 @@
     if (whole < 1n || String(value) === handle.getAttribute("aria-valuenow")) return;
     handle.setAttribute("aria-valuenow", value);
     handle.setAttribute("x", percent(value, whole));
+    handle.querySelector(".at").textContent = grouped(value);
     if (below) field(below, "upper").value = value;
     if (above) field(above, "lower").value = value;
     for (const room of [below, above]) {
