@@ -34,6 +34,9 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	if cause := s.cause(me, halted); cause != nil {
 		list = append(list, cause)
 	}
+	if missing := s.instance.MissingRights(); len(missing) > 0 {
+		list = append(list, me.NoRights(missing))
+	}
 	if stored, _ := s.ledger.Layout(); stored.Layout.Version > 0 {
 		if _, has := stored.Layout.Ranges[s.cfg.Room]; !has {
 			list = append(list, problem.NoRange(s.cfg.Room, stored.Layout.Version))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -61,6 +62,7 @@ type Instance struct {
 	journal     *journal.Journal            // nil for none
 	settling    chan struct{}               // holds one while settle runs
 	admission   admission
+	rights      atomic.Pointer[rights] // in etcd, which it lacks; nil before it asked
 
 	mu struct {
 		sync.Mutex

@@ -27,6 +27,7 @@ func (i *Instance) follow(ctx context.Context) {
 		if now := i.ledger.before().epochSeq; now != order {
 			order = now
 			i.lookAround(ctx)
+			i.lookAtRights(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -34,6 +35,7 @@ func (i *Instance) follow(ctx context.Context) {
 		case <-adopted:
 		case <-ticker.C:
 			i.lookAround(ctx)
+			i.lookAtRights(ctx)
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // An answered read shows nothing about writes: an etcd that is full answers reads,
@@ -100,6 +102,47 @@ func (i *Instance) noteBeat(err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.memory.beats.note(time.Now(), err)
+}
+
+// rightsEvery is how often an instance asks etcd for its user's rights while it lacks none.
+const rightsEvery = 10 * time.Minute
+
+// MissingRights returns which rights of a role the user of this process lacks in etcd.
+func (l *Ledger) MissingRights(ctx context.Context, role record.Role) ([]store.Right, error) {
+	has, err := store.RightsOf(ctx, l.store)
+	return has.Missing(role.Rights), err
+}
+
+// lookAtRights notes which rights in etcd the instance lacks.
+func (i *Instance) lookAtRights(ctx context.Context) {
+	if at := i.rights.Load(); at != nil && len(at.missing) == 0 && allocator.Elapsed(at.asked, time.Now()) < rightsEvery {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, i.ledger.cfg.TryTimeout)
+	defer cancel()
+	missing, err := i.ledger.MissingRights(ctx, i.ledger.keys.RoomRole(i.room, false))
+	if err != nil {
+		return // next time
+	}
+	i.rights.Store(&rights{missing, time.Now()})
+	if len(missing) > 0 {
+		i.ledger.log.Error("this process lacks rights in etcd", "missing", missing, "remedy", "march etcd roles "+string(i.room))
+	}
+}
+
+// rights are the rights in etcd that an instance was found to lack.
+type rights struct {
+	missing []store.Right
+	asked   time.Time
+}
+
+// MissingRights returns the rights in etcd that the instance lacks, as it last found; it
+// asks about every minute while it lacks some.
+func (i *Instance) MissingRights() []store.Right {
+	if r := i.rights.Load(); r != nil {
+		return r.missing
+	}
+	return nil
 }
 
 // Damage returns what a key that cannot be read stops, and what to do about it.

@@ -125,7 +125,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newPolicy(c), rights.Token(c.stdout, c.stderr, exactly), newHalt(c), newRecover(c), newConfig(c),
+		newVerify(c), newPolicy(c), rights.Token(c.stdout, c.stderr, exactly), rights.Etcd(c.stdout), newHalt(c), newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
 	root.AddCommand(newContext(c, root))

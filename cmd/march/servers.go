@@ -76,11 +76,10 @@ func (f *clusterFlags) ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	}
 	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
 	if f.passwordFile != "" {
-		password, err := readBounded(f.passwordFile, 4096)
-		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "etcd-password-file: %w", err)
+		cfg.ReadPassword = rights.PasswordFile(f.passwordFile)
+		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
+			return nil, err
 		}
-		cfg.Password = strings.TrimRight(string(password), "\r\n")
 	}
 	var err error
 	if cfg.TLS, err = f.tls(); err != nil {

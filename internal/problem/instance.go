@@ -3,6 +3,7 @@ package problem
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -31,6 +32,17 @@ func (i Instance) of(kind marchv1.ProblemKind, since time.Time, format string, a
 	return &marchv1.Problem{
 		Kind: kind, Of: i.id(), What: "instance " + i.id() + " " + fmt.Sprintf(format, args...), Since: Stamp(since),
 	}
+}
+
+// NoRights says which rights the instance's user lacks in etcd.
+func (i Instance) NoRights(missing []store.Right) *marchv1.Problem {
+	texts := make([]string, len(missing))
+	for k, right := range missing {
+		texts[k] = right.String()
+	}
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS, time.Time{}, "lacks rights in etcd: its user may not %s", strings.Join(texts, ", nor "))
+	p.Remedy, p.Command = "Give its role these rights.", "march etcd roles "+string(i.Room)
+	return p
 }
 
 // Barred says that a recover has barred the instance from leasing.
@@ -106,7 +118,7 @@ func (i Instance) NoLease(err error, since time.Time, damage func(key string) re
 		p = i.of(marchv1.ProblemKind_PROBLEM_KIND_FOREIGN_ETCD, since, "leases nothing: %s", other.Answered())
 		p.Remedy, p.Command = "Check its --etcd. If etcd was restored, recover.", "march recover"
 	} else if kind := allocator.KindOf(err); kind == allocator.Unauthenticated || kind == allocator.Denied {
-		p.Remedy = "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd."
+		p.Remedy, p.Command = "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd.", "march etcd roles "+string(i.Room)
 	} else if kind == allocator.WentBack {
 		p.Remedy, p.Command = "If etcd was restored, recover.", "march recover"
 	}

@@ -20,38 +20,41 @@ type kind struct {
 	kept   bool // a key of the kind, once it is there, is never deleted
 	passes bool // its keys only say what lives, or is under way
 
+	byRoom    bool // rooms write its keys: each its own ones where the keys name a room
+	byConsole bool // consoles write its keys
+
 	read   func(KeyParts, store.KV) (any, error)
 	damage func(damaged) Damage
 }
 
 // kinds are all kinds of keys.
 var kinds = []kind{
-	{name: "identity", kept: true, read: reads[Identity], damage: always(
+	{name: "identity", byConsole: true, kept: true, read: reads[Identity], damage: always(
 		allLeasing+", and every change by a console; no process starts, and recover does not run",
 		fromBackup+": the cluster's uuid must be the same", "")},
-	{name: "epoch", kept: true, read: reads[Epoch], damage: damagedByRecover},
-	{name: "layout", kept: true, read: readLayout, damage: damagedByRecover},
+	{name: "epoch", byRoom: true, byConsole: true, kept: true, read: reads[Epoch], damage: damagedByRecover},
+	{name: "layout", byConsole: true, kept: true, read: readLayout, damage: damagedByRecover},
 	{name: "answered", read: reads[Answered], damage: always(
 		"nothing; instances that have not entered the epoch count as left out of the last recover: they drop what they hold and compare their marks",
 		"leave it: the next recover writes it again", "")},
-	{name: "beat", passes: true, read: reads[Beat], damage: always(
+	{name: "beat", byRoom: true, byConsole: true, passes: true, read: reads[Beat], damage: always(
 		allLeasing+", and every change by a console",
 		"if etcd was certainly not restored, delete the key: it is written again at once; or else recover", "march recover")},
-	{name: "settings", read: reads[ClusterSettings], damage: always(allLeasing, fmt.Sprintf(
+	{name: "settings", byConsole: true, read: reads[ClusterSettings], damage: always(allLeasing, fmt.Sprintf(
 		"put {%q:%d,%q:%q,%q:%q} there, or %q if no journal is required",
 		"format", baseFormat, "journal", journalRequired, "nonce", "", journalOptional), "")},
-	{name: "migration", passes: true, read: reads[ActiveMigration], damage: always(
+	{name: "migration", byConsole: true, passes: true, read: reads[ActiveMigration], damage: always(
 		"migrations: the one that is under way does not go on, and no other starts", fmt.Sprintf(
 			"put {%q:%d,%q:%q} there, of the running one in the list of migrations; delete the key if there is none",
 			"format", baseFormat, "name", "ID"), "march migrate list")},
-	{name: "layouts", parts: []part{ofVersion}, read: readLayout, damage: damagedHistory},
-	{name: "tags", parts: []part{ofTag}, read: readTag, damage: damagedTag},
-	{name: "marks", parts: []part{ofRoom, ofTag}, kept: true, read: readMark, damage: damagedMark},
-	{name: "rooms", parts: []part{ofRoom, ofInstance}, read: readInstance, damage: damagedRegistration},
-	{name: "alive", parts: []part{ofRoom, ofInstance}, passes: true, read: reads[Heartbeat], damage: damagedHeartbeat},
-	{name: "workers", parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Worker], damage: damagedWorker},
-	{name: "migrations", parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
-	{name: "audit", parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
+	{name: "layouts", byConsole: true, parts: []part{ofVersion}, read: readLayout, damage: damagedHistory},
+	{name: "tags", byConsole: true, parts: []part{ofTag}, read: readTag, damage: damagedTag},
+	{name: "marks", byRoom: true, byConsole: true, parts: []part{ofRoom, ofTag}, kept: true, read: readMark, damage: damagedMark},
+	{name: "rooms", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, read: readInstance, damage: damagedRegistration},
+	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true, read: reads[Heartbeat], damage: damagedHeartbeat},
+	{name: "workers", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Worker], damage: damagedWorker},
+	{name: "migrations", byConsole: true, parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
+	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
 }
 
 // part reads a part of a key.

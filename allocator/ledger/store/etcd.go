@@ -13,15 +13,10 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
-	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
-	"go.opentelemetry.io/otel/metric/noop"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
@@ -36,6 +31,9 @@ type EtcdConfig struct {
 	Endpoints []string
 	// Username and Password authenticate, where Username is set.
 	Username, Password string
+	// ReadPassword, if set, is asked for the password in place of Password, before each
+	// connection and after etcd refused the user: the password may have been changed.
+	ReadPassword func() (string, error)
 	// TLS secures the connection; nil is plain text.
 	TLS *tls.Config
 	// Silence is how long a watch may hear nothing, though progress was asked
@@ -59,6 +57,11 @@ type etcd struct {
 		next    int     // which endpoint is used next
 		closed  bool
 		retired []*member // replaced, not yet closed: they still have calls under way
+
+		refused   error // why etcd refused the user; not asked again for refusedFor
+		refusedAt time.Time
+		rights    Rights // of the user, as last asked for after a refusal
+		rightsAt  time.Time
 	}
 }
 
@@ -98,11 +101,21 @@ func (e *etcd) client() (*member, error) {
 	if e.mu.member != nil {
 		return e.mu.member, nil
 	}
+	if e.mu.refused != nil && time.Since(e.mu.refusedAt) < refusedFor {
+		return nil, e.mu.refused
+	}
 	endpoint := e.cfg.Endpoints[e.mu.next%len(e.cfg.Endpoints)]
+	password := e.cfg.Password
+	if e.cfg.ReadPassword != nil {
+		var err error
+		if password, err = e.cfg.ReadPassword(); err != nil {
+			return nil, allocator.Errorf(allocator.Unauthenticated, "%w", err)
+		}
+	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:            []string{endpoint},
 		Username:             e.cfg.Username,
-		Password:             e.cfg.Password,
+		Password:             password,
 		TLS:                  e.cfg.TLS,
 		DialTimeout:          2 * time.Second,
 		DialKeepAliveTime:    10 * time.Second,
@@ -121,31 +134,15 @@ func (e *etcd) client() (*member, error) {
 		),
 	})
 	if err != nil {
-		return nil, e.failed(nil, endpoint, err)
+		err = e.failed(nil, endpoint, err)
+		if allocator.KindOf(err) == allocator.Unauthenticated {
+			e.mu.refused, e.mu.refusedAt = err, time.Now()
+		}
+		return nil, err
 	}
+	e.mu.refused = nil
 	e.mu.member = &member{Client: c, endpoint: endpoint}
 	return e.mu.member, nil
-}
-
-// traced returns what makes spans of transactions. Watches and heartbeats,
-// which belong to no caller, have none.
-func traced(tracer trace.TracerProvider) []grpc.DialOption {
-	if tracer == nil {
-		return nil
-	}
-	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
-		otelgrpc.WithTracerProvider(tracer),
-		otelgrpc.WithMeterProvider(noop.NewMeterProvider()),
-		otelgrpc.WithPropagators(propagation.TraceContext{}),
-		otelgrpc.WithFilter(filters.MethodName("Txn")),
-	))}
-}
-
-// failFast makes calls fail at once, with the reason, while there is no
-// connection: the client would have them wait for their deadline, and the
-// ledger retries by itself.
-func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
 }
 
 // Close implements Store.
@@ -175,21 +172,24 @@ func ignoreCanceled(err error) error {
 func (e *etcd) failed(m *member, endpoint string, err error) error {
 	translated := translate(endpoint, err)
 	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled // the caller: no fault of the member's
-	if translated.Kind == allocator.Unavailable && m != nil && !gaveUp {
-		e.rotate(m)
+	switch {
+	case translated.Kind == allocator.Unavailable && m != nil && !gaveUp:
+		e.rotate(m, 1)
+	case translated.Kind == allocator.Unauthenticated && m != nil:
+		e.rotate(m, 0) // the same endpoint again, with the password as it is then
 	}
 	return translated
 }
 
-// rotate moves on to the next endpoint, unless another call did already. Calls
+// rotate moves on by some endpoints, unless another call did already. Calls
 // under way on the old client run to their own deadline.
-func (e *etcd) rotate(m *member) {
+func (e *etcd) rotate(m *member, by int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.mu.member != m || len(e.cfg.Endpoints) == 1 {
+	if e.mu.member != m || by > 0 && len(e.cfg.Endpoints) == 1 {
 		return
 	}
-	e.mu.next++
+	e.mu.next += by
 	e.mu.member = nil
 	e.ended.Add(1) // for us
 	e.mu.retired = append(e.mu.retired, m)
@@ -253,10 +253,17 @@ func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
 			cmps = append(cmps, clientv3.Compare(clientv3.ModRevision(c.Key), "=", c.ModRevision))
 		}
 	}
-	ended := e.ended.Load()
-	r, err := m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(ops(txn.Else)...).Commit()
+	send := func() (ended int64, r *clientv3.TxnResponse, err error) {
+		ended = e.ended.Load()
+		r, err = m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(ops(txn.Else)...).Commit()
+		return ended, r, err
+	}
+	ended, r, err := send()
+	if outdated(err) {
+		ended, r, err = send()
+	}
 	if err != nil {
-		return Answer{}, e.failed(m, m.endpoint, err)
+		return Answer{}, e.denied(ctx, txn, e.failed(m, m.endpoint, err))
 	}
 	answer := Answer{Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Succeeded: r.Succeeded}
 	for _, response := range r.Responses {
@@ -269,6 +276,16 @@ func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
 		}
 	}
 	return answer, nil
+}
+
+// refusedFor is how long a refused user is not tried again: a check of a password costs etcd
+// some 100 ms.
+const refusedFor = time.Second
+
+// outdated reports whether etcd refused a request because the client's token ended, or users
+// or roles were changed since. Then nothing was done, and the client has a new token.
+func outdated(err error) bool {
+	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
 
 func ops(in []Op) []clientv3.Op {
@@ -351,22 +368,3 @@ func (e *etcd) Compact(ctx context.Context, revision int64) error {
 	}
 	return nil
 }
-
-// endings counts the connections that end, on either side.
-type endings etcd
-
-// HandleConn implements stats.Handler.
-func (e *endings) HandleConn(_ context.Context, s stats.ConnStats) {
-	if _, ok := s.(*stats.ConnEnd); ok {
-		e.ended.Add(1)
-	}
-}
-
-// HandleRPC implements stats.Handler.
-func (*endings) HandleRPC(context.Context, stats.RPCStats) {}
-
-// TagConn implements stats.Handler.
-func (*endings) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// TagRPC implements stats.Handler.
-func (*endings) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }

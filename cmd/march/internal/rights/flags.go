@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -64,6 +65,15 @@ func (f *ConsoleFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hc
 	}
 	cfg.Access, err = f.Gate("", metrics, log)
 	return err
+}
+
+// PasswordFile returns a function that reads the password of etcd's user from a file. Its
+// error is Invalid.
+func PasswordFile(path string) func() (string, error) {
+	return func() (string, error) {
+		password, err := readSecret("etcd-password-file", path)
+		return strings.TrimRight(string(password), "\r\n"), err
+	}
 }
 
 // readSecret reads a small file.

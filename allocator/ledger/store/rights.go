@@ -1,0 +1,178 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/authpb"
+
+	"github.com/march-id/march/allocator"
+)
+
+// Right is a right on keys in etcd: to read them or to write them.
+type Right struct {
+	Interval
+	Write bool
+}
+
+// String returns the right as a sentence goes on after "may not": write /march/a/beat.
+func (r Right) String() string {
+	verb := "read "
+	if r.Write {
+		verb = "write "
+	}
+	switch {
+	case r.End == "":
+		return verb + r.Key
+	case strings.HasSuffix(r.Key, "/") && r.End == PrefixEnd(r.Key):
+		return verb + r.Key + "*"
+	}
+	return verb + r.Key + " to " + r.End
+}
+
+// Rights are what the user of a store may do. The zero value may do everything.
+type Rights struct {
+	User    string // empty if etcd asks for no user, or the user is root
+	granted []Right
+}
+
+// ends is the end of an interval, exclusive. A single key's is the least key above it.
+func (in Interval) ends() string {
+	if in.End == "" {
+		return in.Key + "\x00"
+	}
+	return in.End
+}
+
+// noEnd is above every key: what a right on all keys from one on ends with.
+const noEnd = "\xff\xff\xff\xff"
+
+// Allows reports whether the user has a right, perhaps by several grants together.
+func (r Rights) Allows(right Right) bool {
+	if r.User == "" {
+		return true
+	}
+	from := right.Key
+	for _, g := range r.granted { // sorted by Key
+		if g.Write == right.Write && g.Key <= from && from < g.ends() {
+			from = g.ends()
+		}
+	}
+	return from >= right.ends()
+}
+
+// Missing returns the rights among these that the user does not have.
+func (r Rights) Missing(needed []Right) (missing []Right) {
+	for _, right := range needed {
+		if !r.Allows(right) {
+			missing = append(missing, right)
+		}
+	}
+	return missing
+}
+
+// needs returns the rights that a transaction needs.
+func (t Txn) needs() (all []Right) {
+	for _, c := range t.If {
+		all = append(all, Right{Interval: Interval{Key: c.Key}})
+	}
+	for _, op := range slices.Concat(t.Then, t.Else) {
+		switch {
+		case op.Put != nil:
+			all = append(all, Right{Interval: Interval{Key: op.Put.Key}, Write: true})
+		case op.Get != nil:
+			all = append(all, Right{Interval: op.Get.Interval})
+		default:
+			all = append(all, Right{Interval: Interval{Key: op.Delete}, Write: true})
+		}
+	}
+	return all
+}
+
+// RightsOf returns what the user of a store may do. A store that has no users lets all of
+// them do everything.
+func RightsOf(ctx context.Context, s Store) (Rights, error) {
+	if e, ok := s.(*etcd); ok {
+		return e.rights(ctx)
+	}
+	return Rights{}, nil
+}
+
+// rights asks etcd for the user's roles and their grants, which each user may read. The
+// user of a certificate is not known here: then nothing is missing.
+func (e *etcd) rights(ctx context.Context) (Rights, error) {
+	m, err := e.client()
+	if err != nil || e.cfg.Username == "" {
+		return Rights{}, err
+	}
+	status, err := m.AuthStatus(ctx)
+	if err == nil && !status.Enabled {
+		return Rights{}, nil
+	}
+	user, err := m.UserGet(ctx, e.cfg.Username)
+	if err != nil {
+		return Rights{}, e.failed(m, m.endpoint, err)
+	}
+	r := Rights{User: e.cfg.Username}
+	for _, name := range user.Roles {
+		if name == "root" {
+			return Rights{}, nil
+		}
+		role, err := m.RoleGet(ctx, name)
+		if err != nil {
+			return Rights{}, e.failed(m, m.endpoint, err)
+		}
+		for _, p := range role.Perm {
+			in := Interval{Key: string(p.Key), End: string(p.RangeEnd)}
+			if in.End == "\x00" {
+				in.End = noEnd
+			}
+			if t := authpb.Permission_Type(p.PermType); t != authpb.Permission_WRITE {
+				r.granted = append(r.granted, Right{Interval: in})
+			}
+			if t := authpb.Permission_Type(p.PermType); t != authpb.Permission_READ {
+				r.granted = append(r.granted, Right{Interval: in, Write: true})
+			}
+		}
+	}
+	slices.SortFunc(r.granted, func(a, b Right) int { return cmp.Compare(a.Key, b.Key) })
+	return r, nil
+}
+
+// rightsLast is how long the answer to rights counts for the messages of refusals.
+const rightsLast = 5 * time.Second
+
+// denied adds to an error that etcd refused a transaction which rights the user lacks.
+func (e *etcd) denied(ctx context.Context, txn Txn, err error) error {
+	if allocator.KindOf(err) != allocator.Denied {
+		return err
+	}
+	r, known := e.lastRights()
+	if !known {
+		var failed error
+		if r, failed = e.rights(ctx); failed != nil {
+			return err // the refusal says more than this
+		}
+		e.keepRights(r)
+	}
+	missing := r.Missing(txn.needs())
+	if len(missing) == 0 {
+		return err
+	}
+	return allocator.Errorf(allocator.Denied, "%w: user %s may not %v; `march etcd roles` prints what it needs", err, r.User, missing[0])
+}
+
+func (e *etcd) lastRights() (Rights, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.rights, time.Since(e.mu.rightsAt) < rightsLast
+}
+
+func (e *etcd) keepRights(r Rights) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.rights, e.mu.rightsAt = r, time.Now()
+}

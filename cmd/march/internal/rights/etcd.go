@@ -1,0 +1,87 @@
+package rights
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// Etcd returns `march etcd`.
+func Etcd(stdout io.Writer) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "etcd",
+		Short: "Make users and roles of etcd for rooms, consoles and operators",
+	}
+	var cluster string
+	var tags, certificates bool
+	roles := &cobra.Command{
+		Use:   "roles ROOM...",
+		Short: "Print the etcdctl commands that make a role and a user for each room, for consoles and for operators",
+		Long: `Print the etcdctl commands that make a role and a user for each room, for consoles
+and for operators. Nothing is asked of etcd, and nothing changes. All roles read
+all keys of the cluster. A room writes its own marks, registrations and
+heartbeats, and those of no other room. It also writes the epoch, the beat,
+workers and the audit. A console writes all but workers. An operator, whose
+commands such as recover and halt reach etcd, writes all keys.
+
+A user's password is read from the file that the command names: NAME.password.
+Servers read it from --etcd-password-file, again after etcd refused it, so a
+changed password needs no restart. For a room that is new, or a right that a
+room lacks, run the commands of that room; etcd keeps what it has.
+
+With these roles an instance cannot raise the marks of another room. A recover
+that goes on without the instance then makes it halt leasing, in all rooms.`,
+		Example: `  march etcd roles eu-1 eu-2 us-1 > roles.sh`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return allocator.Errorf(allocator.Invalid, "room: none; allowed: one or more; see `march etcd roles --help`")
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			keys, err := record.NewKeys(cluster)
+			if err != nil {
+				return err
+			}
+			all := []record.Role{keys.ConsoleRole(), keys.OperatorRole()}
+			for _, arg := range args {
+				room, err := allocator.ParseRoom(arg)
+				if err != nil {
+					return err
+				}
+				all = append(all, keys.RoomRole(room, tags))
+			}
+			_, err = io.WriteString(stdout, script(all, certificates))
+			return err
+		},
+	}
+	flags := roles.Flags()
+	roles.PersistentFlags().StringVar(&cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
+	flags.BoolVar(&tags, "room-tags", false, "let rooms write tags' settings, too: for operators who change tags at a room, and for rooms that create tags")
+	flags.BoolVar(&certificates, "certificates", false, "make users without a password: etcd knows them by the common name of their client certificates")
+	cmd.AddCommand(roles)
+	return cmd
+}
+
+// script returns the commands that make roles, and a user for each of them.
+func script(roles []record.Role, certificates bool) string {
+	var b strings.Builder
+	for _, role := range roles {
+		for _, command := range role.Commands() {
+			b.WriteString(command + "\n")
+		}
+		how := " --interactive=false < " + role.Name + ".password"
+		if certificates {
+			how = " --no-password"
+		}
+		fmt.Fprintf(&b, "etcdctl user add %s%s\n", role.Name, how)
+		fmt.Fprintf(&b, "etcdctl user grant-role %s %s\n\n", role.Name, role.Name)
+	}
+	b.WriteString("# once etcd has a user root with the role root: etcdctl auth enable\n")
+	return b.String()
+}

@@ -1,0 +1,227 @@
+package testcluster_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/store"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// guarded is a cluster whose etcd asks for users, who have the roles that `march etcd roles`
+// prints. The password of all is "first".
+type guarded struct {
+	*testcluster.Cluster
+	t        *testing.T
+	etcd     *ledgertest.Etcd
+	password atomic.Pointer[string]
+	end      func() // of the questions for users
+}
+
+const keys = record.Keys("/march/default/")
+
+func newGuarded(t *testing.T) *guarded {
+	t.Helper()
+	g := &guarded{t: t, etcd: ledgertest.StartEtcd(t)}
+	first := "first"
+	g.password.Store(&first)
+	for _, role := range []record.Role{keys.ConsoleRole(), keys.OperatorRole(), keys.RoomRole("a", false), keys.RoomRole("b", false)} {
+		g.etcd.Etcdctl(t, first, role.Commands()...)
+		g.etcd.Etcdctl(t, first, "etcdctl user add "+role.Name+" --interactive=false < "+role.Name+".password",
+			"etcdctl user grant-role "+role.Name+" "+role.Name)
+	}
+	g.end = g.etcd.RequireCredentials(t)
+	g.Cluster = testcluster.Over(t, "default", func(testing.TB) store.Store { return g.store("operator") })
+	return g
+}
+
+// store returns a store of a user.
+func (g *guarded) store(user string) store.Store {
+	return g.etcd.StoreOf(g.t, "march-default-"+user, func() (string, error) { return *g.password.Load(), nil })
+}
+
+func (g *guarded) ledger(user string) *ledger.Ledger { return g.LedgerOver(g.store(user), nil) }
+
+// room starts an instance of a room, as the room's user.
+func (g *guarded) room(in allocator.Room) *testcluster.Room {
+	return g.Room(in, "one", func(cfg *room.Config) { cfg.Ledger = g.ledger("room-" + string(in)) })
+}
+
+// takes takes IDs of tags from a room, also above what it holds.
+func (g *guarded) takes(r *testcluster.Room, tags ...string) {
+	g.Helper()
+	for _, tag := range tags {
+		testcluster.Await(g, "IDs of "+tag, func() bool {
+			_, err := r.NextBatch(g.Context(), &marchv1.NextBatchRequest{Tag: tag, Count: 1000})
+			return err == nil
+		})
+	}
+}
+
+// The roles suffice for rooms, a console, a migration and a recover, and allow no room to
+// write another room's keys.
+func TestEtcdRolesSuffice(t *testing.T) {
+	g := newGuarded(t)
+	ctx := t.Context()
+	c := g.Console(func(cfg *console.Config) { cfg.Ledger = g.ledger("console") })
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	layout := func(lower, upper int64) *marchv1.Layout {
+		return &marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: lower}, "b": {Lower: upper, Upper: 100}}}
+	}
+	_, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout(50, 50)})
+	must("init", err)
+	for _, tag := range []*marchv1.Tag{{Name: "order"}, {Name: "gone"}, {Name: "time", Time: &marchv1.TimeTag{Preset: "leaf"}}} {
+		_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag})
+		must("create tag", err)
+	}
+	a, b := g.room("a"), g.room("b")
+	g.takes(a, "order", "gone", "time")
+	g.takes(b, "order", "time")
+	for _, r := range []*testcluster.Room{a, b} {
+		answer, err := marchv1.NewRoomServiceClient(r.Conn).GetInstance(ctx, &marchv1.GetInstanceRequest{})
+		must("get instance", err)
+		if list := answer.GetStatus().GetProblems(); len(list) > 0 {
+			t.Errorf("problems of room %s: %v", r.In, list)
+		}
+	}
+	_, err = c.SkipTag(ctx, &marchv1.SkipTagRequest{Name: "order", To: 50_000})
+	must("skip", err)
+	plan, err := c.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: layout(25, 75)})
+	must("plan", err)
+	m, err := c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan()})
+	must("apply", err)
+	testcluster.Await(t, "the migration is done", func() bool {
+		r, err := c.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: m.GetMigration().GetId()})
+		return err == nil && r.GetMigration().GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
+	})
+	_, err = c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_OPTIONAL}})
+	must("update cluster", err)
+	_, err = c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "gone"})
+	must("delete tag", err)
+
+	ledgertest.WantKind(t, g.store("operator").Compact(ctx, 2), allocator.Denied) // etcd lets root alone do that
+
+	// What no room may write.
+	mine := g.store("room-a")
+	for key, may := range map[string]bool{
+		keys.Mark("b", "order"): false, keys.Registration("b", "two"): false, keys.Alive("b", "two"): false, keys.Mark("ab", "x"): false,
+		keys.Layout(): false, keys.Tag("order"): false, keys.Settings(): false, keys.Identity(): false, keys.Answered(): false,
+		keys.ActiveMigration(): false, "/march/other/beat": false, keys.Mark("a", "test"): true,
+	} {
+		_, err := mine.Txn(ctx, store.Txn{If: []store.Cond{{Key: keys.Epoch(), ModRevision: 1 << 40}}, Then: []store.Op{store.OpPut(key, []byte("x"))}})
+		if may != (err == nil) {
+			t.Errorf("room a writes %s: %v", key, err)
+		}
+		if !may {
+			ledgertest.WantKind(t, err, allocator.Denied, "user march-default-room-a may not write "+key)
+		}
+	}
+
+	b.Stop()
+	_, err = g.ledger("room-a").Halt(ctx, "room a", "a test")
+	must("halt", err)
+	report, err := recovery.Run(ctx, g.ledger("operator"), recovery.Config{
+		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/one"},
+		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
+			return record.Memory{}, errors.New("no answer")
+		},
+	})
+	must("recover", err)
+	if report.Epoch == "" || report.Margin == 0 {
+		t.Errorf("recovered: %+v", report)
+	}
+	// Room b leased nothing since; instance a/one was left out and may not raise its marks, so
+	// it halts where the margin does not cover its leases.
+	g.takes(g.room("b"), "order") // workers wait: the recover went on without an instance
+	_, err = c.ForgetInstance(ctx, &marchv1.ForgetInstanceRequest{Room: "b", Name: "one"})
+	must("forget", err)
+	c.Stop()
+	a.Stop()
+	g.end()
+}
+
+// Each right that a room lacks is named, in its problems too.
+func TestEtcdRightsMissing(t *testing.T) {
+	g := newGuarded(t)
+	g.Init(testcluster.Halves(), "ann")
+	g.Tag(nil, "ann", "order")
+	role := keys.RoomRole("a", false)
+	l := g.ledger("room-a")
+	if missing, err := l.MissingRights(t.Context(), role); err != nil || len(missing) > 0 {
+		t.Fatalf("missing %v: %v", missing, err)
+	}
+	for k, right := range role.Rights {
+		grant := role.Commands()[k+1]
+		words := slices.DeleteFunc(strings.Fields(grant), func(w string) bool { return w == "read" || w == "write" })
+		g.etcd.Etcdctl(t, "", strings.Replace(strings.Join(words, " "), "grant", "revoke", 1))
+		missing, err := l.MissingRights(t.Context(), role)
+		if err != nil || len(missing) != 1 || missing[0] != right {
+			t.Errorf("without %v: missing %v: %v", right, missing, err)
+		}
+		g.etcd.Etcdctl(t, "", grant)
+	}
+	// The right that other rights cover is not missing, and half of one does not do.
+	g.etcd.Etcdctl(t, "", "etcdctl role revoke-permission "+role.Name+" "+keys.Beat(), "etcdctl role revoke-permission "+role.Name+" "+keys.Audits()+" --prefix")
+	r := g.room("a")
+	rooms := marchv1.NewRoomServiceClient(r.Conn)
+	var told []string
+	testcluster.Await(t, "the problem", func() bool {
+		answer, err := rooms.GetInstance(t.Context(), &marchv1.GetInstanceRequest{})
+		if err != nil {
+			return false
+		}
+		told = nil
+		for _, p := range answer.GetStatus().GetProblems() {
+			if p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS {
+				told = append(told, p.GetWhat()+" "+p.GetCommand())
+			}
+		}
+		return len(told) > 0
+	})
+	want := "instance a/one lacks rights in etcd: its user may not write /march/default/beat, nor write /march/default/audit/* march etcd roles a"
+	if told[0] != want {
+		t.Errorf("told %q, want %q", told[0], want)
+	}
+	g.takes(r, "order") // none of them is needed for that
+}
+
+// A room whose user's password is changed leases on, with the password that its file has then.
+func TestEtcdPasswordChanged(t *testing.T) {
+	g := newGuarded(t)
+	g.Init(testcluster.Halves(), "ann")
+	g.Tag(nil, "ann", "order")
+	r := g.room("a")
+	g.takes(r, "order")
+	g.etcd.Etcdctl(t, "second", "etcdctl user passwd march-default-room-a --interactive=false")
+	var refused error
+	testcluster.Await(t, "a lease is refused", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, refused = r.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: "order", Count: 100_000})
+		return refused != nil
+	})
+	second := "second"
+	g.password.Store(&second)
+	g.takes(r, "order")
+	if strings.Contains(refused.Error(), "first") {
+		t.Errorf("the error has the password: %v", refused)
+	}
+}
