@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/machine"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -16,6 +17,7 @@ import (
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room/cosid"
 	"github.com/march-id/march/room/door"
+	"github.com/march-id/march/room/foreign"
 	"github.com/march-id/march/room/leaf"
 	"github.com/march-id/march/room/redis"
 	"github.com/march-id/march/room/timetags"
@@ -29,6 +31,9 @@ type Doors struct {
 	// LeafSnowflake is the tag of time-ordered IDs that Leaf's Snowflake answers from; empty
 	// for none.
 	LeafSnowflake allocator.Tag
+	// CosIDMachines is the name of the layout's reserved range from which clients of CosId get
+	// machine IDs; empty for none.
+	CosIDMachines allocator.Room
 	// TinyIDTokens say which callers of TinyID may take which IDs. If there are none, callers
 	// give tokens of Access; TinyID needs one of the two.
 	TinyIDTokens *tinyid.Tokens
@@ -85,11 +90,34 @@ func (s *Server) addDoors() error {
 		add(at.TinyID, d.Run, d.Metrics())
 	}
 	if at.CosID != nil {
-		d := cosid.New(calls)
+		d := cosid.New(calls, s.doorMachines())
 		d.Guard(s.cfg.Access)
 		add(at.CosID, d.Run, d.Metrics())
 	}
 	return nil
+}
+
+// machines are the machine IDs of clients that the room's policy allows.
+type machines struct {
+	*machine.Machines
+	gate *access.Gate
+}
+
+// Allowed asks for the right to take IDs of the tag that has the namespace's name.
+func (m machines) Allowed(ctx context.Context, namespace string) error {
+	tag, err := foreign.Tag(namespace)
+	if err != nil {
+		return err
+	}
+	return m.gate.Take(ctx, string(tag), 1)
+}
+
+func (s *Server) doorMachines() cosid.Machines {
+	name := s.cfg.Doors.CosIDMachines
+	if name == "" {
+		return nil
+	}
+	return machines{machine.New(s.ledger, name), s.cfg.Access}
 }
 
 // doorLogin returns the context of a token's subject.

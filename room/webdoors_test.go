@@ -182,7 +182,7 @@ func TestCosIdDoor(t *testing.T) {
 		{"GET /ids/as-string/plain", "", plain, "2"},
 		{"GET /ids", "", "200 application/json", "1"},
 		{"GET /actuator/health", "", jsonOK, `{"status":"UP"}`},
-		{"POST /machines/ns?machineBit=10&instanceId=h:1&stable=false&safeGuardDuration=PT5M", "", jsonFailed, failed("march: machine IDs are not served here; take time-ordered IDs from a tag of kind time")},
+		{"POST /machines/ns?machineBit=10&instanceId=h:1&stable=false&safeGuardDuration=PT5M", "", jsonFailed, failed("march: this room has no machine IDs; start it with --cosid-machines NAME, or take time-ordered IDs from a tag of kind time")},
 		{"GET /nosuch", "", jsonFailed, failed("march: GET /nosuch is not served")},
 	})
 }

@@ -37,6 +37,7 @@ var damaged = []struct {
 	{"marks/a/t", "leasing of tag t in room a", [3]bool{false, true, true}, `put {"format":2,"next":"N"} there`, puts(`{"format":2,"next":"5000000"}`)},
 	{"rooms/a/one", "leasing by instance a/one, its heartbeats", [3]bool{false, false, true}, "`march instance forget a one`", forgets},
 	{"alive/a/one", "nothing; instance a/one writes it again, if it runs", [3]bool{true, true, true}, "if it stays", beats},
+	{"machines/10/0000000000000000007", "machine ID 10/7 of CosId's clients", [3]bool{true, true, true}, "put the value of a backup back", putBack},
 	{"migration", "migrations: the one that is under way does not go on", [3]bool{true, true, true}, `put {"format":2,"name":"ID"} there`, deletes},
 	{"migrations/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true}, "leave it, or delete the key", deletes},
 	{"audit/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true}, "leave it, or delete the key", deletes},
@@ -78,6 +79,7 @@ func damagedCluster(t *testing.T) (c *cluster, living []*process) {
 	c.Tag("u", func(*record.TagSettings) {})
 	c.Move("100 a=0-50 b=55-100")
 	c.Move("100 a=0-50 b=50-100")
+	c.Corrupt("machines/10/0000000000000000007", record.Machine{Namespace: "ns", Instance: "h:1", Last: 1}.Encode())
 	living = []*process{c.startAs("a", "one"), c.startAs("b", "two")}
 	for _, p := range living {
 		for _, tag := range []allocator.Tag{"t", "u"} {

@@ -87,6 +87,7 @@ ranges. Later starts use the layout in the data directory.`,
 		flags.BoolVar(&d.ports.doors[k], kind.flag, false, "have the rooms answer clients of "+kind.system+", too")
 	}
 	d.doors.addSnowflake(flags)
+	d.doors.addMachines(flags)
 	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
 	hostsFlag(cmd, &d.hosts)
 	return cmd
@@ -158,7 +159,25 @@ func (d *dev) firstLayout() (allocator.Layout, error) {
 	if d.boundary < int64(len(rooms)) {
 		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed: at least one residue for each of the %d rooms, up to %d", d.boundary, len(rooms), int64(allocator.MaxID))
 	}
-	return allocator.EqualLayout(d.boundary, rooms)
+	machines, err := d.doors.machinesRange()
+	if err != nil || machines == "" {
+		if err != nil {
+			return allocator.Layout{}, err
+		}
+		return allocator.EqualLayout(d.boundary, rooms)
+	}
+	return layoutWithMachines(d.boundary, rooms, machines)
+}
+
+// layoutWithMachines returns a first layout of which the last tenth is reserved.
+func layoutWithMachines(boundary int64, rooms []allocator.Room, name allocator.Room) (allocator.Layout, error) {
+	reserved := allocator.Range{Lower: boundary - boundary/10, Upper: boundary}
+	if reserved.Lower == boundary || reserved.Lower < int64(len(rooms)) {
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed with --cosid-machines: at least 10, and a residue for each of the %d rooms below the last tenth", boundary, len(rooms))
+	}
+	l, err := allocator.EqualLayout(reserved.Lower, rooms)
+	l.Boundary, l.Reserved = boundary, map[allocator.Room]allocator.Range{name: reserved}
+	return l, err
 }
 
 // startEtcd starts etcd.
@@ -275,6 +294,9 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 		return nil, err
 	}
 	cfg.Doors.LeafSnowflake, cfg.Doors.TinyIDTokens = d.snowflake, tinyid.AnyToken(devToken)
+	if cfg.Doors.CosIDMachines, err = d.doors.machinesRange(); err != nil {
+		return nil, err
+	}
 	cfg.Admin = w.admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
 	if !d.data.temporary {

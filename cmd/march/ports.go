@@ -188,6 +188,7 @@ type doorFlags struct {
 	addresses [len(doorKinds)]string
 	tokens    string
 	snowflake string
+	machines  string
 }
 
 func (f *doorFlags) add(flags *pflag.FlagSet) {
@@ -195,11 +196,27 @@ func (f *doorFlags) add(flags *pflag.FlagSet) {
 		flags.StringVar(&f.addresses[k], kind.flag, "", "where to answer clients of "+kind.system+", HOST:PORT; empty for nowhere")
 	}
 	f.addSnowflake(flags)
+	f.addMachines(flags)
 	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute")
 }
 
 func (f *doorFlags) addSnowflake(flags *pflag.FlagSet) {
 	flags.StringVar(&f.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
+}
+
+func (f *doorFlags) addMachines(flags *pflag.FlagSet) {
+	flags.StringVar(&f.machines, "cosid-machines", "", "the layout's reserved range for machine IDs of CosId's clients; empty for none")
+}
+
+func (f *doorFlags) machinesRange() (allocator.Room, error) {
+	if f.machines == "" {
+		return "", nil
+	}
+	name, err := allocator.ParseRoom(f.machines)
+	if err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "cosid-machines: %w", err)
+	}
+	return name, nil
 }
 
 func (f *doorFlags) snowflakeTag() (allocator.Tag, error) {
@@ -216,6 +233,9 @@ func (f *doorFlags) snowflakeTag() (allocator.Tag, error) {
 // settings checks the flags, and reads what they name. policy says that the room has one. Its errors are Invalid.
 func (f *doorFlags) settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
 	if doors.LeafSnowflake, err = f.snowflakeTag(); err != nil {
+		return err
+	}
+	if doors.CosIDMachines, err = f.machinesRange(); err != nil {
 		return err
 	}
 	if f.tokens != "" {

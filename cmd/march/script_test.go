@@ -27,7 +27,7 @@ import (
 // they have:
 //
 //	ports                   sets $BASE to a free base port, and $CONSOLE, $ROOM0, $ROOM1, $ROOM2,
-//	                        $REDIS_DOOR, $LEAF_DOOR, $TINYID_DOOR and $ETCD to the addresses
+//	                        $REDIS_DOOR, $LEAF_DOOR, $TINYID_DOOR, $COSID_DOOR and $ETCD to the addresses
 //	                        that march dev has there; $MARCH_ROOM and $MARCH_CONSOLE too
 //	etcd                    starts an etcd of its own and sets $ETCD
 //	put KEY VALUE           puts a value under a key of $ETCD
@@ -112,6 +112,7 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("REDIS_DOOR", at(portRedis))
 	ts.Setenv("LEAF_DOOR", at(portLeaf))
 	ts.Setenv("TINYID_DOOR", at(portTinyID))
+	ts.Setenv("COSID_DOOR", at(portCosID))
 	ts.Setenv("MARCH_ROOM", at(portRoomGRPC))
 	ts.Setenv("MARCH_CONSOLE", at(portConsoleGRPC))
 }

@@ -5,7 +5,8 @@
 // says. A client takes (maxId-step, maxId] as its own, so a segment is exactly step
 // consecutive IDs, or an error: a shorter one would be a duplicate.
 //
-// Machine IDs are refused: nothing would keep one from being a worker of a time tag, too.
+// Machine IDs come from a range that the layout reserves (package machine), which the room
+// names; without one they are refused.
 package cosid
 
 import (
@@ -21,11 +22,14 @@ import (
 // shared is the name of CosId's generator that has no name (IdGeneratorProvider.java).
 const shared = "__share__"
 
-type cosid struct{ calls door.Calls }
+type cosid struct {
+	calls    door.Calls
+	machines Machines
+}
 
-// New returns the door.
-func New(calls door.Calls) *door.HTTP {
-	c := &cosid{calls}
+// New returns the door. machines gives machine IDs; nil gives none.
+func New(calls door.Calls, machines Machines) *door.HTTP {
+	c := &cosid{calls, machines}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /segments/distributor/{namespace}/{name}", c.create)
 	mux.HandleFunc("PATCH /segments/{namespace}/{name}", c.segment)
@@ -33,9 +37,9 @@ func New(calls door.Calls) *door.HTTP {
 	mux.HandleFunc("GET /ids/{name}", c.next)
 	mux.HandleFunc("GET /ids/as-string", c.nextText)
 	mux.HandleFunc("GET /ids/as-string/{name}", c.nextText)
-	mux.HandleFunc("/machines/{namespace}", func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, http.StatusInternalServerError, "march: machine IDs are not served here; take time-ordered IDs from a tag of kind time")
-	})
+	mux.HandleFunc("POST /machines/{namespace}", c.distribute)
+	mux.HandleFunc("PATCH /machines/{namespace}", c.guard)
+	mux.HandleFunc("DELETE /machines/{namespace}", c.revert)
 	mux.HandleFunc("GET /actuator/health", func(w http.ResponseWriter, _ *http.Request) {
 		door.JSON(w, http.StatusOK, map[string]string{"status": "UP"})
 	})
@@ -47,12 +51,14 @@ func New(calls door.Calls) *door.HTTP {
 
 // refuse answers CosId's ErrorResponse. Its code of all errors but those of machines is 500
 // (GlobalRestExceptionHandler.java).
-func refuse(w http.ResponseWriter, status int, message string) {
+func refuse(w http.ResponseWriter, status int, message string) { answer(w, status, "500", message) }
+
+func answer(w http.ResponseWriter, status int, code, message string) {
 	door.JSON(w, status, struct {
 		Code   string   `json:"code"`
 		Msg    string   `json:"msg"`
 		Errors []string `json:"errors"`
-	}{"500", message, []string{}})
+	}{code, message, []string{}})
 }
 
 // fail answers an error of the room: 400 for what the caller asked wrongly, as CosId does

@@ -93,6 +93,13 @@ func TestBytes(t *testing.T) {
 			record.Encode(&record.Registration{Incarnation: "x", Started: at, Hold: "0s", Epoch: "e", Lost: []string{"w"}, Unconfirmed: true, Leaving: true}),
 			`{"format":2,"incarnation":"x","address":"","build":"","version":"0","started":` + time0 + `,"hold":"0s","epoch":"e","lost":["w"],"unconfirmed":true,"leaving":true}`,
 		},
+		"machine": {
+			record.Machine{Namespace: "ns", Instance: "h:1", Last: 1767323045678}.Encode(), `{"format":2,"namespace":"ns","instance":"h:1","stable":false,"last":"1767323045678","returned":false}`,
+		},
+		"machine with everything": {
+			record.Machine{Namespace: "ns", Instance: "<h>", Stable: true, Last: 1, Returned: true}.Encode(),
+			`{"format":2,"namespace":"ns","instance":"<h>","stable":true,"last":"1","returned":true}`,
+		},
 		"heartbeat": {record.Encode(&record.Heartbeat{Incarnation: "x", Counter: 7, Time: at, Nonce: "n"}), `{"format":2,"incarnation":"x","counter":"7","time":` + time0 + `,"nonce":"n"}`},
 		"audit entry": {
 			record.Keys("/march/c/").Audited(at, "ann", "update tag", "/march/c/tags/t", []byte(`{"a": 1}`), []byte("no JSON")).Put.Value,

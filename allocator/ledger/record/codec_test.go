@@ -26,6 +26,7 @@ var samples = map[string]string{
 	"audit":        `{"format":2,"time":"2026-01-02T03:04:05Z","actor":"ann","action":"update tag","object":"tags/t","from":{"start":"9007199254740993"},"to":{"n":9007199254740993}}`,
 	"alive":        `{"format":2,"incarnation":"i","counter":"7","time":"2026-01-02T03:04:05Z","nonce":"n"}`,
 	"worker":       `{"format":2,"room":"a","instance":"i","incarnation":"c","from":"253402300799991","until":"253402300799993","stamp":{"epoch":"e","layout_revision":"9007199254740997"},"clock":"253402300799992"}`,
+	"machine":      `{"format":2,"namespace":"ns","instance":"h:1","stable":true,"last":"253402300799991","returned":true}`,
 	"migration":    `{"format":2,"state":"running","from":{"version":"1","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}}},"target":{"version":"2","boundary":"10","rooms":{"a":{"lower":"0","upper":"4"}}},"moves":[{"kind":"retract","why":"w","layout":{"version":"2","boundary":"10","rooms":{"a":{"lower":"0","upper":"4"}}},"loses":["a"],"made":"2026-01-02T03:04:05Z","hold":"10m0s"}],"reached":1,"hold":"10m0s","log":[{"time":"2026-01-02T03:04:05Z","text":"started"}],"actor":"ann","created":"2026-01-02T03:04:05Z","updated":"2026-01-02T03:04:05Z","nonce":"n"}`,
 	"holder":       `{"format":2,"name":"n"}`,
 }
@@ -123,7 +124,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 }
 
 // exact are the kinds that refuse what they do not know.
-var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark": true, "raised": true, "worker": true}
+var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark": true, "raised": true, "worker": true, "machine": true}
 
 // What a newer version of the program adds to a value comes through this one as it
 // was written, except where it may say something of which IDs may be issued: there it

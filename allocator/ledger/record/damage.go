@@ -85,6 +85,13 @@ func damagedWorker(of damaged) Damage {
 	}
 }
 
+func damagedMachine(of damaged) Damage {
+	return Damage{
+		fmt.Sprintf("machine ID %v of CosId's clients: no client gets it, and its client's guard fails; the other numbers go on", of.Worker),
+		fromBackup, "",
+	}
+}
+
 func damagedHeartbeat(of damaged) Damage {
 	return Damage{
 		fmt.Sprintf("nothing; instance %s/%s writes it again, if it runs", of.Room, of.Instance),

@@ -16,6 +16,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"alive":        again[Heartbeat],
 	"worker":       again[Worker],
 	"audit":        again[AuditEntry],
+	"machine":      again[Machine],
 	"answered":     again[Answered],
 	"beat":         again[Beat],
 	"settings":     again[ClusterSettings],

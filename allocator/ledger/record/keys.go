@@ -6,7 +6,7 @@
 // All keys are under /march/<cluster>/. Values are JSON, with int64 as strings. Each value
 // carries a format number: the lowest format that can hold it. A reader that needs a value
 // of an unknown format fails; a reader that lists values passes over it and names its key.
-// Unknown fields are kept when a value is written again. In marks, workers, layouts and the epoch,
+// Unknown fields are kept when a value is written again. In marks, workers, machines, layouts and the epoch,
 // which say which IDs may be issued, an unknown field is refused. So two versions of the
 // program can run beside each other.
 package record
@@ -108,6 +108,14 @@ func (k Keys) WorkersOf(bits int) string { return fmt.Sprintf("%s%02d/", k.Worke
 // of workers is one interval of keys.
 func (k Keys) Worker(id WorkerID) string {
 	return k.WorkersOf(id.Bits) + padded(id.Number)
+}
+
+// Machines is the prefix of the machine IDs that clients of CosId have.
+func (k Keys) Machines() string { return string(k) + "machines/" }
+
+// Machine names the key of a machine ID, as Worker does.
+func (k Keys) Machine(id WorkerID) string {
+	return fmt.Sprintf("%s%02d/%s", k.Machines(), id.Bits, padded(id.Number))
 }
 
 // Audits is the prefix of the audit entries, which sort by time.

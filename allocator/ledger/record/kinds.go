@@ -53,6 +53,7 @@ var kinds = []kind{
 	{name: "rooms", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, read: readInstance, damage: damagedRegistration},
 	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true, read: reads[Heartbeat], damage: damagedHeartbeat},
 	{name: "workers", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Worker], damage: damagedWorker},
+	{name: "machines", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Machine], damage: damagedMachine},
 	{name: "migrations", byConsole: true, parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
 	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
 }
@@ -159,7 +160,7 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 
 // Read reads a key and its value, of whichever kind it is: an Identity, Epoch, Layout,
 // Answered, Beat, ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat,
-// Worker, Migration or AuditEntry. Its error is a KeyError.
+// Worker, Machine, Migration or AuditEntry. Its error is a KeyError.
 func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	p, err := k.Parse(kv.Key)
 	if err != nil {

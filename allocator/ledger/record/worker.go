@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -129,6 +130,35 @@ func ValidateLeases(leases []Lease) error {
 		if err := l.Validate(); err != nil {
 			return allocator.Errorf(allocator.Invalid, "worker %v: %w", l.WorkerID, err)
 		}
+	}
+	return nil
+}
+
+// MaxMachineText bounds the namespace and the instance ID of a machine, in bytes.
+const MaxMachineText = 255
+
+// Machine is what the key of a machine ID is stored as: the client of CosId that has the
+// number. The key stays when the client gives the number back.
+type Machine struct {
+	Namespace string `json:"namespace"`
+	Instance  string `json:"instance"`    // as the client names itself: HOST:PORT, say
+	Stable    bool   `json:"stable"`      // the number stays the client's
+	Last      int64  `json:"last,string"` // when the client had the number last for certain, Unix ms
+	Returned  bool   `json:"returned"`    // the client gave it back
+}
+
+// Encode returns the value under which the machine is stored.
+func (m Machine) Encode() []byte { return Encode(&m) }
+
+// Validate checks the names and the time. Its errors are Invalid and name the field.
+func (m Machine) Validate() error {
+	for _, text := range [][2]string{{"namespace", m.Namespace}, {"instanceId", m.Instance}} {
+		if text[1] == "" || len(text[1]) > MaxMachineText || !utf8.ValidString(text[1]) {
+			return allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: 1 to %d bytes of UTF-8", text[0], text[1], MaxMachineText)
+		}
+	}
+	if m.Last < 0 || m.Last > timeid.LatestEpoch {
+		return allocator.Errorf(allocator.Invalid, "last: %d; allowed: 0 to %d (Unix ms)", m.Last, int64(timeid.LatestEpoch))
 	}
 	return nil
 }

@@ -100,6 +100,8 @@ func TestNotBeforeRaisesTheFormat(t *testing.T) {
 	}
 }
 
+func FuzzDecodeMachine(f *testing.F) { fuzz(f, []string{"machine"}, decoder("machine")) }
+
 func FuzzDecodeWorker(f *testing.F) { fuzz(f, []string{"worker"}, decoder("worker")) }
 
 // An operator cannot give a tag of kind time a counter's setting.

@@ -32,6 +32,8 @@ func needs(prefix string, before Before, w Write) []string {
 		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag), prefix + "rooms/" + string(w.Room) + "/", w.Key}
 	case w.Kind == "workers" && before.Epoch().Halted != nil: // a recover raises it
 		return []string{prefix + "epoch", w.Key}
+	case w.Kind == "machines":
+		return []string{prefix + "epoch", prefix + "layout", w.Key}
 	case w.Kind == "workers":
 		return []string{prefix + "epoch", w.Key, prefix + "layout", prefix + "rooms/" + string(w.Lease.Room) + "/"}
 	}

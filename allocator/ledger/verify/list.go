@@ -26,6 +26,7 @@ func (v *verification) lists(ctx context.Context) error {
 		{k.Registrations(""), v.page, v.registration},
 		{k.Heartbeats(""), v.page, v.check},
 		{k.Workers(), v.page, v.worker},
+		{k.Machines(), v.page, v.check},
 		{k.Migrations(), min(v.page, migrationPage), v.check},
 		{k.Audits(), v.page, v.check},
 	}

@@ -1,0 +1,285 @@
+// Package machine gives machine IDs to clients of CosId, which make time-ordered IDs
+// themselves. The numbers come from a range that the layout reserves: no room has a worker
+// of its slice, so no ID of a tag of kind time has such a number.
+//
+// The key of a number, machines/<bits>/<number>, has its client. It is written by one
+// transaction: IF epoch, layout and the key are as known THEN put. All instances of all
+// rooms may give numbers of one range. All namespaces share its numbers, so no two clients
+// have the same.
+//
+// A client is not fenced: it goes on with its number whether its guard arrives or not. So a
+// silent client's number goes to another one only after the time that the other client asks
+// for, and never if the first one is stable.
+package machine
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+const (
+	// MaxBits is the largest width of a machine ID.
+	MaxBits = 31
+	// Most is how many numbers of a width are given at most: the first ones of the range.
+	Most = 1024
+)
+
+// Forever is a guard of a client whose number never goes to another one.
+const Forever = time.Duration(math.MaxInt64)
+
+// Errors of a call. Other errors are those of a lease.
+var (
+	ErrOverflow = &allocator.Error{Kind: allocator.Exhausted, Msg: "all machine IDs of the range are in use"}
+	ErrNotFound = &allocator.Error{Kind: allocator.NotFound, Msg: "this client has no machine ID"}
+	ErrLost     = &allocator.Error{Kind: allocator.Conflict, Msg: "the machine ID is no longer in the reserved range, or another client has it"}
+)
+
+// Machines gives machine IDs. Its methods are safe for concurrent use.
+type Machines struct {
+	ledger   *ledger.Ledger
+	cluster  *record.Cluster
+	reserved allocator.Room // the name of the layout's reserved range
+}
+
+// New returns what gives the numbers of the range that the layout reserves by a name.
+func New(l *ledger.Ledger, reserved allocator.Room) *Machines {
+	return &Machines{l, l.Cluster(), reserved}
+}
+
+// Client is a client of CosId.
+type Client struct {
+	Namespace, Instance string
+	Stable              bool
+}
+
+// held is a number that has a key.
+type held struct {
+	id record.WorkerID
+	kv store.KV
+	record.Machine
+}
+
+func (h held) of(c Client) bool { return h.Namespace == c.Namespace && h.Instance == c.Instance }
+
+// view is one snapshot of the numbers of the range.
+type view struct {
+	layout record.Layout
+	conds  []store.Cond             // that epoch and layout are as read
+	held   []held                   // that can be read
+	taken  map[record.WorkerID]bool // that cannot be read, or that a worker's window still has
+	now    time.Time
+}
+
+// attempts bounds how often a call starts over because another one came first.
+const attempts = 20
+
+// Distribute returns a number of a width of 1 to MaxBits bits for a client, and when it was
+// last in use, Unix ms: the client's own one, or one that was given back, or the first that
+// never had a client, or one whose client has been silent for longer than guard. Its errors
+// are Invalid, Refused (the layout reserves no such range) and ErrOverflow.
+func (m *Machines) Distribute(ctx context.Context, c Client, bits int, guard time.Duration) (number, last int64, err error) {
+	if bits < 1 || bits > MaxBits {
+		return 0, 0, allocator.Errorf(allocator.Invalid, "machineBit: %d; allowed: 1 to %d", bits, MaxBits)
+	}
+	if guard < 0 {
+		return 0, 0, allocator.Errorf(allocator.Invalid, "safeGuardDuration: %v; allowed: 0 or more", guard)
+	}
+	err = m.change(ctx, bits, c, func(v view) (chosen held, err error) {
+		slice, err := m.slice(v.layout.Layout, bits)
+		if err != nil {
+			return chosen, err
+		}
+		if chosen, err = v.choose(c, slice, bits, guard); err != nil {
+			return chosen, err
+		}
+		number, last = chosen.id.Number, cmp.Or(chosen.Last, v.now.UnixMilli())
+		chosen.Machine = record.Machine{Namespace: c.Namespace, Instance: c.Instance, Stable: c.Stable, Last: max(chosen.Last, v.now.UnixMilli())}
+		return chosen, nil
+	})
+	return number, last, err
+}
+
+// Guard notes that a client goes on with its number. Its errors are ErrNotFound, ErrLost and
+// Invalid.
+func (m *Machines) Guard(ctx context.Context, c Client) error {
+	return m.note(ctx, c, false)
+}
+
+// Revert notes that a client has ended. If it is not stable, its number may go to another
+// client. A client that has no number has nothing to give back. Its error is Invalid.
+func (m *Machines) Revert(ctx context.Context, c Client) error {
+	if err := m.note(ctx, c, true); err != nil && allocator.KindOf(err) != allocator.NotFound {
+		return err
+	}
+	return nil
+}
+
+func (m *Machines) note(ctx context.Context, c Client, ends bool) error {
+	return m.change(ctx, 1, c, func(v view) (held, error) {
+		at := slices.IndexFunc(v.held, func(h held) bool { return h.of(c) && !h.Returned })
+		if at < 0 {
+			if at = slices.IndexFunc(v.held, func(h held) bool { return h.of(c) }); at < 0 {
+				return held{}, ErrNotFound
+			}
+		}
+		own := v.held[at]
+		if !ends {
+			if slice, err := m.slice(v.layout.Layout, own.id.Bits); err != nil || !slice.Contains(own.id.Number) {
+				return held{}, ErrLost
+			}
+		}
+		own.Last, own.Stable, own.Returned = max(own.Last, v.now.UnixMilli()), c.Stable, ends && !c.Stable
+		return own, nil
+	})
+}
+
+// slice returns the numbers of a width in the reserved range of a layout: the first Most.
+func (m *Machines) slice(l allocator.Layout, bits int) (allocator.Range, error) {
+	r, ok := l.Reserved[m.reserved]
+	if !ok {
+		return r, allocator.Errorf(allocator.Refused, "layout version %d reserves no range %s; reserve it with `march migrate plan --reserve %s=LOWER-UPPER`",
+			l.Version, m.reserved, m.reserved)
+	}
+	slice := timeid.Slice(r, l.Boundary, bits)
+	slice.Upper = min(slice.Upper, slice.Lower+Most)
+	return slice, nil
+}
+
+// choose chooses a number for a client.
+func (v view) choose(c Client, slice allocator.Range, bits int, guard time.Duration) (held, error) {
+	known := make(map[int64]bool)
+	var returned, silent []held
+	for _, h := range v.held {
+		if h.id.Bits != bits || !slice.Contains(h.id.Number) {
+			continue
+		}
+		known[h.id.Number] = true
+		since := v.now.UnixMilli() - h.Last - 2*record.MaxAhead.Milliseconds() // clocks of the instances may differ
+		switch {
+		case h.of(c):
+			return h, nil
+		case h.Returned:
+			returned = append(returned, h)
+		case !h.Stable && guard != Forever && since > guard.Milliseconds():
+			silent = append(silent, h)
+		}
+	}
+	if len(returned) > 0 {
+		return oldest(returned), nil
+	}
+	for n := slice.Lower; n < slice.Upper; n++ {
+		if id := (record.WorkerID{Bits: bits, Number: n}); !known[n] && !v.taken[id] {
+			return held{id: id}, nil
+		}
+	}
+	if len(silent) > 0 {
+		return oldest(silent), nil
+	}
+	return held{}, ErrOverflow
+}
+
+func oldest(all []held) held {
+	return slices.MinFunc(all, func(a, b held) int { return cmp.Compare(a.Last, b.Last) })
+}
+
+// change writes what choose returns for a snapshot, and starts over where another process
+// came first or the outcome is not known.
+func (m *Machines) change(ctx context.Context, bits int, c Client, choose func(view) (held, error)) error {
+	if err := (record.Machine{Namespace: c.Namespace, Instance: c.Instance}).Validate(); err != nil {
+		return err
+	}
+	for range attempts {
+		v, ok, err := m.read(ctx, bits)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		chosen, err := choose(v)
+		if err != nil {
+			return err
+		}
+		if done, err := m.put(ctx, v, chosen); err != nil || done {
+			return err
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "machine ID of %s: other processes changed what it depends on %d times", c.Instance, attempts)
+}
+
+// read returns a snapshot of all numbers that have a client, and of the workers of a width
+// in the reserved range. False means that epoch or layout changed.
+func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err error) {
+	l := m.ledger
+	state, err := l.LeasableState(ctx)
+	if err != nil {
+		return v, false, err
+	}
+	v.layout = state.Layout()
+	v.conds, v.taken = l.Holds(state), make(map[record.WorkerID]bool)
+	ops := []store.Op{store.OpGetPrefix(m.cluster.Keys.Machines())}
+	if slice, err := m.slice(v.layout.Layout, bits); err == nil && slice.Width() > 0 {
+		ops = append(ops, store.Op{Get: &store.Get{Interval: store.Interval{
+			Key: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}), End: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper}),
+		}}})
+	}
+	answer, err := l.Try(ctx, store.Txn{If: v.conds, Then: ops})
+	if err != nil {
+		return v, false, err
+	}
+	if !answer.Succeeded {
+		_, err := l.Refresh(ctx)
+		return v, false, err
+	}
+	v.now = m.cluster.Now()
+	for _, kv := range answer.Got[0] {
+		key, value, err := m.cluster.Keys.Read(kv)
+		if machine, readable := value.(record.Machine); err == nil && readable {
+			v.held = append(v.held, held{key.Worker, kv, machine})
+		} else {
+			v.taken[key.Worker] = true
+		}
+	}
+	if len(ops) > 1 {
+		for _, kv := range answer.Got[1] {
+			// The room that had the residues before may issue until the window's end.
+			if id, w, err := m.cluster.Keys.DecodeWorker(kv); err != nil || w.Until+2*record.MaxAhead.Milliseconds() > v.now.UnixMilli() {
+				v.taken[id] = true
+			}
+		}
+	}
+	return v, true, nil
+}
+
+// put writes a number's key and reads it back, each under the conditions of the snapshot:
+// so the answer counts only if etcd did not go back in between. False means that something
+// changed.
+func (m *Machines) put(ctx context.Context, v view, h held) (bool, error) {
+	l, put := m.ledger, store.KV{Key: m.cluster.Keys.Machine(h.id), Value: h.Encode()}
+	unchanged := store.Absent(put.Key)
+	if h.kv.ModRevision != 0 {
+		unchanged = store.Unchanged(h.kv)
+	}
+	answer, err := l.Try(ctx, store.Txn{If: append(slices.Clone(v.conds), unchanged), Then: []store.Op{store.OpPut(put.Key, put.Value)}})
+	if err != nil {
+		return false, err
+	}
+	if !answer.Succeeded {
+		_, err := l.Refresh(ctx)
+		return false, err
+	}
+	if _, err := l.LeasableState(ctx); err != nil {
+		return false, err
+	}
+	back, err := l.Try(ctx, store.Txn{If: append(slices.Clone(v.conds), store.HasValue(put.Key, put.Value))})
+	return err == nil && back.Succeeded, err
+}

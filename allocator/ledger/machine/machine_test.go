@@ -1,0 +1,280 @@
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/machine"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// start is when the clocks of tests begin, in Unix ms.
+const start = int64(1_800_000_000_000)
+
+// cluster is a cluster in memory, of boundary 100.
+type cluster struct {
+	*testing.T
+	fake   *ledgertest.Fake
+	ledger *ledger.Ledger
+	admin  *admin.Admin
+	now    atomic.Int64 // Unix ms
+}
+
+var (
+	halves = allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}
+	// reserved keeps [50, 55) for machines, with 10 bits the numbers [512, 564).
+	reserved = allocator.Layout{
+		Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 55, Upper: 100}},
+		Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 50, Upper: 55}},
+	}
+)
+
+func newCluster(t *testing.T, layout allocator.Layout) *cluster {
+	t.Helper()
+	c := &cluster{T: t, fake: ledgertest.NewFake(t)}
+	c.now.Store(start)
+	c.ledger, _ = c.open()
+	c.admin = admin.New(c.ledger, admin.DefaultConfig())
+	if _, err := c.admin.Init(t.Context(), layout, "test"); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *cluster) open() (*ledger.Ledger, *ledgertest.Conn) {
+	c.Helper()
+	cfg := ledger.DefaultConfig()
+	cfg.Now = func() time.Time { return time.UnixMilli(c.now.Load()) }
+	conn := c.fake.Open()
+	l, err := ledger.New(conn, cfg)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return l, conn
+}
+
+// machines are those of an instance of its own.
+func (c *cluster) machines() (*machine.Machines, *ledgertest.Conn) {
+	c.Helper()
+	l, conn := c.open()
+	return machine.New(l, "cosid"), conn
+}
+
+func (c *cluster) move(to allocator.Layout) {
+	c.Helper()
+	from, err := c.ledger.Refresh(c.Context())
+	if err == nil {
+		_, err = c.admin.ChangeLayout(c.Context(), from, to, "test")
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *cluster) pass(d time.Duration) { c.now.Add(d.Milliseconds()) }
+
+func client(instance string) machine.Client {
+	return machine.Client{Namespace: "ns", Instance: instance}
+}
+
+// gives checks the number and the time of a client.
+func (c *cluster) gives(m *machine.Machines, of machine.Client, bits int, guard time.Duration, number, last int64) {
+	c.Helper()
+	got, at, err := m.Distribute(c.Context(), of, bits, guard)
+	if err != nil || got != number || at-start != last {
+		c.Errorf("%v: %d since %d, %v; want %d since %d", of, got, at-start, err, number, last)
+	}
+}
+
+func (c *cluster) no(want, err error) {
+	c.Helper()
+	if !errors.Is(err, want) {
+		c.Errorf("got %v, want %v", err, want)
+	}
+}
+
+// Two bits have 4 numbers, of which [2, 4) are of the range [50, 100).
+func TestOrder(t *testing.T) {
+	c := newCluster(t, allocator.Layout{
+		Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}},
+		Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 50, Upper: 100}},
+	})
+	m, _ := c.machines()
+	other, _ := c.machines() // of another instance
+	ctx := t.Context()
+	c.gives(m, client("a"), 2, time.Minute, 2, 0)
+	c.gives(other, client("b"), 2, time.Minute, 3, 0)
+	_, _, err := m.Distribute(ctx, client("c"), 2, time.Minute)
+	c.no(machine.ErrOverflow, err)
+	c.gives(m, client("c"), 1, time.Minute, 1, 0) // of another width
+	c.pass(time.Second)
+	c.gives(other, client("a"), 2, time.Minute, 2, 0) // its own one, and when it was in use
+	if err := other.Revert(ctx, client("a")); err != nil {
+		t.Error(err)
+	}
+	c.pass(time.Second)
+	c.gives(m, machine.Client{Namespace: "other", Instance: "a", Stable: true}, 2, time.Minute, 3-1, 1000) // what a gave back
+	_, _, err = m.Distribute(ctx, client("a"), 2, time.Minute)
+	c.no(machine.ErrOverflow, err)
+	// b is silent: its number goes to another client after that one's guard and what clocks may differ.
+	c.pass(time.Minute)
+	_, _, err = m.Distribute(ctx, client("a"), 2, time.Minute)
+	c.no(machine.ErrOverflow, err)
+	if err := m.Guard(ctx, client("b")); err != nil {
+		t.Error(err)
+	}
+	c.pass(81 * time.Second)
+	_, _, err = m.Distribute(ctx, client("a"), 2, machine.Forever)
+	c.no(machine.ErrOverflow, err)
+	c.gives(m, client("a"), 2, time.Minute, 3, 62000) // not the stable one, which is silent for longer
+	c.no(machine.ErrNotFound, m.Guard(ctx, client("b")))
+	if err := m.Revert(ctx, client("b")); err != nil { // it has nothing to give back
+		t.Error(err)
+	}
+	stable := machine.Client{Namespace: "other", Instance: "a", Stable: true}
+	if err := m.Revert(ctx, stable); err != nil {
+		t.Error(err)
+	}
+	_, _, err = m.Distribute(ctx, client("d"), 2, 0)
+	c.no(machine.ErrOverflow, err)
+	c.gives(m, stable, 2, 0, 2, 143000)
+}
+
+// What a worker had before its residues were reserved, no client has before the worker's
+// window is over; and no worker takes what is reserved.
+func TestNeverAWorkers(t *testing.T) {
+	c := newCluster(t, halves)
+	l, _ := c.open()
+	instance, err := l.Join(t.Context(), ledger.Registration{Room: "b", Name: "b1", Address: "b.test:7010", Build: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := worker.DefaultConfig()
+	cfg.Now = func() time.Time { return time.UnixMilli(c.now.Load()) }
+	cfg.CallerWorkers = -1
+	workers, err := worker.New(instance, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := worker.Request{Bits: 10, Tick: time.Millisecond}
+	w, err := workers.Take(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slice := timeid.Slice(reserved.Reserved["cosid"], 100, 10)
+	if !slice.Contains(w.ID().Number) {
+		t.Fatalf("the worker is %v, and this test reserves %v", w.ID(), slice)
+	}
+	m, _ := c.machines()
+	_, _, err = m.Distribute(t.Context(), client("early"), 10, time.Minute)
+	if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "layout version 1 reserves no range cosid") {
+		t.Errorf("got %v", err)
+	}
+	c.move(reserved)
+	given := make(map[int64]bool)
+	for k := range slice.Width() - 1 {
+		n, _, err := m.Distribute(t.Context(), client(fmt.Sprint("h:", k)), 10, machine.Forever)
+		if err != nil || given[n] || !slice.Contains(n) || n == w.ID().Number {
+			t.Fatalf("client %d has %d, %v", k, n, err)
+		}
+		given[n] = true
+	}
+	_, _, err = m.Distribute(t.Context(), client("last"), 10, machine.Forever)
+	c.no(machine.ErrOverflow, err)
+	if err := workers.Renew(t.Context(), w); err == nil {
+		t.Error("the worker was renewed, and its number is reserved")
+	}
+	for range 20 {
+		taken, err := workers.Take(t.Context(), request)
+		if err != nil || slice.Contains(taken.ID().Number) {
+			t.Fatalf("a worker %v, %v", taken.ID(), err)
+		}
+	}
+	c.now.Store(w.Window().Until + 20_001)
+	c.gives(m, client("last"), 10, machine.Forever, w.ID().Number, c.now.Load()-start)
+	// When the range goes, a client's guard tells it.
+	c.move(halves)
+	c.no(machine.ErrLost, m.Guard(t.Context(), client("last")))
+	if err := m.Revert(t.Context(), client("last")); err != nil {
+		t.Error(err)
+	}
+}
+
+// Clients of many instances at once have different numbers, and each keeps its own, also
+// when answers are lost.
+func TestManyAtOnce(t *testing.T) {
+	c := newCluster(t, reserved)
+	var mu sync.Mutex
+	owner := make(map[int64]string)
+	var all sync.WaitGroup
+	lost := atomic.Int64{}
+	for k := range 4 {
+		m, conn := c.machines()
+		conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			if len(txn.Then) > 0 && txn.Then[0].Put != nil && strings.Contains(txn.Then[0].Put.Key, "/machines/") && lost.Add(1)%5 == 0 {
+				return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
+			}
+			return ledgertest.Fate{}
+		})
+		all.Go(func() {
+			for j := range 12 {
+				name := fmt.Sprintf("h%d:%d", k, j)
+				n, _, err := m.Distribute(c.Context(), client(name), 10, time.Minute)
+				for err != nil && allocator.KindOf(err) == allocator.Unavailable {
+					n, _, err = m.Distribute(c.Context(), client(name), 10, time.Minute)
+				}
+				mu.Lock()
+				if other, twice := owner[n]; err != nil || twice {
+					t.Errorf("%s has %d, as %s, %v", name, n, other, err)
+				}
+				owner[n] = name
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if keys := c.fake.Keys("/march/default/machines/"); len(keys) != len(owner) || lost.Load() < 5 {
+		t.Errorf("%d keys of %d clients, %d writes", len(keys), len(owner), lost.Load())
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	c := newCluster(t, reserved)
+	m, _ := c.machines()
+	for _, tt := range []struct {
+		of    machine.Client
+		bits  int
+		guard time.Duration
+		says  string
+	}{
+		{client("a"), 0, 0, "machineBit: 0; allowed: 1 to 31"},
+		{client("a"), 32, 0, "machineBit: 32; allowed: 1 to 31"},
+		{client("a"), 10, -1, "safeGuardDuration: -1ns; allowed"},
+		{client(""), 10, 0, `instanceId: ""; allowed: 1 to 255 bytes`},
+		{client(strings.Repeat("x", 256)), 10, 0, "instanceId: "},
+		{machine.Client{Instance: "a"}, 10, 0, `namespace: ""; allowed`},
+	} {
+		_, _, err := m.Distribute(context.Background(), tt.of, tt.bits, tt.guard)
+		if allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("got %v, want %s", err, tt.says)
+		}
+	}
+	if _, err := c.ledger.Halt(t.Context(), "test", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := m.Distribute(t.Context(), client("a"), 10, 0); err == nil {
+		t.Error("a number was given while leasing is halted")
+	}
+}
