@@ -72,7 +72,7 @@ func TestBadRequests(t *testing.T) {
 			[]string{"token", "bizType", "batchSize"}, map[int]bool{200: true, 301: true, 307: true, 400: true, 404: true}, "",
 		},
 		"cosid": {
-			cosid.New(fewTags()), []string{"/segments/ns/", "/segments/distributor/ns/", "/machines/ns", "/ids/", "/"},
+			cosid.New(fewTags(), nil), []string{"/segments/ns/", "/segments/distributor/ns/", "/machines/ns", "/ids/", "/"},
 			[]string{"step", "offset", "machineBit", "instanceId", "stable"}, map[int]bool{200: true, 301: true, 307: true, 400: true, 500: true}, "code",
 		},
 	} {
