@@ -50,6 +50,9 @@ type Config struct {
 	// without a break, before it forgets the instance as `march instance forget` does.
 	// Default a day; 1 minute or more.
 	ForgetAfter time.Duration
+	// Rooms are addresses of instances, HOST:PORT, that this console asks if it starts
+	// while etcd does not answer. Afterwards it knows the addresses from etcd.
+	Rooms []string
 	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
 	// MaxLivePages bounds the pages that browsers keep up to date at once: each
@@ -102,6 +105,7 @@ type Server struct {
 	texts  *texts.Cache // without a key: rooms have them
 
 	heartbeats heartbeats
+	known      known
 	fullness   fullness
 	workers    workers
 	counted    atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
@@ -128,10 +132,24 @@ func (cfg Config) Validate() error {
 	if cfg.ForgetAfter < time.Minute {
 		return allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
 	}
+	for _, address := range cfg.Rooms {
+		if host, _, err := net.SplitHostPort(address); err != nil || host == "" {
+			return allocator.Errorf(allocator.Invalid, "rooms: %q; allowed: addresses HOST:PORT", address)
+		}
+	}
 	return errors.Join(
 		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), cfg.Limits.Validate(),
 		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
 	)
+}
+
+// Needs returns why a console cannot start, where err is the answer of etcd: without etcd
+// it can if it has Rooms.
+func (cfg Config) Needs(err error) error {
+	if len(cfg.Rooms) > 0 && allocator.KindOf(err) == allocator.Unavailable {
+		return nil
+	}
+	return err
 }
 
 // New checks cfg. Its error is Invalid.
@@ -284,7 +302,11 @@ func (s *Server) watchHealth(ctx context.Context) {
 		case <-timer.C:
 		}
 		status := healthpb.HealthCheckResponse_SERVING
-		if s.ready(ctx) != nil {
+		err := s.ready(ctx)
+		if ctx.Err() == nil {
+			s.known.etcd(err == nil, time.Now())
+		}
+		if err != nil {
 			status = healthpb.HealthCheckResponse_NOT_SERVING
 		}
 		s.reportHealth(status)

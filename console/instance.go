@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/history"
@@ -25,7 +26,7 @@ import (
 
 // ListRooms implements ConsoleService.
 func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*marchv1.ListRoomsResponse, error) {
-	record, unusable, err := s.admin.LastLayout(ctx)
+	stored, unusable, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -34,8 +35,8 @@ func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*m
 		return nil, err
 	}
 	answer := &marchv1.ListRoomsResponse{Problem: textOf(unusable)}
-	for _, room := range record.Layout.Rooms() {
-		r := record.Layout.Ranges[room]
+	for _, room := range stored.Layout.Rooms() {
+		r := stored.Layout.Ranges[room]
 		p := &marchv1.Room{Name: string(room), Range: &marchv1.Range{Lower: r.Lower, Upper: r.Upper}}
 		for _, i := range instances {
 			if i.Room == room {
@@ -168,15 +169,17 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 	if err != nil {
 		return nil, err
 	}
-	layout, _, err := s.admin.LastLayout(ctx)
+	v, outage, err := s.viewOrKnown(ctx)
 	if err != nil {
 		return nil, err
 	}
-	instances, _, err := s.instances(ctx)
-	if err != nil {
-		return nil, err
+	layout, instances := v.record, v.instances
+	var migrations []record.Migration
+	if len(outage) == 0 {
+		migrations, _, err = s.admin.Migrations(ctx, "", mostMigrations)
+	} else if v.migration != nil {
+		migrations = append(migrations, *v.migration)
 	}
-	migrations, _, err := s.admin.Migrations(ctx, "", mostMigrations)
 	if err != nil {
 		return nil, err
 	}

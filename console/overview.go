@@ -54,14 +54,53 @@ func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, tim
 	return now, at
 }
 
+// askAll asks all instances that are alive: of etcd, or those last known while etcd does not
+// answer.
+func (s *Server) askAll(ctx context.Context) ([]instance, []*marchv1.GetInstanceResponse, error) {
+	v, at, away := s.known.get()
+	if away.IsZero() || at.IsZero() && len(s.cfg.Rooms) == 0 {
+		instances, _, err := s.instances(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return instances, s.ask(ctx, instances), nil
+	}
+	if !at.IsZero() {
+		return v.instances, s.ask(ctx, v.instances), nil
+	}
+	all := make([]instance, len(s.cfg.Rooms))
+	for i, address := range s.cfg.Rooms {
+		all[i].Address, all[i].Alive = address, true
+	}
+	var found []instance
+	var answers []*marchv1.GetInstanceResponse
+	var silent []string
+	for i, answer := range s.ask(ctx, all) {
+		is := answer.GetStatus()
+		if is == nil {
+			silent = append(silent, all[i].Address)
+			continue
+		}
+		all[i].Room, all[i].Name = allocator.Room(is.GetRoom()), allocator.Instance(is.GetInstance())
+		all[i].Build, all[i].Version, all[i].Started = is.GetBuild(), is.GetVersion(), is.GetStarted().AsTime()
+		found, answers = append(found, all[i]), append(answers, answer)
+	}
+	s.known.mu.Lock()
+	defer s.known.mu.Unlock()
+	if s.known.mu.at.IsZero() {
+		s.known.mu.found, s.known.mu.silent = found, silent
+	}
+	return found, answers, nil
+}
+
 // look asks all instances that are alive.
 func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration, error) {
 	began := time.Now()
-	instances, _, err := s.instances(ctx)
+	instances, answers, err := s.askAll(ctx)
 	if err != nil {
 		return sample{}, sampleEvery, err
 	}
-	now := next(before, instances, s.ask(ctx, instances), began)
+	now := next(before, instances, answers, began)
 	return now, max(sampleEvery-time.Since(began), sampleEvery/10), nil
 }
 
@@ -173,12 +212,15 @@ func (s *Server) ask(ctx context.Context, instances []instance) []*marchv1.GetIn
 
 // GetOverview implements ConsoleService.
 func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
-	v, err := s.view(ctx)
+	v, outage, err := s.viewOrKnown(ctx)
 	if err != nil {
 		return nil, err
 	}
 	now, at := s.sampled(ctx, sampleWithin)
 	f := s.findings(v, s.halt(ctx, sampleWithin), now)
+	if f.outage = outage; outage != nil && v.record.Layout.Version == 0 { // it is not known that there is none
+		f.unusable = nil
+	}
 	answer := &marchv1.GetOverviewResponse{
 		Layout: recordToProto(v.record), Cluster: v.uuid, Ever: names(v.record.Ever), Halt: f.halt, Problem: textOf(v.unusable),
 		Settings: v.settings, Unreadable: passedOver(v.bad), Migration: f.migration, Problems: s.met.Note(f.problems(), time.Now()),

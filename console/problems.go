@@ -31,8 +31,9 @@ const (
 
 // findings is the state of a cluster from which a console finds problems.
 type findings struct {
-	halt        *marchv1.Halt // nil while leasing is not halted
-	unusable    error         // why the layout in etcd cannot be used; nil if it can
+	halt        *marchv1.Halt      // nil while leasing is not halted
+	unusable    error              // why the layout in etcd cannot be used; nil if it can
+	outage      []*marchv1.Problem // that etcd does not answer this console; none if it does
 	etcd        etcdSize
 	workers     workerUse
 	migration   *marchv1.Migration // under way, nil for none
@@ -77,7 +78,7 @@ func (f findings) problems() []*marchv1.Problem {
 			instances = append(instances, p)
 		}
 	}
-	return slices.Concat(cluster, problem.Some(instances, problemsOfKind, "instances"), problem.Some(keys, problemsOfKind, "keys"))
+	return slices.Concat(f.outage, cluster, problem.Some(instances, problemsOfKind, "instances"), problem.Some(keys, problemsOfKind, "keys"))
 }
 
 // clusterProblems lists the problems that keep all rooms from leasing.

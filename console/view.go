@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -65,9 +66,73 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 		s.waitFor(m, v.instances)
 		v.migration = &m
 	}
+	defer func() { s.known.keep(v, time.Now()) }()
 	slices.SortStableFunc(v.bad, func(a, b record.KeyError) int { return cmp.Compare(a.Key, b.Key) })
 	v.bad = slices.CompactFunc(v.bad, func(a, b record.KeyError) bool { return a.Key == b.Key })
 	return v, nil
+}
+
+// known is what a console last read of its cluster. It shows that while etcd does not answer.
+type known struct {
+	mu struct {
+		sync.Mutex
+		view   view
+		at     time.Time  // when it was read; zero before the first read
+		away   time.Time  // since when etcd has not answered; zero while it does
+		found  []instance // that answered at the addresses of Config.Rooms, before the first read
+		silent []string   // the other addresses
+	}
+}
+
+func (k *known) keep(v view, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.mu.view, k.mu.at, k.mu.away, k.mu.found, k.mu.silent = v, now, time.Time{}, nil, nil
+}
+
+// etcd notes whether etcd answered.
+func (k *known) etcd(answered bool, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if answered {
+		k.mu.away = time.Time{}
+	} else if k.mu.away.IsZero() {
+		k.mu.away = now
+	}
+}
+
+// get returns what was read last, when that was, and since when etcd has not answered.
+func (k *known) get() (v view, at, away time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v = k.mu.view
+	if k.mu.at.IsZero() {
+		v.instances = k.mu.found
+	}
+	return v, k.mu.at, k.mu.away
+}
+
+// viewOrKnown returns the view. While etcd does not answer, that is what was read last, and
+// outage says so. The error is that of view if nothing is known.
+func (s *Server) viewOrKnown(ctx context.Context) (v view, outage []*marchv1.Problem, err error) {
+	_, at, away := s.known.get()
+	if known := !at.IsZero() || len(s.cfg.Rooms) > 0; away.IsZero() || !known {
+		if v, err = s.view(ctx); allocator.KindOf(err) != allocator.Unavailable || ctx.Err() != nil || !known {
+			return v, nil, err
+		}
+		s.known.etcd(false, time.Now())
+	}
+	v, at, away = s.known.get()
+	if away.IsZero() { // it came back meanwhile
+		away = time.Now()
+	}
+	outage = append(outage, problem.NoEtcd(away, at))
+	s.known.mu.Lock()
+	defer s.known.mu.Unlock()
+	for _, address := range s.known.mu.silent {
+		outage = append(outage, problem.NoRoom(address))
+	}
+	return v, outage, nil
 }
 
 // findings returns the findings of a view.

@@ -331,7 +331,7 @@ cluster, anywhere.`,
 				return usageError{err}
 			}
 			// A console does without a layout: the first one is made through it.
-			start.Needs = func(ctx context.Context) error { return cluster.ping(ctx, cfg.Ledger) }
+			start.Needs = func(ctx context.Context) error { return cfg.Needs(cluster.ping(ctx, cfg.Ledger)) }
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err
 			}
@@ -355,6 +355,7 @@ cluster, anywhere.`,
 	flags.StringVar(&start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer, instead of ending with exit code 5")
+	flags.StringSliceVar(&cfg.Rooms, "rooms", nil, "addresses of instances, HOST:PORT: start and show them, where etcd does not answer")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags, &cfg)
 	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)

@@ -95,8 +95,11 @@ func (b *browser) restart(t *testing.T) {
 
 	// etcd stops: the page keeps its content and says why it is old. A page that is opened
 	// then loads by itself when etcd is back.
+	old := b.open(t, at)
+	old.visit("/tags")
 	w.Etcd.Stop()
-	p.says("this is how it stood at")
+	old.says("this is how it stood at")
+	p.says("Etcd does not answer this console.")
 	p.says("layout 2")
 	fresh := b.open(t, at)
 	fresh.do(chromedp.Navigate(at + "/tags"))

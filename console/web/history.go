@@ -79,7 +79,7 @@ func (h *Handler) history(c *call) (string, any, error) {
 	}
 	shown := spans[max(at, 0)]
 	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
-	if err != nil {
+	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // an outage of etcd is shown, too
 		return "", nil, err
 	}
 	r, err := h.console.GetHistory(c.Context(), &marchv1.GetHistoryRequest{Minutes: shown.minutes, Step: shown.step})

@@ -14,7 +14,8 @@ type overviewView struct {
 	Migration *migrationView // nil without one
 	Total     float64        // IDs per second; -1 for unknown
 	Up, Known int32
-	Trouble   int // rooms that an operator must look at
+	Trouble   int  // rooms that an operator must look at
+	Away      bool // etcd does not answer this console
 }
 
 type roomCard struct {
@@ -43,6 +44,9 @@ func (h *Handler) overview(c *call) (string, any, error) {
 	}
 	colour := colours(names...)
 	v := &overviewView{GetOverviewResponse: o}
+	if list := o.GetProblems(); len(list) > 0 { // the worst is first
+		v.Away = list[0].GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY && list[0].GetOf() == "console"
+	}
 	if o.GetLayout() != nil {
 		v.Bar = newBar(o.GetLayout().GetLayout(), colour)
 	}

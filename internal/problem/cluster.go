@@ -40,6 +40,28 @@ func Unreadable(key record.KeyError, d record.Damage) *marchv1.Problem {
 	}
 }
 
+// NoEtcd is that etcd does not answer a console. asOf is when the console last read the
+// cluster; zero for never.
+func NoEtcd(since, asOf time.Time) *marchv1.Problem {
+	shown := "This console has not read the cluster yet: it shows the instances of --rooms."
+	if !asOf.IsZero() {
+		shown = "All but the instances' own values is as of " + asOf.UTC().Format("2006-01-02 15:04:05 UTC") + "."
+	}
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, Of: "console", What: "etcd does not answer this console", Since: Stamp(since),
+		Remedy:  shown + " Instances that do not reach etcd either issue IDs until their reserve ends. Check etcd, and the network to it.",
+		Command: "etcdctl endpoint health --cluster",
+	}
+}
+
+// NoRoom is that no instance answers at an address that a console was given.
+func NoRoom(address string) *marchv1.Problem {
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, Of: address, What: "no instance answers at " + address + " (--rooms)",
+		Remedy: "Check the address, and the network from this console to it.",
+	}
+}
+
 // EtcdFull says that etcd takes no writes.
 func EtcdFull(since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
