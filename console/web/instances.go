@@ -26,7 +26,7 @@ type instanceRow struct {
 	Now    float64 // IDs per second; -1 for unknown
 	Uptime *durationpb.Duration
 	Behind bool
-	Forget string // address
+	Forget string // address; empty if the caller may not
 }
 
 func (h *Handler) instances(c *call) (string, any, error) {
@@ -47,7 +47,9 @@ func (h *Handler) instances(c *call) (string, any, error) {
 	for _, i := range list.GetInstances() {
 		r := instanceRow{
 			Instance: i, Colour: colour[i.GetRoom()], Now: -1, Behind: i.GetVersion() < v.Current,
-			Forget: with(q, "do", "forget", "of", i.GetRoom(), "name", i.GetName()),
+		}
+		if c.may(marchv1.ConsoleService_ForgetInstance_FullMethodName, "", i.GetRoom()) {
+			r.Forget = with(q, "do", "forget", "of", i.GetRoom(), "name", i.GetName())
 		}
 		if i.Rate != nil {
 			r.Now = i.GetRate()

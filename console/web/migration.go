@@ -19,6 +19,7 @@ type migrationView struct {
 	Steps        []step
 	Says         string // the present activity
 	Ended        bool
+	May          bool     // the caller may steer it
 	Percent      string   // the share of the moves and waits that is done
 	Do           string   // the action to confirm
 	Leave        []string // the instances that the migration is to go on without, to be confirmed
@@ -109,6 +110,7 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 		colour = colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
 	}
 	v := &migrationView{
+		May:       c.may(marchv1.ConsoleService_PauseMigration_FullMethodName, ""),
 		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Steps: steps(m.GetFrom(), m.GetMoves(), colour),
 		Ended: api.Ended(m.GetState()),
 	}

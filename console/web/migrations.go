@@ -51,6 +51,7 @@ type planner struct {
 	Do       string // apply: to be confirmed
 	Hold     string
 	Refused  *problem // the apply
+	May      bool     // the caller may apply it
 }
 
 // row is a room in the planner's form.
@@ -109,6 +110,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 	_ = c.ParseForm() // the page shows the fields that can be read
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
+		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
 		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"), Refused: c.problemOf("apply", "hold"),
 	}

@@ -97,7 +97,7 @@ func costRows(all *marchv1.PlanCost, target *marchv1.Layout, colour map[string]i
 
 // MayApply reports whether the plan may be applied, as far as is known.
 func (p *planner) MayApply() bool {
-	return p.Force || p.Costs.GetCost() != nil && p.Costs.GetRefused() == ""
+	return p.May && (p.Force || p.Costs.GetCost() != nil && p.Costs.GetRefused() == "")
 }
 
 // Switches reports whether a move of the plan is a switch.

@@ -19,6 +19,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/rest"
 )
@@ -214,6 +215,10 @@ type frame struct {
 	Notice     notice
 	Problems   int    // how many the page lists
 	Refresh    string // the address that a browser without scripts goes on to; empty for none
+	User       string // whom the login names; empty if there was none
+	Denied     string // why the policy refused a form; empty if it did not
+
+	call *call
 }
 
 // notice is what a page shows after a change.
@@ -262,9 +267,12 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	if c.Method == http.MethodPost { // a refused form: show its page again
 		address = url.URL{Path: pathOf(p, c)}
 	}
-	f := &frame{Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
 	if p.path == "" {
 		f.Live = ""
+	}
+	if allocator.KindOf(c.err) == allocator.Denied {
+		f.Denied = c.err.Error()
 	}
 	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), live: c.live, failed: c.failed, err: c.err})
 	if err != nil {
@@ -318,7 +326,7 @@ type problem struct {
 // with its field's name. If the form has that field, the message is shown next to
 // it, otherwise above the form.
 func (c *call) problemOf(form string, fields ...string) *problem {
-	if c.failed != form || c.err == nil {
+	if c.failed != form || c.err == nil || allocator.KindOf(c.err) == allocator.Denied { // the page shows that one
 		return nil
 	}
 	text := c.err.Error()

@@ -38,6 +38,12 @@ func (s *Subject) Name() string { return s.caller.Name() }
 // this full name.
 func (s *Subject) May(method string) bool { return s.caller.May(policy.CallOf(method)) }
 
+// Allows reports whether the subject may make a call with this full name for a tag and for
+// rooms; no rooms stand for all where the call needs rooms.
+func (s *Subject) Allows(method, tag string, rooms ...string) bool {
+	return s.caller.Allows(policy.Request{Call: policy.CallOf(method), Tag: tag, Rooms: rooms})
+}
+
 // expired reports whether the proof has ended.
 func (s *Subject) expired(now time.Time) bool { return !s.Expires.IsZero() && now.After(s.Expires) }
 
@@ -96,6 +102,15 @@ func From(ctx context.Context) *Subject {
 		return h.subject
 	}
 	return nil
+}
+
+// LoggedIn returns the name of a context's subject if a login to the page proved it, and
+// otherwise the empty text.
+func LoggedIn(ctx context.Context) string {
+	if h, ok := ctx.Value(heldKey{}).(*held); ok && h.credentials.Session != nil {
+		return h.subject.Name()
+	}
+	return ""
 }
 
 // ofCertificate returns the identity of a verified certificate: its SPIFFE URI, then its DNS

@@ -149,6 +149,11 @@ func (c *Caller) May(call *Call) bool {
 	return call != nil && (call.Open() || len(c.rights[call.index]) > 0)
 }
 
+// Allows reports whether the caller has the right to a request. It asks no quota.
+func (c *Caller) Allows(r Request) bool {
+	return r.Call != nil && (r.Call.Open() || c.find(r) != nil)
+}
+
 // find returns the first right that covers a request, or nil.
 func (c *Caller) find(r Request) *right {
 	if r.Call == nil {

@@ -1,0 +1,24 @@
+package web
+
+import (
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
+)
+
+// May reports whether the caller may make a call of the console, by its short name: for the
+// page's tag if it has one, or for any tag.
+func (f *frame) May(name string) bool {
+	method := "/" + marchv1.ConsoleService_ServiceDesc.ServiceName + "/" + name
+	if tag := f.call.PathValue("tag"); tag != "" {
+		return f.call.may(method, tag)
+	}
+	s := access.From(f.call.Context())
+	return s == nil || s.May(method)
+}
+
+// may reports whether the policy lets the caller make a call for a tag and rooms. Pages do
+// not offer what it refuses; the console refuses it anyway.
+func (c *call) may(method, tag string, rooms ...string) bool {
+	s := access.From(c.Context())
+	return s == nil || s.Allows(method, tag, rooms...)
+}
