@@ -168,7 +168,7 @@ func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Ru
 	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
 		return nil, err
 	}
-	runs, _, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+	runs, _, _, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
 	if err != nil {
 		return nil, err
 	}

@@ -136,13 +136,13 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	if n := r.GetCount(); n < 1 || n > api.MaxBatch {
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxBatch)
 	}
-	runs, text, err := s.nextN(ctx, r)
+	runs, wide, text, err := s.nextN(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs)}
+	answer := &marchv1.NextBatchResponse{Runs: api.RunsToProto(runs), Texts: wide}
 	answer.Format, answer.KeyCheck = text.Description()
-	if r.GetTexts() {
+	if r.GetTexts() && wide == nil {
 		if answer.Texts, err = text.OfRuns(runs); err != nil {
 			return nil, ofTag(r.GetTag(), err)
 		}
@@ -152,8 +152,9 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 	return answer, nil
 }
 
-// nextN takes a batch.
-func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, text *texts.Text, err error) {
+// nextN takes a batch. Of a tag whose IDs exist only as texts it returns these, wide, and no
+// runs.
+func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, wide []string, text *texts.Text, err error) {
 	// If the texts cannot be made, no IDs are issued.
 	take := func(of *texts.Text, ids func() error) error {
 		if text = of; text != nil && r.GetTexts() {
@@ -182,11 +183,15 @@ func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs [
 			if r.GetContiguous() {
 				return notInARow(t)
 			}
+			if t.Wide() && r.GetTexts() {
+				wide, err = t.NextTexts(ctx, r.GetCount())
+				return err
+			}
 			runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
 			return err
 		})
 	})
-	return runs, text, err
+	return runs, wide, text, err
 }
 
 // manyAtOnce is how many tags one NextMany prepares at the same time.
@@ -205,7 +210,7 @@ func (s *Server) NextMany(ctx context.Context, r *marchv1.NextManyRequest) (*mar
 	answer := &marchv1.NextManyResponse{Tags: make([]*marchv1.TagIDs, len(tags))}
 	taken := int64(0)
 	for i, t := range tags {
-		runs, text, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: t.GetTag(), Count: t.GetCount(), Texts: true})
+		runs, _, text, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: t.GetTag(), Count: t.GetCount(), Texts: true})
 		if err == nil {
 			answer.Tags[i] = &marchv1.TagIDs{Tag: t.GetTag()}
 			answer.Tags[i].Ids, err = issuedRuns(t.GetCount(), runs, text)
@@ -273,6 +278,9 @@ func (s *Server) prepare(ctx context.Context, t *marchv1.TagCount) error {
 		}
 		return err
 	}, func(of *timetags.Tag) error {
+		if of.Wide() {
+			return of.NoNumber()
+		}
 		if most := of.PerSecond(); t.GetCount() > most {
 			return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", t.GetCount(), most)
 		}

@@ -89,8 +89,8 @@ func (c *compiler) friendly(p part) ([]string, error) {
 	default:
 		preset, err := timeid.PresetNamed(first.text)
 		if err != nil {
-			return nil, c.fail(first.offset, "friendly of %s; allowed: %s, %s, or bits such as 41/10/12",
-				short(first.text), strings.Join(timeid.PresetNames(), ", "), widePreset)
+			return nil, c.fail(first.offset, "friendly of %s; allowed: %s, or bits such as 41/10/12",
+				short(first.text), strings.Join(timeid.PresetNames(), ", "))
 		}
 		f.layout = preset.Layout
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/allocator/timeid"
 )
 
 // Text is how the IDs of a tag are texts. It does not change. A nil Text is that of a tag
@@ -120,11 +121,55 @@ func (t *Text) OfRuns(runs []allocator.Run) ([]string, error) {
 	return all, nil
 }
 
+// Wide reports whether the texts are of time, worker and sequence of 80 bits, which are no
+// number: AppendParts and Parts then take the place of Append and ID.
+func (t *Text) Wide() bool { return t != nil && t.format != nil && t.format.Domain().Parts }
+
+// AppendParts is Append of a Wide text.
+func (t *Text) AppendParts(dst []byte, parts timeid.Parts) ([]byte, error) {
+	if err := t.Usable(); err != nil {
+		return dst, err
+	}
+	return t.format.Append(dst, format.Value{Parts: parts})
+}
+
+// Parts returns the parts of a Wide text. Its errors are ID's.
+func (t *Text) Parts(text string) (timeid.Parts, error) {
+	if err := t.Usable(); err != nil {
+		return timeid.Parts{}, err
+	}
+	v, err := t.format.ParseText(text)
+	return v.Parts, err
+}
+
+// OfParts returns the Wide texts of runs that a generator issued.
+func (t *Text) OfParts(g *timeid.Generator, runs []allocator.Run) ([]string, error) {
+	var all []string
+	var buffer [64]byte
+	for _, run := range runs {
+		for k := range run.Count {
+			text, err := t.AppendParts(buffer[:0], g.Parts(run.First+k))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, string(text))
+		}
+	}
+	return all, nil
+}
+
+// ErrNoNumber is why a tag of Wide texts issues no numbers, and its texts are none.
+var ErrNoNumber = &allocator.Error{Kind: allocator.Refused,
+	Msg: "its IDs have 80 bits (44/20/16) and exist only as texts; NextBatch with texts, `march id batch --texts`, and NextText in the Go client issue them, Decode takes them apart"}
+
 // ID returns the ID of a text. Its errors are Invalid, for a text that is none of the
-// tag's, and those of Usable.
+// tag's, those of Usable, and ErrNoNumber for Wide texts.
 func (t *Text) ID(text string) (int64, error) {
 	if err := t.Usable(); err != nil {
 		return 0, err
+	}
+	if t.Wide() {
+		return 0, ErrNoNumber
 	}
 	v, err := t.format.ParseText(text)
 	return v.ID, err

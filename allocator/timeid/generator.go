@@ -69,7 +69,7 @@ func New(cfg Config) (*Generator, error) {
 		return nil, err
 	}
 	cfg = cfg.WithDefaults()
-	l := cfg.Layout
+	l := cfg.Layout.Narrow()
 	g := &Generator{
 		clock: cfg.Clock, base: time.Now(), unit: l.unit(),
 		cfg: cfg, sequence: uint8(l.SequenceBits), mask: uint64(l.PerTick() - 1), latest: 1 << l.TimeBits,
@@ -82,7 +82,9 @@ func New(cfg Config) (*Generator, error) {
 		g.plus = uint64(cfg.Worker)
 	} else {
 		g.high, g.low = ^g.mask, g.mask
-		g.plus = uint64(cfg.Worker) << g.sequence
+		if l.WorkerBits == cfg.Layout.WorkerBits { // otherwise Parts has the worker
+			g.plus = uint64(cfg.Worker) << g.sequence
+		}
 	}
 	g.plus -= 1 << (l.WorkerBits + l.SequenceBits)
 	from, until := l.ticks(cfg.Window)
@@ -159,6 +161,14 @@ func (g *Generator) inTick() bool {
 // id returns the ID of a word: Layout's formula.
 func (g *Generator) id(word uint64) int64 {
 	return int64((word&g.high)<<(g.shift&63) + word&g.low + g.plus)
+}
+
+// Parts returns the parts of an ID that the generator issued. Of Wide only it knows the
+// worker.
+func (g *Generator) Parts(id int64) Parts {
+	p, _ := g.cfg.Layout.Narrow().Decompose(id) // it fits, as the generator issued it
+	p.Worker = g.cfg.Worker
+	return p
 }
 
 // giveBack takes back a word above last that the caller added and will not issue.

@@ -335,3 +335,45 @@ func TestComputersClock(t *testing.T) {
 		})
 	}
 }
+
+// The numbers of Wide are of its narrow layout, and with the worker they are its parts. Its
+// IDs are no numbers.
+func TestWide(t *testing.T) {
+	const at = 1624425450192
+	now := int64(at)
+	g := newGenerator(t, timeid.Config{
+		Layout: timeid.Wide, Worker: 1<<20 - 1, Sequence: timeid.Reset,
+		Window: timeid.Window{From: at, Until: at + 1000}, Clock: func() int64 { return now },
+	})
+	for i := range int64(1<<16 + 2) {
+		if i == 1<<16 {
+			if id, ok := g.TryNext(); ok {
+				t.Fatalf("ID %d in a full tick", id)
+			}
+			now++
+		}
+		id, ok := g.TryNext()
+		want := timeid.Parts{Time: at + i>>16, Worker: 1<<20 - 1, Sequence: i & (1<<16 - 1)}
+		if p := g.Parts(id); !ok || id != want.Time<<16|want.Sequence || p != want {
+			t.Fatalf("number %d is %+v, want %+v", id, p, want)
+		}
+	}
+	parts := timeid.Parts{Time: at, Worker: 1}
+	if _, err := timeid.Wide.Compose(parts); err == nil {
+		t.Error("an ID of 80 bits was composed")
+	}
+	if _, err := timeid.Wide.Decompose(1); err == nil {
+		t.Error("a number was taken for an ID of 80 bits")
+	}
+	if err := timeid.Wide.Check(timeid.Parts{Time: 1 << 44}); err == nil {
+		t.Error("a time of 45 bits was taken")
+	}
+	for _, change := range []func(*timeid.Layout){
+		func(l *timeid.Layout) { l.Epoch = 1000 }, func(l *timeid.Layout) { l.Unit = time.Second },
+		func(l *timeid.Layout) { l.Order = timeid.WorkerLast }, func(l *timeid.Layout) { l.TimeBits = 43 },
+	} {
+		l := timeid.Wide
+		change(&l)
+		wantInvalid(t, l.Validate(), "bits")
+	}
+}

@@ -45,7 +45,7 @@ func (o *Order) UnmarshalText(text []byte) (err error) {
 //	tick << (w+s) | worker << s | sequence     WorkerMiddle
 //	tick << (w+s) | sequence << w | worker     WorkerLast
 //
-// Bit 63, the sign, is always 0. The zero value is not valid.
+// Bit 63, the sign, is always 0. The zero value is not valid. The IDs of Wide are no int64.
 type Layout struct {
 	TimeBits     int           // t, from 1
 	WorkerBits   int           // w, from 0
@@ -53,6 +53,28 @@ type Layout struct {
 	Unit         time.Duration // of time, one tick: 1 ms, 10 ms or 1 s
 	Epoch        int64         // when tick 0 begins: Unix time in ms, a multiple of Unit
 	Order        Order
+}
+
+// Wide is the layout of CosId's strings of 80 bits (CosIdGenerator), until the year 2527.
+// Their IDs are no int64 and exist only as texts. It is the one valid layout above MaxBits.
+// A generator issues them as numbers of Narrow, which with its worker are Parts.
+var Wide = Layout{44, 20, 16, time.Millisecond, 0, WorkerMiddle}
+
+// Narrow returns the layout of the numbers that a generator issues: of Wide the same without
+// the worker, 60 bits, and l otherwise.
+func (l Layout) Narrow() Layout {
+	if l == Wide {
+		l.WorkerBits = 0
+	}
+	return l
+}
+
+// checkNumber refuses Wide, whose IDs are no numbers. Its error is Invalid.
+func (l Layout) checkNumber() error {
+	if l == Wide {
+		return allocator.Errorf(allocator.Invalid, "id: an ID of %s, %d bits, is no 64-bit number; allowed: its text", l.BitsString(), l.bits())
+	}
+	return nil
 }
 
 // MaxBits is how many bits an ID has: an int64 without its sign.
@@ -80,7 +102,7 @@ func (l Layout) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "worker bits: %d; allowed: 0 to %d", l.WorkerBits, MaxBits-1)
 	case l.SequenceBits < 0 || l.SequenceBits >= MaxBits:
 		return allocator.Errorf(allocator.Invalid, "sequence bits: %d; allowed: 0 to %d", l.SequenceBits, MaxBits-1)
-	case l.bits() > MaxBits:
+	case l.bits() > MaxBits && l != Wide:
 		return allocator.Errorf(allocator.Invalid, "bits: %s is %d together; allowed: up to %d", l.BitsString(), l.bits(), MaxBits)
 	case l.Order > WorkerLast:
 		return allocator.Errorf(allocator.Invalid, "order: %d; allowed: %v, %v", uint8(l.Order), WorkerMiddle, WorkerLast)
@@ -115,8 +137,8 @@ func (l Layout) PerSecond() int64 {
 	return l.PerTick() * ticks
 }
 
-// Largest returns the largest ID, 2^(t+w+s)-1.
-func (l Layout) Largest() int64 { return int64(uint64(1)<<l.bits() - 1) }
+// Largest returns the largest ID, 2^(t+w+s)-1; of Wide that of Narrow.
+func (l Layout) Largest() int64 { return int64(uint64(1)<<l.Narrow().bits() - 1) }
 
 // End returns when the time bits are used up, in Unix ms: Epoch + 2^t * Unit,
 // exclusive.

@@ -1,6 +1,7 @@
 package timeid
 
 import (
+	"cmp"
 	"math/bits"
 
 	"github.com/march-id/march/allocator"
@@ -30,9 +31,9 @@ func (l Layout) Check(p Parts) error {
 }
 
 // Compose returns the ID of parts: the formula at Layout. A time within a tick
-// counts as the tick's start. Its errors are Check's.
+// counts as the tick's start. Its errors are Check's, and Invalid for Wide.
 func (l Layout) Compose(p Parts) (int64, error) {
-	if err := l.Check(p); err != nil {
+	if err := cmp.Or(l.checkNumber(), l.Check(p)); err != nil {
 		return 0, err
 	}
 	low := p.Worker<<l.SequenceBits | p.Sequence
@@ -47,6 +48,9 @@ func (l Layout) Compose(p Parts) (int64, error) {
 // above the layout's. Any other number has parts: whether an ID of another system
 // has sensible ones, DecomposeBefore tells better. The layout must be valid.
 func (l Layout) Decompose(id int64) (Parts, error) {
+	if err := l.checkNumber(); err != nil {
+		return Parts{}, err
+	}
 	if id < 0 {
 		return Parts{}, allocator.Errorf(allocator.Invalid, "id: %d is negative; allowed: 0 to %d", id, l.Largest())
 	}
@@ -71,9 +75,18 @@ func (l Layout) DecomposeBefore(id, latest int64) (Parts, error) {
 		return Parts{}, allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s", date(l.Epoch), date(latest))
 	}
 	p, err := l.Decompose(id)
-	if err == nil && p.Time > latest {
-		return Parts{}, allocator.Errorf(allocator.Invalid, "time: %s of the ID is in the future; allowed: up to %s: the ID has other bits, unit or epoch",
+	if err != nil {
+		return Parts{}, err
+	}
+	return p, p.CheckBefore(latest)
+}
+
+// CheckBefore refuses parts of an ID whose time is after latest, in Unix ms. Its error is
+// Invalid.
+func (p Parts) CheckBefore(latest int64) error {
+	if p.Time > latest {
+		return allocator.Errorf(allocator.Invalid, "time: %s of the ID is in the future; allowed: up to %s: the ID has other bits, unit or epoch",
 			date(p.Time), date(latest))
 	}
-	return p, err
+	return nil
 }

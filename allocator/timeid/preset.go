@@ -36,6 +36,7 @@ var presets = []Preset{
 	{"cosid-js", Layout{41, 3, 9, time.Millisecond, EpochCosId, WorkerMiddle}, Carry, "CosId's SafeJavaScriptSnowflakeId: below 2^53"},
 	{"cosid-js-second", Layout{31, 3, 19, time.Second, EpochCosId, WorkerMiddle}, Carry, "the same in seconds"},
 	{"uid-generator", Layout{28, 22, 13, time.Second, EpochUID, WorkerMiddle}, Reset, "uid-generator's default; its time ended in 2024: new IDs need a newer epoch"},
+	{"cosid-string", Wide, Carry, "CosId's CosIdGenerator: 80 bits, which exist only as texts"},
 }
 
 // Presets returns all presets.
@@ -57,10 +58,6 @@ func PresetNamed(name string) (Preset, error) {
 		if p.Name == name {
 			return p, nil
 		}
-	}
-	if name == "cosid-string" {
-		return Preset{}, allocator.Errorf(allocator.Invalid, "preset: cosid-string is a text of 44/20/16 bits, 80 together, and no int64; allowed: %s",
-			strings.Join(PresetNames(), ", "))
 	}
 	return Preset{}, allocator.Errorf(allocator.Invalid, "preset: %q; allowed: %s", short(name), strings.Join(PresetNames(), ", "))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -88,6 +89,9 @@ func (t *Tag) prepare(ctx context.Context, n int64) (*tagText, error) {
 		}
 	}
 	if d := t.timed.Load(); d != nil {
+		if d.wide {
+			return nil, t.ofText(texts.ErrNoNumber)
+		}
 		return text, d.checkCount(n)
 	}
 	if err := t.chain.WarmN(ctx, n); err != nil && t.timed.Load() == nil {

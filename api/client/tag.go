@@ -89,7 +89,12 @@ func (t *Tag) Warm(ctx context.Context) error {
 			return t.ofClient(err)
 		}
 	}
-	_, err := t.Next(ctx)
+	var err error
+	if d := t.timed.Load(); d != nil && d.wide {
+		_, err = t.appendWide(ctx, nil)
+	} else {
+		_, err = t.Next(ctx)
+	}
 	return err
 }
 

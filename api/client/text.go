@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/texts"
@@ -49,7 +50,8 @@ func (t *Tag) NextText(ctx context.Context) (text string, id int64, err error) {
 // text itself, and allocates nothing where dst has room for it. Only of a tag whose key it
 // does not have, it asks a room for each ID. Its errors are Next's, and Refused where the
 // tag has no format or Options.OpaqueKeys has another key than the tag's. With an error it
-// returns dst as it was.
+// returns dst as it was. The id is 0 for a tag whose IDs have 80 bits: they exist only as
+// texts.
 func (t *Tag) AppendNext(ctx context.Context, dst []byte) (_ []byte, id int64, err error) {
 	text, err := t.known(ctx)
 	if err != nil {
@@ -61,6 +63,10 @@ func (t *Tag) AppendNext(ctx context.Context, dst []byte) (_ []byte, id int64, e
 	if err := text.Usable(); err != nil { // before an ID is taken, which would be lost
 		return dst, 0, t.ofText(err)
 	}
+	if text.Wide() {
+		dst, err = t.appendWide(ctx, dst)
+		return dst, 0, err
+	}
 	if id, err = t.Next(ctx); err != nil {
 		return dst, 0, err
 	}
@@ -68,6 +74,27 @@ func (t *Tag) AppendNext(ctx context.Context, dst []byte) (_ []byte, id int64, e
 		return dst, 0, t.ofText(err)
 	}
 	return dst, id, nil
+}
+
+// appendWide is AppendNext of a tag whose IDs exist only as texts.
+func (t *Tag) appendWide(ctx context.Context, dst []byte) ([]byte, error) {
+	for {
+		if d := t.timed.Load(); d != nil && d.wide {
+			full, err := d.appendNext(ctx, dst, t.text.Load())
+			if !errors.Is(err, error(errEnded)) {
+				return full, t.ofClient(err)
+			}
+			continue
+		} else if d != nil {
+			break
+		}
+		if err := t.chain.Warm(ctx); err == nil {
+			break
+		} else if t.timed.Load() == nil {
+			return dst, t.ofClient(err)
+		}
+	}
+	return dst, allocator.Errorf(allocator.Conflict, "tag %s was deleted and made anew, with IDs that are numbers: retry", t.name)
 }
 
 // AppendText appends the text of an ID of the tag, of NextN for example. It asks no room.

@@ -174,3 +174,67 @@ func timedTexts(t *testing.T, c *cluster) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// The client issues strings of 80 bits in its own process, and asks a room for them where it
+// has no window. It refuses numbers.
+func timedWide(t *testing.T, c *cluster) {
+	c.Tag(func(s *record.TagSettings) {
+		tag := record.NewTimeTag(timeid.Wide)
+		s.Time, s.Format = &tag, "sortable(62)"
+	}, "test", "event")
+	a := c.Room("a", "a1", func(cfg *room.Config) { cfg.GRPC = testcluster.Listen(c, "") })
+	ids := newClient(t, client.Options{Addresses: []string{a.Address}})
+	event, err := ids.Tag("event")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := event.Warm(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := format.Parse("sortable(62)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	last, buffer := "", []byte("x")
+	began := time.Now().UnixMilli()
+	take := func() timeid.Parts {
+		t.Helper()
+		b, id, err := event.AppendNext(t.Context(), buffer)
+		if err != nil || id != 0 || len(b) != 16 || b[0] != 'x' {
+			t.Fatalf("got %s for %d, %v", b, id, err)
+		}
+		text := string(b[1:])
+		v, err := f.ParseText(text)
+		if err != nil || seen[text] || text <= last || v.Parts.Worker >= 1<<19 || v.Parts.Time < began-1 || v.Parts.Time > time.Now().UnixMilli() {
+			t.Fatalf("got %s after %s: %+v, %v, seen before: %v", text, last, v.Parts, err, seen[text])
+		}
+		seen[text], last = true, text
+		return v.Parts
+	}
+	own := take()
+	for range 10_000 {
+		if p := take(); p.Worker != own.Worker {
+			t.Fatalf("worker %d after %d", p.Worker, own.Worker)
+		}
+	}
+	if own.Worker < 1<<18 {
+		t.Errorf("worker %d is none for callers: the client did not issue the texts itself", own.Worker)
+	}
+	if text, id, err := ids.NextText(t.Context(), "event"); err != nil || id != 0 || len(text) != 15 {
+		t.Errorf("got %s for %d, %v", text, id, err)
+	}
+	refusals := map[string]error{}
+	_, refusals["Next"] = event.Next(t.Context())
+	_, refusals["NextN"] = event.NextN(t.Context(), 5, nil)
+	_, refusals["NextMany"] = ids.NextMany(t.Context(), client.TagCount{Tag: "event", Count: 1})
+	_, refusals["ParseText"] = ids.ParseText(t.Context(), "event", last)
+	for call, err := range refusals {
+		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "exist only as texts") {
+			t.Errorf("%s: got %v", call, err)
+		}
+	}
+	if id, ok := event.TryNext(); ok {
+		t.Errorf("got %d", id)
+	}
+}

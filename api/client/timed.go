@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -17,6 +18,7 @@ type timed struct {
 	tag    *Tag
 	worker *worker // of the tag's width
 	layout timeid.Layout
+	wide   bool // layout is timeid.Wide: the IDs exist only as texts
 
 	generator atomic.Pointer[timeid.Generator] // nil while there is no window
 	used      atomic.Bool                      // since the keeper looked last
@@ -33,6 +35,9 @@ var errEnded = &allocator.Error{Kind: allocator.Unavailable, Msg: "tag of time-o
 
 // next returns an ID. If there is no window, the room issues it.
 func (d *timed) next(ctx context.Context) (id int64, err error) {
+	if d.wide {
+		return 0, d.tag.ofText(texts.ErrNoNumber)
+	}
 	if g := d.generator.Load(); g != nil {
 		if id, ok := g.TryNext(); ok {
 			d.use()
@@ -52,6 +57,9 @@ func (d *timed) next(ctx context.Context) (id int64, err error) {
 
 // nextN appends n IDs to dst.
 func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
+	if d.wide {
+		return dst, d.tag.ofText(texts.ErrNoNumber)
+	}
 	if err := d.checkCount(n); err != nil {
 		return dst, err
 	}
@@ -82,6 +90,36 @@ func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allo
 		err = d.ofRoom(ctx, batch)
 	}
 	return dst, err
+}
+
+// appendNext takes an ID that exists only as a text, and appends that to dst. With an error
+// it returns dst as it was.
+func (d *timed) appendNext(ctx context.Context, dst []byte, text *tagText) ([]byte, error) {
+	if g := d.generator.Load(); g != nil {
+		if id, ok := g.TryNext(); ok {
+			d.use()
+			return text.AppendParts(dst, g.Parts(id))
+		}
+	}
+	full := dst
+	err := d.issue(ctx, func(g *timeid.Generator) error {
+		id, err := g.Next(ctx)
+		if err == nil {
+			full, err = text.AppendParts(dst, g.Parts(id))
+		}
+		return err
+	}, func(ctx context.Context, e *endpoint) error {
+		answer, err := e.ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(d.tag.name), Count: 1, Texts: true})
+		if err != nil {
+			return err
+		}
+		if n := len(answer.GetTexts()); n != 1 {
+			return allocator.Errorf(allocator.Internal, "its answer makes no sense: %d texts; asked for: 1", n)
+		}
+		full = append(dst, answer.GetTexts()[0]...)
+		return nil
+	})
+	return full, err
 }
 
 // checkCount checks the number of IDs of one call. Its error is Invalid.

@@ -26,6 +26,7 @@ func TestTimed(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"issues":                 timedIDs,
 		"texts":                  timedTexts,
+		"strings of 80 bits":     timedWide,
 		"without window":         timedWithoutWindow,
 		"while the room is away": timedWhileTheRoomIsAway,
 		"after a pause":          timedAfterAPause,

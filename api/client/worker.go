@@ -100,7 +100,7 @@ func (w *worker) attach(t *Tag, cfg timeid.Config) {
 		return
 	}
 	cfg.Clock = w.client.opts.clock
-	d := &timed{tag: t, worker: w, layout: cfg.Layout, cfg: cfg, lately: time.Now()}
+	d := &timed{tag: t, worker: w, layout: cfg.Layout, wide: cfg.Layout == timeid.Wide, cfg: cfg, lately: time.Now()}
 	w.mu.tags[d] = struct{}{}
 	w.generate(d)
 	t.timed.Store(d)

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -106,12 +105,12 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 	w := bufio.NewWriter(c.stdout)
 	for _, of := range answer.GetTags() {
 		for _, one := range of.GetIds() {
-			b := w.AvailableBuffer()
+			b, id := w.AvailableBuffer(), one.GetId()
 			if c.output == "json" {
 				b = append(append(append(b, `{"tag":"`...), of.GetTag()...), `",`...) // a tag has no character that JSON escapes
-				b = append(b, jsonLine(nil, one.GetId(), one.GetText())[1:]...)
+				b = append(b, jsonLine(nil, &id, one.GetText())[1:]...)
 			} else {
-				b = plainLine(append(append(b, of.GetTag()...), '\t'), one.GetId(), one.GetText())
+				b = plainLine(append(append(b, of.GetTag()...), '\t'), &id, one.GetText())
 			}
 			_, _ = w.Write(b)
 		}
@@ -120,39 +119,26 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 }
 
 // eachID returns what writes an answer by line, which appends the line of an ID.
-func eachID(line func(b []byte, id int64, text string) []byte) func(*bufio.Writer, *marchv1.NextBatchResponse) error {
+func eachID(line func(b []byte, id *int64, text string) []byte) func(*bufio.Writer, *marchv1.NextBatchResponse) error {
 	return func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
 		texts := answer.GetTexts()
+		if len(answer.GetRuns()) == 0 { // the IDs exist only as texts
+			for _, text := range texts {
+				_, _ = w.Write(line(w.AvailableBuffer(), nil, text))
+			}
+		}
 		for _, run := range answer.GetRuns() {
 			for k := range run.GetCount() {
 				text := ""
 				if len(texts) > 0 {
 					text, texts = texts[0], texts[1:]
 				}
-				_, _ = w.Write(line(w.AvailableBuffer(), run.GetFirst()+k*max(run.GetStride(), 1), text))
+				id := run.GetFirst() + k*max(run.GetStride(), 1)
+				_, _ = w.Write(line(w.AvailableBuffer(), &id, text))
 			}
 		}
 		return nil
 	}
-}
-
-// plainLine appends an ID, and its text where there is one.
-func plainLine(b []byte, id int64, text string) []byte {
-	b = strconv.AppendInt(b, id, 10)
-	if text != "" {
-		b = append(append(b, '\t'), text...)
-	}
-	return append(b, '\n')
-}
-
-// jsonLine appends a NextResponse.
-func jsonLine(b []byte, id int64, text string) []byte {
-	b = append(strconv.AppendInt(append(b, `{"id":"`...), id, 10), '"')
-	if text != "" {
-		quoted, _ := json.Marshal(text) // a string has no error
-		b = append(append(b, `,"text":`...), quoted...)
-	}
-	return append(b, "}\n"...)
 }
 
 func newIDBatch(c *common, t *target) *cobra.Command {
@@ -305,7 +291,7 @@ command then reads a text of that format. None of these needs a server.`,
 				if err != nil {
 					return err
 				}
-				if request.GetText() != "" && answer.Id == nil {
+				if request.GetText() != "" && answer.Id == nil && answer.Text == nil {
 					return allocator.Errorf(allocator.Refused, "the room's release reads no texts; allowed: an ID")
 				}
 				return c.print(answer, func(w *tabwriter.Writer) { decodeText(w, answer) })

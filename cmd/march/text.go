@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -193,4 +194,32 @@ func inside(field protoreflect.FieldDescriptor, message protoreflect.MessageDesc
 		return nil, nil
 	}
 	return field, field.Message()
+}
+
+// plainLine appends an ID, nil where it exists only as a text, and its text where there is
+// one.
+func plainLine(b []byte, id *int64, text string) []byte {
+	if id != nil {
+		b = strconv.AppendInt(b, *id, 10)
+		if text != "" {
+			b = append(b, '\t')
+		}
+	}
+	return append(append(b, text...), '\n')
+}
+
+// jsonLine appends a NextResponse, as plainLine does.
+func jsonLine(b []byte, id *int64, text string) []byte {
+	b = append(b, '{')
+	if id != nil {
+		b = append(strconv.AppendInt(append(b, `"id":"`...), *id, 10), '"')
+	}
+	if text != "" {
+		if id != nil {
+			b = append(b, ',')
+		}
+		quoted, _ := json.Marshal(text) // a string has no error
+		b = append(append(b, `"text":`...), quoted...)
+	}
+	return append(b, "}\n"...)
 }

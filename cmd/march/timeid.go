@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -93,12 +94,8 @@ func decodeTime(cmd *cobra.Command, c *common, l *timeLayout, arg string) error 
 	if err != nil {
 		return usageError{err}
 	}
-	id, err := parseID(arg)
-	if err != nil {
-		return usageError{err}
-	}
 	// No program issues an ID that is further ahead of its own clock.
-	p, err := layout.DecomposeBefore(id, time.Now().Add(timeid.FurthestAhead).UnixMilli())
+	p, err := partsOf(layout, arg, time.Now().Add(timeid.FurthestAhead).UnixMilli())
 	if err != nil {
 		return usageError{err}
 	}
@@ -114,6 +111,30 @@ func decodeTime(cmd *cobra.Command, c *common, l *timeLayout, arg string) error 
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\n", at, p.Worker, p.Sequence)
 	return w.Flush()
+}
+
+// partsOf returns the parts of an ID, or of timeid.Wide of its text, which has 15 characters
+// of radix 62 or 17 of radix 36. Its error is Invalid.
+func partsOf(layout timeid.Layout, arg string, latest int64) (timeid.Parts, error) {
+	if layout != timeid.Wide {
+		id, err := parseID(arg)
+		if err != nil {
+			return timeid.Parts{}, err
+		}
+		return layout.DecomposeBefore(id, latest)
+	}
+	f, err := format.Parse("sortable(62)")
+	if err == nil && len(arg) == 17 {
+		f, err = format.Parse("sortable(36)")
+	}
+	if err != nil {
+		return timeid.Parts{}, err
+	}
+	v, err := f.ParseText(arg)
+	if err != nil {
+		return timeid.Parts{}, err
+	}
+	return v.Parts, v.Parts.CheckBefore(latest)
 }
 
 // timeTagFlags are the settings of a tag of time-ordered IDs as flags.

@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -51,7 +52,20 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known
 	if tagErr != nil { // a tag that was deleted has no format any more
 		return nil, tagErr
 	}
-	id, err = known.Of(t.Format, t.KeyCheck).ID(r.GetText())
+	text := known.Of(t.Format, t.KeyCheck)
+	if text.Wide() && t.Time != nil {
+		parts, err := text.Parts(r.GetText())
+		if err != nil {
+			return nil, allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag, err)
+		}
+		answer, err := timeAnswer(a.PartsOrigin(ctx, *t.Time, parts))
+		if err != nil {
+			return nil, err
+		}
+		answer.Text = &r.Text
+		return answer, nil
+	}
+	id, err = text.ID(r.GetText())
 	if err != nil {
 		return nil, allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag, err)
 	}
@@ -66,7 +80,7 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known
 // decode decodes an ID of a tag, which was read with tagErr.
 func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t record.Tag, tagErr error) (*marchv1.DecodeResponse, error) {
 	if tagErr == nil && t.Time != nil {
-		return decodeTime(ctx, a, *t.Time, id)
+		return timeAnswer(a.TimeOrigin(ctx, *t.Time, id))
 	}
 	origin, err := a.Origin(ctx, tag, id)
 	if allocator.KindOf(err) == allocator.NotFound { // the ID was never leased
@@ -106,9 +120,8 @@ func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t 
 	return answer, nil
 }
 
-// decodeTime decodes an ID of a tag of kind time.
-func decodeTime(ctx context.Context, a *admin.Admin, tag record.TimeTag, id int64) (*marchv1.DecodeResponse, error) {
-	origin, err := a.TimeOrigin(ctx, tag, id)
+// timeAnswer returns the answer with what is known of an ID of a tag of kind time.
+func timeAnswer(origin worker.Origin, err error) (*marchv1.DecodeResponse, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -248,6 +248,9 @@ func applyFormat(p *marchv1.Tag, s *record.TagSettings) error {
 	if p.KeyCheck != nil {
 		s.KeyCheck = p.GetKeyCheck()
 	}
+	if p.Format == nil && s.Format == "" && s.Time != nil && s.Time.Wide() {
+		s.Format = "sortable(62)" // CosId's default
+	}
 	if p.Format == nil {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 type Tag struct {
 	name  allocator.Tag
 	bits  timeid.Layout // never changes
+	wide  bool          // bits is timeid.Wide
 	text  *texts.Text   // nil for a tag without a format; never changes
 	pool  *pool
 	asked atomic.Int64 // requests, failed ones included
@@ -50,10 +51,13 @@ func (t *Tag) Name() allocator.Tag { return t.name }
 // Asked returns how many requests there were, and IDs.
 func (t *Tag) Asked() (requests, ids int64) { return t.asked.Load(), t.given.Load() }
 
-// Next returns the next ID. Its errors are those of timeid.Generator.Next, and of
-// worker.Workers.Take if there is no worker.
+// Next returns the next ID. Its errors are those of timeid.Generator.Next, of
+// worker.Workers.Take if there is no worker, and Refused where the tag is Wide.
 func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 	t.asked.Add(1)
+	if t.Wide() {
+		return 0, t.NoNumber()
+	}
 	g := t.generator.Load()
 	if g != nil {
 		if id, ok := g.TryNext(); ok {
@@ -75,6 +79,9 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 // before an error are lost, a gap.
 func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []allocator.Run, err error) {
 	t.asked.Add(1)
+	if t.Wide() {
+		return dst, t.NoNumber()
+	}
 	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
 		runs, err = g.NextN(ctx, n, dst)
 		return err
@@ -83,6 +90,35 @@ func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []a
 		t.given.Add(n)
 	}
 	return runs, err
+}
+
+// Wide reports whether the tag's IDs exist only as texts: NextTexts issues them.
+func (t *Tag) Wide() bool { return t.wide }
+
+// NoNumber returns why a tag that is Wide issues no numbers. Its Kind is Refused.
+func (t *Tag) NoNumber() error {
+	return allocator.Errorf(texts.ErrNoNumber.Kind, "tag %s: %w", t.name, texts.ErrNoNumber)
+}
+
+// NextTexts returns the texts of n IDs of a tag that is Wide. Its errors are NextN's. If the
+// texts cannot be written, it takes no ID.
+func (t *Tag) NextTexts(ctx context.Context, n int64) (all []string, err error) {
+	t.asked.Add(1)
+	if err := t.text.Usable(); err != nil {
+		return nil, allocator.Errorf(allocator.KindOf(err), "tag %s: %w", t.name, err)
+	}
+	var runs []allocator.Run
+	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
+		if runs, err = g.NextN(ctx, n, runs[:0]); err == nil {
+			all, err = t.text.OfParts(g, runs)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.given.Add(n)
+	return all, nil
 }
 
 // with calls use with the tag's generator. If that was closed in between, it calls use

@@ -102,7 +102,7 @@ func (t *Tags) put(name allocator.Tag, settings record.TimeTag, text *texts.Text
 		p = newPool(t, settings.WorkerBits)
 		t.mu.pools[settings.WorkerBits] = p
 	}
-	tag := &Tag{name: name, bits: settings.Layout(), text: text, pool: p}
+	tag := &Tag{name: name, bits: settings.Layout(), wide: settings.Wide(), text: text, pool: p}
 	tag.settings.Store(&settings)
 	t.mu.tags[name] = tag
 	return tag

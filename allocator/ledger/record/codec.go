@@ -22,6 +22,8 @@ const (
 	timeFormat  = 3 // of a tag of time-ordered IDs, and of an epoch with not_before
 
 	periodFormat = 4 // of a tag with a period
+
+	wideFormat = 5 // of a tag of time-ordered IDs of 80 bits, which exist only as texts
 )
 
 // Value is a pointer to a struct that is stored. Where it has a method format, that

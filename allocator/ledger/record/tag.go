@@ -191,6 +191,9 @@ func (t Tag) Encode(nonce string) []byte {
 
 // format: a tag of time-ordered IDs, and one with a period, issue others than a counter.
 func (t *Tag) format() int {
+	if t.Time != nil && t.Time.Wide() {
+		return wideFormat
+	}
 	if t.Time != nil {
 		return timeFormat
 	}

@@ -16,6 +16,9 @@ const checkDigits = 16
 // tag is created or its limit changes, and not where a tag is read: a format with a part of
 // a later release is no damage. Its error is Invalid.
 func (s TagSettings) CheckFormat() error {
+	if s.Format == "" && s.Time != nil && s.Time.Wide() {
+		return allocator.Errorf(allocator.Invalid, "format: none; allowed for IDs of 80 bits, which exist only as texts: formats with sortable, or friendly(cosid-string, ZONE)")
+	}
 	if s.Format == "" {
 		if s.KeyCheck != "" {
 			return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: none, as the tag has no opaque format", s.KeyCheck)
@@ -27,6 +30,10 @@ func (s TagSettings) CheckFormat() error {
 		return err
 	}
 	switch d := f.Domain(); {
+	case d.Parts && s.Time != nil && s.Time.Wide():
+		return s.checkKey(f)
+	case s.Time != nil && s.Time.Wide():
+		return allocator.Errorf(allocator.Invalid, "format: %v writes %v; allowed for IDs of 80 bits: formats with sortable, or friendly(cosid-string, ZONE)", f, d)
 	case d.Parts:
 		return allocator.Errorf(allocator.Invalid, "format: %v writes %v; allowed: formats of 64-bit IDs", f, d)
 	case d.Period:

@@ -18,7 +18,7 @@ func TestFormatsOfTags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ordered := record.NewTimeTag(preset.Layout)
+	ordered, wide := record.NewTimeTag(preset.Layout), record.NewTimeTag(timeid.Wide)
 	for _, c := range []struct {
 		settings record.TagSettings
 		says     string // empty where it is taken
@@ -38,6 +38,13 @@ func TestFormatsOfTags(t *testing.T) {
 		{record.TagSettings{Format: "friendly(cosid, UTC)", Time: &ordered}, ""},
 		{record.TagSettings{Format: "friendly(leaf, UTC)", Time: &ordered}, "format: friendly(leaf, UTC) is of another layout than the tag's"},
 		{record.TagSettings{Format: "radix62(11)", Time: &ordered}, ""},
+		{record.TagSettings{Format: "sortable(62)", Time: &ordered}, "allowed: formats of 64-bit IDs"},
+		{record.TagSettings{Format: "prefix(S-) | sortable(36)", Time: &wide}, ""},
+		{record.TagSettings{Format: "friendly(cosid-string, UTC, padded)", Time: &wide}, ""},
+		{record.TagSettings{Time: &wide}, "format: none; allowed for IDs of 80 bits, which exist only as texts: formats with sortable"},
+		{record.TagSettings{Format: "radix62(11)", Time: &wide}, "format: radix62(11) writes IDs 0 to 9223372036854775807; allowed for IDs of 80 bits"},
+		{record.TagSettings{Format: "friendly(cosid, UTC)", Time: &wide}, "allowed for IDs of 80 bits"},
+		{record.TagSettings{Format: "sortable(62)", Time: &wide, KeyCheck: keyCheck}, "allowed: none"},
 		{record.TagSettings{Format: "decimal(18)", Time: &ordered}, "format: decimal(18) writes IDs up to 999999999999999999; allowed: one that writes all of the tag's, up to 9223372036854775807"},
 		{record.TagSettings{Format: "decimal", Limit: 5, KeyCheck: keyCheck}, "key_check: \"0123456789abcdef\"; allowed: none, as the format decimal needs no key"},
 		{record.TagSettings{Limit: 5, KeyCheck: keyCheck}, "key_check: \"0123456789abcdef\"; allowed: none, as the tag has no opaque format"},
@@ -81,5 +88,27 @@ func TestLimitsOfOpaqueTags(t *testing.T) {
 	to.MaxSkew = 5
 	if err := was.Changeable(to); err != nil {
 		t.Error(err)
+	}
+}
+
+// Programs that know no IDs of 80 bits refuse their tags: the values have a format of their
+// own.
+func TestWideTagsAreNewer(t *testing.T) {
+	wide := record.NewTimeTag(timeid.Wide)
+	settings := record.DefaultTag()
+	settings.Time, settings.Format = &wide, "sortable(62)"
+	if err := settings.Validate(); err != nil {
+		t.Error(err)
+	}
+	value := record.Tag{Name: "event", TagSettings: settings}.Encode("n")
+	if !strings.HasPrefix(string(value), `{"format":5,`) {
+		t.Errorf("stored as %s", value)
+	}
+	narrow := *settings.Time
+	narrow.TimeBits = 41
+	narrow.WorkerBits, narrow.SequenceBits = 10, 12
+	settings.Time = &narrow
+	if value := (record.Tag{Name: "event", TagSettings: settings}).Encode("n"); !strings.HasPrefix(string(value), `{"format":3,`) {
+		t.Errorf("stored as %s", value)
 	}
 }

@@ -44,6 +44,9 @@ func (t TimeTag) Layout() timeid.Layout {
 	}
 }
 
+// Wide reports whether the tag's IDs are timeid.Wide's: they exist only as texts.
+func (t TimeTag) Wide() bool { return t.Layout() == timeid.Wide }
+
 // Config returns the configuration of a generator of the tag's IDs, but for the
 // clock.
 func (t TimeTag) Config(worker int64, window timeid.Window) timeid.Config {

@@ -27,14 +27,13 @@ type Origin struct {
 	Rooms []allocator.Room
 }
 
-// OriginOf takes an ID of a tag apart, and finds the room that issued it: by the
+// OriginOf finds the room that issued an ID of a tag, of which it has the parts: by the
 // worker's key (nil where there is none), or by the layouts of that time. A room uses a
 // worker for up to record.LongestWindow after a layout took it away, and clocks differ
-// by up to record.MaxAhead. layouts are all that are kept, in any order. Its errors are
-// Invalid, and NotFound where the ID is of the future.
-func OriginOf(tag record.TimeTag, id int64, now time.Time, key *record.Worker, layouts []record.Layout) (Origin, error) {
-	parts, err := tag.Layout().DecomposeBefore(id, now.Add(record.MaxAhead).UnixMilli())
-	if err != nil {
+// by up to record.MaxAhead. layouts are all that are kept, in any order. Its error is
+// Invalid, where the ID is of the future.
+func OriginOf(tag record.TimeTag, parts timeid.Parts, now time.Time, key *record.Worker, layouts []record.Layout) (Origin, error) {
+	if err := parts.CheckBefore(now.Add(record.MaxAhead).UnixMilli()); err != nil {
 		return Origin{}, err
 	}
 	o := Origin{Parts: parts}

@@ -48,21 +48,15 @@ func TestOrigins(t *testing.T) {
 		"with enough layouts":                  {minute: 80, number: 5, layouts: layouts[:2], room: "a", layout: 2},
 		"without layouts":                      {minute: 80, number: 5},
 	} {
-		id, err := tag.Layout().Compose(timeid.Parts{Time: at(test.minute).UnixMilli(), Worker: test.number, Sequence: 7})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o, err := worker.OriginOf(tag, id, at(120), test.key, test.layouts)
+		parts := timeid.Parts{Time: at(test.minute).UnixMilli(), Worker: test.number, Sequence: 7}
+		o, err := worker.OriginOf(tag, parts, at(120), test.key, test.layouts)
 		if err != nil || o.Room != test.room || !slices.Equal(o.Rooms, test.rooms) || o.Instance != test.by || o.Layout != test.layout ||
 			o.Worker != test.number || o.Sequence != 7 || o.Time != at(test.minute).UnixMilli() {
 			t.Errorf("%s: got %+v, %v", name, o, err)
 		}
 	}
-	id, err := tag.Layout().Compose(timeid.Parts{Time: at(10).UnixMilli(), Worker: 5, Sequence: 7})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o, err := worker.OriginOf(tag, id, at(9), nil, layouts); err == nil {
+	parts := timeid.Parts{Time: at(10).UnixMilli(), Worker: 5, Sequence: 7}
+	if o, err := worker.OriginOf(tag, parts, at(9), nil, layouts); err == nil {
 		t.Errorf("an ID of the future was decoded as %+v", o)
 	}
 }

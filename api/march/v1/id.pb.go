@@ -1098,7 +1098,9 @@ type DecodeResponse struct {
 	// For a tag of kind time: the parts of the ID. All other fields but id are then absent.
 	Time *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
 	// The ID, if its text was given.
-	Id            *int64 `protobuf:"varint,10,opt,name=id,proto3,oneof" json:"id,omitempty"`
+	Id *int64 `protobuf:"varint,10,opt,name=id,proto3,oneof" json:"id,omitempty"`
+	// The text that was given, in the place of id: of an ID that exists only as a text.
+	Text          *string `protobuf:"bytes,11,opt,name=text,proto3,oneof" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1201,6 +1203,13 @@ func (x *DecodeResponse) GetId() int64 {
 		return *x.Id
 	}
 	return 0
+}
+
+func (x *DecodeResponse) GetText() string {
+	if x != nil && x.Text != nil {
+		return *x.Text
+	}
+	return ""
 }
 
 // TimeParts are the parts of a time-ordered ID.
@@ -1433,7 +1442,7 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"\xc8\x02\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\xea\x02\n" +
 	"\x0eDecodeResponse\x12(\n" +
 	"\x06origin\x18\x01 \x01(\v2\x10.march.v1.OriginR\x06origin\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -1448,8 +1457,10 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"unreadable\x12'\n" +
 	"\x04time\x18\t \x01(\v2\x13.march.v1.TimePartsR\x04time\x12\x13\n" +
 	"\x02id\x18\n" +
-	" \x01(\x03H\x00R\x02id\x88\x01\x01B\x05\n" +
-	"\x03_id\"\x83\x01\n" +
+	" \x01(\x03H\x00R\x02id\x88\x01\x01\x12\x17\n" +
+	"\x04text\x18\v \x01(\tH\x01R\x04text\x88\x01\x01B\x05\n" +
+	"\x03_idB\a\n" +
+	"\x05_text\"\x83\x01\n" +
 	"\tTimeParts\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\x03R\x06worker\x12\x1a\n" +

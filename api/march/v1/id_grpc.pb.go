@@ -47,9 +47,11 @@ const (
 // refused,
 // went_back (FAILED_PRECONDITION).
 type IDServiceClient interface {
-	// Next returns one ID.
+	// Next returns one ID. A tag whose IDs have 80 bits (TimeTag), which exist only as texts,
+	// refuses it, as it refuses NextMany, Stream and ParseText.
 	Next(ctx context.Context, in *NextRequest, opts ...grpc.CallOption) (*NextResponse, error)
-	// NextBatch returns `count` IDs as runs.
+	// NextBatch returns `count` IDs as runs. Of a tag whose IDs exist only as texts it returns
+	// these, in growing order and without runs, if texts are asked for.
 	NextBatch(ctx context.Context, in *NextBatchRequest, opts ...grpc.CallOption) (*NextBatchResponse, error)
 	// NextMany returns IDs of several tags at once: of an order, its snapshot and its items,
 	// say. The room checks the request, the caller's rights and quotas, and each tag before
@@ -176,9 +178,11 @@ func (c *iDServiceClient) Decode(ctx context.Context, in *DecodeRequest, opts ..
 // refused,
 // went_back (FAILED_PRECONDITION).
 type IDServiceServer interface {
-	// Next returns one ID.
+	// Next returns one ID. A tag whose IDs have 80 bits (TimeTag), which exist only as texts,
+	// refuses it, as it refuses NextMany, Stream and ParseText.
 	Next(context.Context, *NextRequest) (*NextResponse, error)
-	// NextBatch returns `count` IDs as runs.
+	// NextBatch returns `count` IDs as runs. Of a tag whose IDs exist only as texts it returns
+	// these, in growing order and without runs, if texts are asked for.
 	NextBatch(context.Context, *NextBatchRequest) (*NextBatchResponse, error)
 	// NextMany returns IDs of several tags at once: of an order, its snapshot and its items,
 	// say. The room checks the request, the caller's rights and quotas, and each tag before

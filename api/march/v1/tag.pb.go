@@ -589,7 +589,9 @@ type TimeTag struct {
 	// order.
 	Preset string `protobuf:"bytes,1,opt,name=preset,proto3" json:"preset,omitempty"`
 	// The number of bits of the time, from 1; of the worker; and of the sequence within
-	// a tick. Together at most 63.
+	// a tick. Together at most 63. One layout has 80: 44/20/16 with a unit of 1 ms, epoch 0
+	// and WORKER_ORDER_MIDDLE, the preset cosid-string. Its IDs exist only as texts, and the
+	// default of the tag's format is sortable(62).
 	TimeBits     int32 `protobuf:"varint,2,opt,name=time_bits,json=timeBits,proto3" json:"time_bits,omitempty"`
 	WorkerBits   int32 `protobuf:"varint,3,opt,name=worker_bits,json=workerBits,proto3" json:"worker_bits,omitempty"`
 	SequenceBits int32 `protobuf:"varint,4,opt,name=sequence_bits,json=sequenceBits,proto3" json:"sequence_bits,omitempty"`
