@@ -67,7 +67,7 @@ type readTags func(context.Context, *count) (costs, error)
 
 // get returns the count of a plan that has an id. If there is none, it returns a count of the same
 // plan that is under way or has just ended: between two calls a caller may have been at another
-// console. Otherwise, or if the id is empty, read begins one. get waits until the count is over, or
+// console. If the id is empty, it returns one that has just begun. Otherwise read begins one. get waits until the count is over, or
 // for within at most. Its errors are those of read, ctx's, and Unavailable if maxCounts plans are
 // being counted or the console stops.
 func (c *counts) get(ctx context.Context, id, plan string, within time.Duration, read readTags) (*count, error) {
@@ -116,16 +116,20 @@ func (c *counts) enter(ctx context.Context, id, plan string, read readTags) (*co
 	return n, nil
 }
 
-// find returns the count to wait for, or nil if a new one must begin.
+// find returns the count to wait for, or nil if a new one must begin. A caller without an id
+// gets a count that is under way only if it has just begun: then it is as good as a new one,
+// and a page that is loaded several times does not read all tags several times at once.
 func (c *counts) find(id, plan string) (found *count) {
-	if id == "" {
-		return nil
-	}
 	for _, n := range c.mu.all {
-		if n.plan == plan && n.id == id {
+		switch {
+		case n.plan != plan:
+		case id == "":
+			if !n.over() && time.Since(n.began) < countIdle {
+				found = n
+			}
+		case n.id == id:
 			return n
-		}
-		if n.plan == plan && (!n.over() || time.Since(n.ended) < countIdle) {
+		case !n.over() || time.Since(n.ended) < countIdle:
 			found = n
 		}
 	}

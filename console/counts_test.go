@@ -74,6 +74,31 @@ func TestCountGoesOnBetweenCallers(t *testing.T) {
 	})
 }
 
+// TestNewCallersShareACount: callers without an id share a count that has just begun. Later
+// such a caller gets a count of its own, because tags may have changed.
+func TestNewCallersShareACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c counts
+		r := &reader{tags: 10}
+		first, err := c.get(t.Context(), "", "plan", 0, r.read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(countIdle - time.Second)
+		if again, err := c.get(t.Context(), "", "plan", 2*time.Second, r.read); again != first || err != nil {
+			t.Errorf("got %+v, %v, want %+v", again, err, first)
+		}
+		if again, err := c.get(t.Context(), "", "plan", 0, r.read); again == first || err != nil {
+			t.Errorf("got the count of long ago, %v", err)
+		}
+		c.stop()
+		c.work.Wait()
+		if r.began.Load() != 2 {
+			t.Errorf("%d counts were begun", r.began.Load())
+		}
+	})
+}
+
 // TestCountOfAnotherConsole: a caller that alternates between consoles begins one count on
 // each of them, not one more each time.
 func TestCountOfAnotherConsole(t *testing.T) {
