@@ -161,20 +161,36 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 	return b
 }
 
-// ticks labels the edges that are far enough from each other.
-func (b *bar) ticks() {
+// ticks labels the edges that are far enough from each other; of two that are not, the
+// first of those that first names.
+func (b *bar) ticks(first ...int64) {
 	const apart = 9.0 // percent
-	last := 0.0
-	b.Ticks = []tick{{X: "0%", Anchor: "start", Text: "0"}}
+	rest := make([]int64, 0, len(b.Stretches))
 	for _, s := range b.Stretches {
-		x := part(s.lower, b.Boundary)
-		if x-last < apart || 100-x < apart {
+		rest = append(rest, s.lower)
+	}
+	at := []float64{0, 100}
+	b.Ticks = []tick{{X: "0%", Anchor: "start", Text: "0"}}
+	for _, edge := range slices.Concat(first, rest) {
+		x := part(edge, b.Boundary)
+		if slices.ContainsFunc(at, func(other float64) bool { return max(x-other, other-x) < apart }) {
 			continue
 		}
-		b.Ticks = append(b.Ticks, tick{X: pct(x), Anchor: "middle", Text: num(s.lower)})
-		last = x
+		b.Ticks = append(b.Ticks, tick{X: pct(x), Anchor: "middle", Text: num(edge)})
+		at = append(at, x)
 	}
 	b.Ticks = append(b.Ticks, tick{X: "100%", Anchor: "end", Text: num(b.Boundary)})
+}
+
+// moved labels the edges that another layout does not have before the others.
+func (b *bar) moved(from *bar) {
+	var first []int64
+	for _, s := range b.Stretches {
+		if b.Boundary == from.Boundary && !slices.ContainsFunc(from.Stretches, func(was stretch) bool { return was.lower == s.lower }) {
+			first = append(first, s.lower)
+		}
+	}
+	b.ticks(first...)
 }
 
 // movable finds the edges that can be moved. Two ranges that meet share one edge.

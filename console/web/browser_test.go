@@ -73,11 +73,17 @@ func (b *browser) restart(t *testing.T) {
 	p.visit("/")
 	p.says("layout 1")
 	p.fillPlanner(b, at)
+	typing := b.open(t, at)
+	typing.visit("/migrations")
 	kill()
 	p.says("No answer from this console.")
+	typing.says("No answer from this console.")
+	typing.fill(`input[name=upper][data-room=a]`, "40")
 	p.says("layout 1")
 	w.console(strings.TrimPrefix(at, "http://"))
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
+	typing.says("The plan: 1 move") // of what was typed meanwhile
+	typing.until("the field is as it was typed", value("upper", "a")+` === "40"`)
 	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)

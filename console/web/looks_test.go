@@ -89,7 +89,7 @@ func (b *browser) looks(t *testing.T) {
 // axe returns the findings of axe-core in a page. The page has loaded axe-core.
 func (p *tab) axe() []string {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.ctx, 4*patience) // with many other tests at once
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then((r) => JSON.stringify({
 		passed: r.passes.length,

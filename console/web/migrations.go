@@ -127,6 +127,9 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 	}
 	p.Now, p.Bar = newBar(now, colour), newBar(target, colour)
 	p.Bar.movable()
+	if p.Bar.Boundary > 0 {
+		p.Bar.moved(p.Now)
+	}
 	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
 	if !p.Touched || p.Broken {
 		return p, nil

@@ -231,6 +231,11 @@ func (b *browser) small(t *testing.T) {
 	if !strings.Contains(local, "Z ") || !strings.HasSuffix(local, "(local time)") {
 		t.Errorf("a time is %q", local)
 	}
+	p.visit("/tags/order")
+	p.fill("#s-max_skew", "x")
+	p.click(button("Save settings"))
+	p.says(`max_skew: "x"; allowed: a whole number`)
+	p.until("the wrong field is seen and has the focus", `((e) => e.id === "s-max_skew" && e.getBoundingClientRect().bottom < innerHeight)(document.activeElement)`)
 	p.visit("/tags?search=ORD")
 	p.says("1 of 1 tag contain")
 	p.visit("/audit?actor=ANN&object=TAGS/")
@@ -287,5 +292,17 @@ func TestColours(t *testing.T) {
 			seen[c] = room
 		}
 		before = now
+	}
+}
+
+// TestTicks: of edges that are close, the one that moves has the label.
+func TestTicks(t *testing.T) {
+	w := newWorld(t, 1000, "a", "b", "c")
+	at, _ := w.console("")
+	_, page := get(t, at+"/migrations?boundary=1000&room=a&lower=0&upper=333&room=c&lower=333&upper=380&room=b&lower=380&upper=1000")
+	_, ticks, _ := strings.Cut(page, `class="ticks"`)
+	ticks, _, _ = strings.Cut(ticks, "</svg>")
+	if !strings.Contains(ticks, ">380<") || strings.Contains(ticks, ">333<") {
+		t.Errorf("the labels are %s, want 380 and not 333", ticks)
 	}
 }
