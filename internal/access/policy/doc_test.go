@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/internal/access/policy"
 )
 
-// TestAccessDoc compares the table of calls in docs/access.md with the table of this package.
-func TestAccessDoc(t *testing.T) {
-	content, err := os.ReadFile("../../../docs/access.md")
+// TestSecurityDoc compares the table of calls in docs/security.md with the table of this package.
+func TestSecurityDoc(t *testing.T) {
+	content, err := os.ReadFile("../../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,10 +25,10 @@ func TestAccessDoc(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| `%s` | %s | %s | %s | %s |\n", c.Name(), roles, tags, rooms, without)
 	}
-	const head = "|---|---|---|---|---|\n"
+	const head = "| call | role | tags | rooms | without |\n|---|---|---|---|---|\n"
 	_, table, _ := strings.Cut(doc, head)
 	if table, _, _ = strings.Cut(table, "\n\n"); table+"\n" != want.String() {
-		t.Errorf("the table of docs/access.md is not that of the calls; it should be\n%s", want.String())
+		t.Errorf("the table of docs/security.md is not that of the calls; it should be\n%s", want.String())
 	}
 }
 
