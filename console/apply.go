@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -47,6 +48,9 @@ func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequ
 	for _, i := range instances {
 		if slices.ContainsFunc(planned.Moves, func(m plan.Move) bool { return slices.Contains(m.Loses, i.Room) }) {
 			answer.Instances = append(answer.Instances, string(i.ID()))
+			if len(i.Keeps) > 0 {
+				answer.Keeping = append(answer.Keeping, string(i.ID())+": "+strings.Join(i.Keeps, ", "))
+			}
 			if !i.Alive {
 				answer.Silent = append(answer.Silent, string(i.ID()))
 			}

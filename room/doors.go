@@ -48,6 +48,20 @@ func (d *Doors) Close() {
 	}
 }
 
+// keeps returns the names of the doors whose clients keep IDs: the segments of TinyId and
+// CosId, and the numbers of an INCRBY.
+func (d *Doors) keeps() (names []string) {
+	for _, door := range []struct {
+		name string
+		at   net.Listener
+	}{{"redis", d.Redis}, {"tinyid", d.TinyID}, {"cosid", d.CosID}} {
+		if door.at != nil {
+			names = append(names, door.name)
+		}
+	}
+	return names
+}
+
 func (d *Doors) validate(gate *access.Gate) error {
 	if d.TinyID != nil && d.TinyIDTokens == nil && gate == nil {
 		return allocator.Errorf(allocator.Invalid, "doors: TinyID has no tokens, and the room has no policy")

@@ -33,6 +33,8 @@ type Registration struct {
 	// Pin is the number of the instance's workers of time-ordered IDs, as operators chose
 	// it (worker.Pin); nil for none.
 	Pin *int64
+	// Keeps names the instance's doors whose clients keep IDs.
+	Keeps []string
 }
 
 // ID returns the instance's name in the cluster.
@@ -110,7 +112,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	started := l.now()
 	i.mu.serves = stored.Layout.Version
 	i.mu.value = record.Registration{
-		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin,
+		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
 	}
 	for range joinAttempts {
 		order := l.before().epochSeq

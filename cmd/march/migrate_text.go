@@ -55,6 +55,10 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	if len(p.GetSilent()) > 0 {
 		folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
 	}
+	if len(p.GetKeeping()) > 0 {
+		folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that the room has lost (the IDs stay unique): "+
+			strings.Join(p.GetKeeping(), "; "))
+	}
 }
 
 // planCostText shows the cost of a plan, if it is known.

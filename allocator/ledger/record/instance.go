@@ -39,6 +39,9 @@ type Registration struct {
 	// lower end of its room's slice; nil where it takes any. A plan does not take the
 	// number away.
 	Pin *int64 `json:"pin,string,omitempty"`
+	// Keeps names the doors whose clients keep IDs for as long as they like: a plan says
+	// that such clients go on with residues that the room loses.
+	Keeps []string `json:"keeps,omitempty"`
 }
 
 // Validate checks the hold and the pin.

@@ -403,7 +403,11 @@ type Plan struct {
 	Force bool `protobuf:"varint,10,opt,name=force,proto3" json:"force,omitempty"`
 	// What callers did lately in the rooms that the plan takes out. PlanMigration leaves it
 	// out: see GetRoomUse. `march migrate plan` puts it into the plan's file.
-	Use           []*RoomUse `protobuf:"bytes,11,rep,name=use,proto3" json:"use,omitempty"`
+	Use []*RoomUse `protobuf:"bytes,11,rep,name=use,proto3" json:"use,omitempty"`
+	// Those of `instances` that have doors whose clients keep IDs for as long as they like, each
+	// with its doors: "a/one: tinyid, cosid". After the plan such clients may issue IDs, which
+	// stay unique, of residues that the room has lost.
+	Keeping       []string `protobuf:"bytes,12,rep,name=keeping,proto3" json:"keeping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +515,13 @@ func (x *Plan) GetForce() bool {
 func (x *Plan) GetUse() []*RoomUse {
 	if x != nil {
 		return x.Use
+	}
+	return nil
+}
+
+func (x *Plan) GetKeeping() []string {
+	if x != nil {
+		return x.Keeping
 	}
 	return nil
 }
@@ -2487,7 +2498,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
-	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\"\xfd\x02\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\"\x97\x03\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2502,7 +2513,8 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\acluster\x18\t \x01(\tR\acluster\x12\x14\n" +
 	"\x05force\x18\n" +
 	" \x01(\bR\x05force\x12#\n" +
-	"\x03use\x18\v \x03(\v2\x11.march.v1.RoomUseR\x03use\"\xb6\x01\n" +
+	"\x03use\x18\v \x03(\v2\x11.march.v1.RoomUseR\x03use\x12\x18\n" +
+	"\akeeping\x18\f \x03(\tR\akeeping\"\xb6\x01\n" +
 	"\aRoomUse\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04tags\x18\x02 \x01(\x03R\x04tags\x12(\n" +
