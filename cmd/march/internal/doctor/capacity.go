@@ -97,6 +97,12 @@ func (f Facts) tagCapacities(now time.Time) []Capacity {
 			}
 			c.Used, c.Of = next-tag.GetStart(), tag.GetLimit()-tag.GetStart()
 			c.Note = fmt.Sprintf("%.0f IDs a second", t.GetRate())
+			if p := tag.GetPeriod(); p != nil { // Share is that of the period
+				c.What += " in period " + p.GetCurrent()
+				c.Of = min(tag.GetLimit(), p.GetEnd()) - max(tag.GetStart(), p.GetFirst())
+				c.Used = int64(math.Round(c.Share * float64(c.Of)))
+				c.Note += ", the next period begins at " + p.GetEnds().AsTime().Format(time.RFC3339)
+			}
 		}
 		// A Duration, and so a time, reaches 290 years.
 		if d := t.GetLasts(); d != nil && d.GetSeconds() < math.MaxInt64/int64(time.Second) {
