@@ -24,10 +24,15 @@ var days = period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}
 // It returns that clock, and the two days.
 func (c *cluster) midnight(before time.Duration) (now func() time.Time, today, tomorrow period.Span) {
 	border := time.Date(2030, 6, 15, 0, 0, 0, 0, time.UTC)
-	ahead := time.Until(border.Add(-before))
-	now = func() time.Time { return time.Now().Add(ahead) }
-	c.now = now
-	return now, days.At(border.Add(-1)), days.At(border)
+	return c.before(border, before), days.At(border.Add(-1)), days.At(border)
+}
+
+// before lets the clock of instances launched from now on be so long before a time, and
+// returns that clock.
+func (c *cluster) before(border time.Time, by time.Duration) (now func() time.Time) {
+	ahead := time.Until(border.Add(-by))
+	c.now = func() time.Time { return time.Now().Add(ahead) }
+	return c.now
 }
 
 func daily(s *record.TagSettings) { s.Period = days }
