@@ -254,7 +254,11 @@ func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (fact
 	link := *t
 	link.timeout = 2*t.timeout + 2*time.Second // the console, then the instances; and etcd may be slow
 	err = link.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		facts, err = doctor.Collect(ctx, conn, ask, t.timeout)
+		var options []grpc.DialOption
+		if t.token != "" {
+			options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(t.token)))
+		}
+		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, options...)
 		return err
 	})
 	return facts, err

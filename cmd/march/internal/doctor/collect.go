@@ -26,7 +26,7 @@ const (
 // Collect asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
 // those of the console.
-func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration) (Facts, error) {
+func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, options ...grpc.DialOption) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
 	var err error
@@ -50,7 +50,7 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 		return f, err
 	}
 	f.Slices = workers.GetSlices()
-	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within)...)
+	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, options)...)
 	return f, nil
 }
 
@@ -120,7 +120,7 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 }
 
 // askAll asks all instances that are alive.
-func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration) []Answer {
+func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration, options []grpc.DialOption) []Answer {
 	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool { return !i.GetAlive() })
 	answers := make([]Answer, len(alive))
 	var work errgroup.Group
@@ -130,7 +130,7 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 			ctx, cancel := context.WithTimeout(ctx, within)
 			defer cancel()
 			process := i.GetRoom() + "/" + i.GetName()
-			conn, err := api.Dial(i.GetAddress())
+			conn, err := api.Dial(i.GetAddress(), options...)
 			if err != nil {
 				answers[k] = Answer{Process: process, Err: err}
 				return nil
