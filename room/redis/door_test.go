@@ -162,6 +162,18 @@ func TestExchanges(t *testing.T) {
 			join(bulks("HELLO", "3", "SETNAME", "app"), bulks("CLIENT", "SETINFO", "lib-name", "Lettuce"), bulks("CLIENT", "SETINFO", "lib-ver", "6.5"), bulks("PING"), bulks("INCR", "order")),
 			hello3 + "+OK\r\n+OK\r\n+PONG\r\n:1\r\n",
 		},
+		"go-redis 9": {
+			join(bulks("hello", "3"), bulks("client", "maint_notifications", "on", "moving-endpoint-type", "none"), bulks("client", "setinfo", "LIB-NAME", "go-redis(,go1.26)"), bulks("client", "setinfo", "LIB-VER", "9.22.0"), bulks("incr", "order")),
+			hello3 + "-ERR unknown subcommand 'maint_notifications'. Try CLIENT HELP.\r\n+OK\r\n+OK\r\n:1\r\n",
+		},
+		"node-redis": {
+			join(bulks("HELLO", "3", "SETNAME", "app"), bulks("SELECT", "0"), bulks("CLIENT", "SETINFO", "LIB-VER", "5.8.0"), bulks("CLIENT", "SETINFO", "LIB-NAME", "node-redis"), bulks("INCR", "order")),
+			hello3 + "+OK\r\n+OK\r\n+OK\r\n:1\r\n",
+		},
+		"ioredis 6, before INFO": {
+			join(bulks("HELLO", "3"), bulks("SELECT", "0"), bulks("CLIENT", "SETNAME", "app"), bulks("CLIENT", "SETINFO", "LIB-VER", "6.0.0"), bulks("CLIENT", "SETINFO", "LIB-NAME", "ioredis")),
+			hello3 + "+OK\r\n+OK\r\n+OK\r\n+OK\r\n",
+		},
 		"redis-cli": {
 			join(bulks("COMMAND", "DOCS"), bulks("COMMAND"), bulks("CONFIG", "GET", "save")),
 			"*0\r\n*0\r\n*0\r\n",
