@@ -102,10 +102,11 @@ func (d *timed) appendNext(ctx context.Context, dst []byte, text *tagText) ([]by
 		}
 	}
 	full := dst
+	full = dst
 	err := d.issue(ctx, func(g *timeid.Generator) error {
 		id, err := g.Next(ctx)
 		if err == nil {
-			full, err = text.AppendParts(dst, g.Parts(id))
+			full, err = text.AppendParts(full, g.Parts(id))
 		}
 		return err
 	}, func(ctx context.Context, e *endpoint) error {
@@ -116,7 +117,7 @@ func (d *timed) appendNext(ctx context.Context, dst []byte, text *tagText) ([]by
 		if n := len(answer.GetTexts()); n != 1 {
 			return allocator.Errorf(allocator.Internal, "its answer makes no sense: %d texts; asked for: 1", n)
 		}
-		full = append(dst, answer.GetTexts()[0]...)
+		full = append(full, answer.GetTexts()[0]...)
 		return nil
 	})
 	return full, err

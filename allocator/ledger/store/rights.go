@@ -130,10 +130,10 @@ func (e *etcd) rights(ctx context.Context) (Rights, error) {
 			if in.End == "\x00" {
 				in.End = noEnd
 			}
-			if t := authpb.Permission_Type(p.PermType); t != authpb.Permission_WRITE {
+			if p.PermType != authpb.Permission_WRITE {
 				r.granted = append(r.granted, Right{Interval: in})
 			}
-			if t := authpb.Permission_Type(p.PermType); t != authpb.Permission_READ {
+			if p.PermType != authpb.Permission_READ {
 				r.granted = append(r.granted, Right{Interval: in, Write: true})
 			}
 		}
