@@ -102,7 +102,6 @@ func (d *timed) appendNext(ctx context.Context, dst []byte, text *tagText) ([]by
 		}
 	}
 	full := dst
-	full = dst
 	err := d.issue(ctx, func(g *timeid.Generator) error {
 		id, err := g.Next(ctx)
 		if err == nil {
