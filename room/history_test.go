@@ -17,8 +17,10 @@ import (
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testcluster.Halves())
-	var ahead atomic.Int64 // of the instance's clock
-	c.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	// The instance's clock stands still but for whole minutes, so that no minute ends by itself.
+	began := time.Now()
+	var ahead atomic.Int64
+	c.now = func() time.Time { return began.Add(time.Duration(ahead.Load())) }
 	c.tag(nil, "order", "idle", "cold")
 	a := c.start("a", "a1", nil)
 	from := marchv1.NewRoomServiceClient(a.Conn)

@@ -46,7 +46,7 @@ func TestNoLease(t *testing.T) {
 		{allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{}),
 			"foreign_etcd a/one | instance a/one leases nothing: etcd cluster 0 answered, but cluster  lives in etcd cluster 0 | march recover"},
 		{allocator.Errorf(allocator.WentBack, "it is older"), "no_lease a/one | instance a/one leases nothing: it is older | march recover"},
-		{allocator.Errorf(allocator.Unauthenticated, "no password"), "no_lease a/one | instance a/one leases nothing: no password | "},
+		{allocator.Errorf(allocator.Unauthenticated, "no password"), "no_lease a/one | instance a/one leases nothing: no password | march etcd roles a"},
 		{errors.New("odd"), "no_lease a/one | instance a/one leases nothing: odd | "},
 	} {
 		p := one.NoLease(test.err, after(1), damage)
